@@ -219,7 +219,7 @@ def merged(text: str) -> Any:
         *(
             instances,
             weak_names(instances, {w.lower(): 9 for w in instances["title"].to_pylist()}),
-            relationship_instance_rows(found).table,
+            relationship_instance_rows(found),
             word_hash(text),
         ),
         claim_rows(

@@ -52,7 +52,7 @@ _STAGES = (
     Stage("read", 1),
     Stage(
         "extract",
-        1,
+        2,
         reads=("read",),
         dialogue="extract",
         prompts=("extract", "glean_check", "glean"),
@@ -61,7 +61,7 @@ _STAGES = (
     ),
     Stage(
         "claims",
-        1,
+        2,
         reads=("read", "extract"),
         dialogue="claims",
         prompts=("claims",),

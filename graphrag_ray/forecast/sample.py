@@ -95,7 +95,7 @@ def sample_graph(
     """Merge, and prune where it is wanted, as `merge_stage.py` does. A chunk's number is its place here."""
     numbered = [(merge.ExtractedFrom(f"{i:08d}", "", i), e) for i, e in enumerate(extractions)]
     instances = merge.sort_instances(merge.entity_instance_rows(numbered))
-    links = merge.sort_instances(merge.relationship_instance_rows(numbered).table)
+    links = merge.sort_instances(merge.relationship_instance_rows(numbered))
     entities = _with_descriptions(merge.merge_entities(instances), instances)
     relationships = _with_descriptions(merge.merge_relationships(links), links)
     if prune and entities.num_rows:

@@ -40,13 +40,6 @@ class ExtractedFrom(NamedTuple):
     position: int
 
 
-class RelationshipRows(NamedTuple):
-    """Relationship instances, and how many records named one entity at both ends."""
-
-    table: pa.Table
-    n_self_relationships: int
-
-
 def entity_instance_rows(extractions: Iterable[tuple[ExtractedFrom, ExtractedRecords]]) -> pa.Table:
     """One row of schema.ENTITY_INSTANCES per entity record, in the order given.
 
@@ -73,22 +66,19 @@ def entity_instance_rows(extractions: Iterable[tuple[ExtractedFrom, ExtractedRec
 
 def relationship_instance_rows(
     extractions: Iterable[tuple[ExtractedFrom, ExtractedRecords]],
-) -> RelationshipRows:
-    """One row of schema.RELATIONSHIP_INSTANCES per relationship record, in the order given.
-    Relationships
-       of an entity with itself are left out of the graph, and counted."""
+) -> pa.Table:
+    """One row of schema.RELATIONSHIP_INSTANCES per relationship record, in the order given. Relationships of
+    an entity with itself are left out of the graph."""
     rows: list[tuple[Any, ...]] = []
     known: dict[tuple[str, str], str] = {}
-    n_self = 0
     for unit, extraction in extractions:
         for ordinal, r in enumerate(extraction.relationships):
             pair = (r.source, r.target)
             if r.source == r.target:
-                n_self += 1
                 continue
             id_ = known.get(pair) or known.setdefault(pair, relationship_id(*pair))
             rows.append((id_, *pair, r.description or None, r.strength, *unit, r.turn, ordinal))
-    return RelationshipRows(_from_rows(rows, RELATIONSHIP_INSTANCES), n_self)
+    return _from_rows(rows, RELATIONSHIP_INSTANCES)
 
 
 def partials(entity_instances: pa.Table) -> pa.Table:

@@ -32,7 +32,7 @@ def tell_ahead(run: Run, corpus: Result) -> None:
     changed = {told: corpus.counts.get(kind, 0) for kind, told in KINDS.items()}
     if parent is None or run.damaged or not run.settings.has_graph:
         return
-    earlier = Result.from_json(parent.steps["read"]).parts("text_units")
+    earlier = run.of_parent["read"].parts("text_units")
     units = rows_compared(run, "text_units", earlier, corpus.parts("text_units"))
     before = sum(part.rows for part in parent.parts("text_units"))
     asked = units["added"] + units["changed"]

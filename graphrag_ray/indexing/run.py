@@ -85,6 +85,7 @@ class Run:
     on_swept: Callable[[str], None] = lambda name: None
     kept: dict[str, tuple[int, int]] = field(default_factory=dict)
     items: dict[str, tuple[int, str]] = field(default_factory=dict)
+    _of_parent: tuple[Manifest | None, Mapping[str, Result]] = (None, {})
 
     @property
     def store(self) -> Store:
@@ -110,7 +111,7 @@ class Run:
         made_from = [name, STAGES[name].version, depends_on, retried]
         fingerprint = "" if depends_on is None else fingerprint_of(made_from)
         before = self.parent.steps.get(name) if self.parent and fingerprint else None
-        known = Result.from_json(before) if before and before["fingerprint"] == fingerprint else None
+        known = self.of_parent[name] if before and before["fingerprint"] == fingerprint else None
         if known is not None and name not in self.afresh and not self._lacks(known):
             result, reused = known, True
         else:
@@ -142,8 +143,17 @@ class Run:
 
     def before(self, name: str) -> Result | None:
         """What a step came to in the parent snapshot; None where nothing of it is to be taken over."""
-        step = self.parent.steps.get(name) if self.parent else None
-        return None if step is None or name in self.afresh else Result.from_json(step)
+        return None if name in self.afresh else self.of_parent.get(name)
+
+    @property
+    def of_parent(self) -> Mapping[str, Result]:
+        """What each step came to in the parent snapshot."""
+        if self.parent is None:
+            return {}
+        if self._of_parent[0] is not self.parent:
+            steps = self.parent.steps.items()
+            self._of_parent = self.parent, {name: Result.from_json(step) for name, step in steps}
+        return self._of_parent[1]
 
     def taken_over(
         self,

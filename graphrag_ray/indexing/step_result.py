@@ -9,10 +9,13 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import orjson
+import pyarrow as pa
 
 from graphrag_ray.engine.executor import Written
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
+
+COUNTED = pa.schema([("name", pa.string()), ("value", pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -88,14 +91,16 @@ def passing(store: Store, tables: Mapping[str, list[list[Part]]]) -> bool:
 def add_counts(
     store: Store, tables: Mapping[str, list[list[Part]]], before: Result | None = None
 ) -> dict[str, int]:
-    """The step's counts tables (name, value) added up. before: a result of the step whose counts are such
+    """The step's counts tables (COUNTED) added up. before: a result of the step whose counts are such
     sums; of parts that it shares nothing is read."""
     now = Counter(part for group in tables["counts"] for part in group)
     then = Counter(before.parts("counts") if before else ())
     totals = Counter({name: int(n) for name, n in before.counts.items()} if before else {})
     for parts, sign in ((now - then, 1), (then - now, -1)):
-        for row in read_table(store, list(parts.elements())).to_pylist() if parts else []:
-            totals[row["name"]] += sign * row["value"]
+        rows = read_table(store, list(parts.elements()), ["name", "value"], COUNTED)
+        sums = rows.group_by("name", use_threads=False).aggregate([("value", "sum")])
+        for name, value in zip(sums["name"].to_pylist(), sums["value_sum"].to_pylist(), strict=True):
+            totals[name] += sign * value
     return {name: n for name, n in totals.items() if n}
 
 

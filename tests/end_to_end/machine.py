@@ -7,7 +7,7 @@ import errno
 import random
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,14 @@ from graphrag_ray.base.errors import FatalCallError
 from graphrag_ray.base.messages import Request
 from graphrag_ray.engine import in_process
 from graphrag_ray.engine.work import AnsweredCall
+from graphrag_ray.indexing.stages import (
+    blocks,
+    document_parts,
+    embed_stage,
+    instance_ranges,
+    list_input,
+    reports_stage,
+)
 from graphrag_ray.store import files
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.local_files import LocalFiles
@@ -113,6 +121,19 @@ def machine() -> Iterator[Machine]:
         yield built
 
 
+@contextmanager
+def tiny_parts(split_bytes: int = 1) -> Iterator[None]:
+    """As many parts as a large corpus has. split_bytes: of documents that stand in one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(document_parts, "split_bytes", lambda total: split_bytes)
+        patch.setattr(instance_ranges, "n_ranges", lambda table, rows: 8)
+        patch.setattr(blocks, "BLOCK_ROWS", 3)
+        patch.setattr(reports_stage, "PART_ROWS", 2)
+        patch.setattr(embed_stage, "PART_ROWS", 2)
+        patch.setattr(list_input, "RECENT_S", -1.0)  # files that were written just now are told by their time
+        yield
+
+
 def _through(method: Any, way: Callable[[Callable[[], Any]], Any]) -> Any:
     """The method, called by `way`; locks have tests of their own."""
 
@@ -142,10 +163,12 @@ class Small(World):
         executor.in_flight = IN_FLIGHT
         return executor
 
-    def hold(self, corpus: dict[str, str]) -> None:
-        shutil.rmtree(self.input)
-        self.input.mkdir()
-        self.write({f"{name}.txt": text for name, text in corpus.items()})
+    def hold(self, corpus: Mapping[str, str]) -> None:
+        """INPUT holds these; a file that does not change is not touched."""
+        for path in self.input.iterdir():
+            if path.name not in corpus:
+                path.unlink()
+        self.write({n: t for n, t in corpus.items() if not _is(self.input / n, t)})
 
     def journalled(self) -> set[str]:
         """Hashes of the requests whose replies are in the journal."""
@@ -161,3 +184,7 @@ class Small(World):
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.folder)
+
+
+def _is(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text() == text

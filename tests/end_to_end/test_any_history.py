@@ -1,13 +1,15 @@
 """Whatever happened to an index, it ends as an index of its documents that was built at once.
 
 Documents are added, changed and deleted; runs are killed at a store operation or at a call of the model,
-refused a full disk, and run again; the file system fails in passing all the while.
+refused a full disk, and run again; the file system fails in passing all the while. All of it with parts as
+many as those of a large corpus, too.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import orjson
@@ -15,7 +17,7 @@ from comparing import Tables, by_id, without_numbers
 from examples import fewer
 from hypothesis import event, given
 from hypothesis import strategies as st
-from machine import Killed, Machine, Small, machine
+from machine import Killed, Machine, Small, machine, tiny_parts
 from world import everything
 
 from graphrag_ray.base.errors import StoreError
@@ -56,25 +58,25 @@ steps = st.builds(
 first = st.dictionaries(files, texts, min_size=1, max_size=7)
 
 
-@given(first, st.lists(steps, min_size=1, max_size=3))
-@fewer(10)
+@given(first, st.lists(steps, min_size=1, max_size=3), st.sampled_from([tiny_parts, nullcontext]))
+@fewer(12)
 def test_any_history_ends_as_an_index_of_its_documents_built_at_once(
-    corpus: dict[str, str], history: list[Step]
+    corpus: dict[str, str], history: list[Step], parts: Callable[[], AbstractContextManager[None]]
 ):
-    with machine() as computer, Small() as world:
+    with parts(), machine() as computer, Small() as world:
         world.changes |= SETTINGS
         known = Known()
         held = dict(corpus)
         for step in [Step({**corpus}, history[0].trouble, history[0].at, 0.0), *history]:
             held = {n: t for n, t in {**held, **step.documents}.items() if t is not None} or held
-            write(world, held)
+            world.hold(held)
             attempt(computer, world, step)
             known.look(world)
         world.index(allow_deletes=True)
         known.look(world)
         with Small() as other:
             other.changes |= SETTINGS
-            write(other, held)
+            other.hold(held)
             best = other.index().manifest.counts["modularity"]
             fresh = everything(other.open())
         as_good_as(world, fresh, best)
@@ -84,12 +86,6 @@ def test_any_history_ends_as_an_index_of_its_documents_built_at_once(
         world.index(allow_deletes=True, reset_communities=True)
         assert by_id(everything(world.open())) == by_id(fresh)
         known.look(world)
-
-
-def write(world: Small, documents: Mapping[str, str]) -> None:
-    shutil.rmtree(world.input)
-    world.input.mkdir()
-    world.write(documents)
 
 
 def attempt(computer: Machine, world: Small, step: Step) -> None:

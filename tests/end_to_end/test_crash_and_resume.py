@@ -21,7 +21,7 @@ from graphrag_ray.base.errors import ModelRefused
 names = st.sampled_from(["ANNA", "BERT", "CORA", "DIRK", "EDNA", "FRED", "GINA"])
 sentences = st.lists(names, min_size=1, max_size=3, unique=True).map(lambda n: f"{' met '.join(n)} there. ")
 texts = st.lists(sentences, min_size=1, max_size=6).map("".join)
-corpora = st.dictionaries(st.sampled_from("abcdef"), texts, min_size=1, max_size=4)
+corpora = st.dictionaries(st.sampled_from([f"{c}.txt" for c in "abcdef"]), texts, min_size=1, max_size=4)
 
 
 def undisturbed(*corpora: dict[str, str]) -> tuple[dict[str, Any], Machine]:

@@ -29,7 +29,7 @@ def entangled(numbers: range) -> dict[str, str]:
     for n in numbers:
         dice = random.Random(n)
         people = dice.sample(NAMES, len(NAMES))
-        found[f"{n:03}"] = " ".join(f"{a} met {b} at mark{n}." for a, b in pairwise(people))
+        found[f"{n:03}.txt"] = " ".join(f"{a} met {b} at mark{n}." for a, b in pairwise(people))
     return found
 
 
@@ -51,7 +51,7 @@ def world(computer: Machine) -> Iterator[Small]:
 
 def update(world: Small, documents: Mapping[str, str], **changes: object) -> tuple[int, int]:
     """Reports that were written, and that were kept."""
-    world.hold(dict(documents))
+    world.hold(documents)
     manifest = world.index(allow_deletes=True, **changes).manifest
     return manifest.run["asked"].get("report", 0), manifest.steps["reports"]["counts"].get("kept_reports", 0)
 
@@ -84,7 +84,7 @@ def test_what_stands_stands_in_every_later_run_and_needs_nothing_of_the_journal(
     assert not world.index(verify=True).committed
     collect(world.store, Options(keep=1, grace_s=0.0), journal=True, delete=True)
     assert not world.index().committed and contents(world) == before
-    update(world, {**entangled(range(41)), "other": "ZORA sang to YURI."})
+    update(world, {**entangled(range(41)), "other.txt": "ZORA sang to YURI."})
     assert before.items() <= contents(world).items()
     assert sum("ZORA" in text for text in contents(world).values()) and len(computer.asked) > asked
 
@@ -102,7 +102,7 @@ def test_everything_is_written_as_from_scratch_where_that_is_asked_for(world: Sm
 def test_an_update_says_what_it_will_write_before_it_asks(world: Small):
     update(world, entangled(range(40)))
     assert not any("To come" in note for note in world.observer.notes)
-    changed = {**entangled(range(1, 41)), "005": "ANNA met BERT at last."}
+    changed = {**entangled(range(1, 41)), "005.txt": "ANNA met BERT at last."}
     update(world, changed)
     (told,) = [note for note in world.observer.notes if "To come" in note]
     assert told.startswith("Documents: 1 new, 1 changed, 1 removed. To come: at most 2 chunks to extract, ")
@@ -123,7 +123,7 @@ def test_no_report_tells_of_a_document_that_is_gone_or_cites_what_is_not_there(
         }
         for held in history:
             every = entangled(range(12))
-            update(world, {name: every[name] for name in (f"{n:03}" for n in held)})
+            update(world, {name: every[name] for name in (f"{n:03}.txt" for n in held)})
             known = {s: {row["id"] for row in world.table(t)} for s, t in SECTION_TABLES.items()}
             for report in world.table("community_reports"):
                 assert set(MARK.findall(report["full_content"])) <= {f"mark{n}" for n in held}

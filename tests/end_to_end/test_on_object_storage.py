@@ -213,6 +213,42 @@ def test_a_new_document_is_seen_by_the_same_process(run: Command, cloud: Cloud):
     assert cloud.open().manifest.counts["added"] == 1
 
 
+def test_only_objects_of_another_etag_are_read_and_those_that_are_as_they_were_are_no_change(
+    run: Command, cloud: Cloud, proxy: S3Proxy
+):
+    cloud.write(TOWN)
+    given = [*cloud.index_command(*cloud.reached()), "--set", f"input.storage.endpoint_url={proxy.address}"]
+    assert run(*given).exit_code == 0
+
+    def read_again() -> int:
+        proxy.seen.clear()
+        assert run(*given).exit_code == 0
+        return sum(s.kind == "GET" and "/docs/" in s.path for s in proxy.seen)
+
+    assert read_again() == 0
+    put_in_pieces(cloud.server, f"{cloud.at}/docs/mill.txt", TOWN["mill.txt"])
+    assert read_again() == 1
+    assert cloud.open().manifest.number == 1
+    cloud.write({"mill.txt": "GRACE sold the mill."})
+    assert read_again() == 1
+    assert cloud.open().manifest.counts["changed"] == 1
+
+
+def put_in_pieces(server: S3Server, path: str, text: str) -> None:
+    """As tools copy what is large: the ETag is no hash of the content then."""
+    files, (bucket, _, key) = server.files(), path.partition("/")
+    before = files.info(path)["ETag"]
+    of = {"Bucket": bucket, "Key": key}
+    of["UploadId"] = files.call_s3("create_multipart_upload", **of)["UploadId"]
+    piece = files.call_s3("upload_part", PartNumber=1, Body=text.encode(), **of)
+    files.call_s3(
+        "complete_multipart_upload",
+        MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": piece["ETag"]}]},
+        **of,
+    )
+    assert files.cat_file(path) == text.encode() and files.info(path, refresh=True)["ETag"] != before
+
+
 def test_who_may_only_read_can_ask_everything_and_write_nothing(
     run: Command, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ):

@@ -7,26 +7,17 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from examples import fewer
 from hypothesis import given
 from hypothesis import strategies as st
-from machine import Small, machine
+from machine import Small, machine, tiny_parts
 from world import PEOPLE, TOWN, Silent, World
 
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages import (
-    blocks,
-    document_parts,
-    embed_stage,
-    instance_ranges,
-    list_input,
-    read_stage,
-    reports_stage,
-)
+from graphrag_ray.indexing.stages import instance_ranges, read_stage, reports_stage
 from graphrag_ray.store import snapshots
 from graphrag_ray.store.snapshots import Manifest
 
@@ -38,20 +29,16 @@ sentences = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True
 )
 texts = st.lists(sentences, min_size=1, max_size=5).map("".join)
 files = st.sampled_from([f"{c}.txt" for c in "abcdefgh"])
+settings = st.sampled_from(
+    [
+        {},
+        {"graph": {"prune": "on"}},
+        {"claims": {"enabled": True}},
+        {"reports": {"keep_below": 0}},
+        {"communities": {"max_size": 2, "small_component": 1}},
+    ]
+)
 changes = st.dictionaries(files, st.one_of(texts, texts, st.none()), min_size=1, max_size=3)
-
-
-@contextmanager
-def tiny_parts() -> Iterator[None]:
-    """As many parts as a large corpus has."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(document_parts, "split_bytes", lambda total: 1)
-        patch.setattr(instance_ranges, "n_ranges", lambda table, rows: 8)
-        patch.setattr(blocks, "BLOCK_ROWS", 3)
-        patch.setattr(reports_stage, "PART_ROWS", 2)
-        patch.setattr(embed_stage, "PART_ROWS", 2)
-        patch.setattr(list_input, "RECENT_S", -1.0)  # files that were written just now are told by their time
-        yield
 
 
 @contextmanager
@@ -68,35 +55,26 @@ def newest(world: World) -> Manifest:
     return found
 
 
-def held(world: World, documents: Mapping[str, str]) -> None:
-    """INPUT holds these; a file that does not change is not touched."""
-    for path in world.input.iterdir():
-        if path.name not in documents:
-            path.unlink()
-    world.write({n: t for n, t in documents.items() if not _is(world.input / n, t)})
-
-
-def _is(path: Path, text: str) -> bool:
-    return path.exists() and path.read_text() == text
-
-
 @given(
     st.dictionaries(files, texts, min_size=2, max_size=8),
     st.lists(changes, min_size=1, max_size=3),
-    st.sampled_from(
-        [{}, {"graph": {"prune": "on"}}, {"claims": {"enabled": True}}, {"reports": {"keep_below": 0}}]
-    ),
+    st.lists(settings, min_size=1, max_size=2),
+    st.sampled_from([1, 200]),
 )
 @fewer(12)
-def test_an_update_comes_to_what_a_run_comes_to_that_takes_nothing_over(corpus, history, more):
-    with machine() as computer, Small() as world, Small() as other, tiny_parts():
-        for one in (world, other):
-            one.changes |= SETTINGS | more
-        held(world, corpus)
+def test_an_update_comes_to_what_a_run_comes_to_that_takes_nothing_over(
+    corpus, history, taking_turns, split_bytes
+):
+    """taking_turns: settings of the runs, in turn; parts that they share are in the same store."""
+    with machine() as computer, Small() as world, Small() as other, tiny_parts(split_bytes):
+        own = world.changes | SETTINGS
+        world.changes = own | taking_turns[0]
+        world.hold(corpus)
         world.index()
-        for step in history:
+        for n, step in enumerate(history, 1):
             corpus = {n: t for n, t in {**corpus, **step}.items() if t is not None} or corpus
-            held(world, corpus)
+            world.changes = other.changes = own | taking_turns[n % len(taking_turns)]
+            world.hold(corpus)
             _copy(world, other)
             one = world.index(allow_deletes=True)
             with everything_anew():
@@ -104,6 +82,8 @@ def test_an_update_comes_to_what_a_run_comes_to_that_takes_nothing_over(corpus, 
             assert one.committed == two.committed
             for name, parts in newest(other).tables.items():
                 assert [p.path for p in newest(world).parts(name)] == [p.path for p in parts], name
+            for name, made in newest(other).steps.items():
+                assert newest(world).steps[name]["tables"] == made["tables"], name
         asked = len(computer.asked)
         assert not world.index(allow_deletes=True).committed and len(computer.asked) == asked
 

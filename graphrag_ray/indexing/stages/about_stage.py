@@ -19,7 +19,6 @@ from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph.integer_arrays import degrees
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
-from graphrag_ray.indexing.stages.blocks import elements_at
 from graphrag_ray.indexing.stages.communities_stage import Layout
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.reports.about_corpus import (
@@ -75,7 +74,7 @@ def _material(run: Run, corpus: Result, layout: Layout) -> Row:
     elements, n = layout.elements, len(layout.hierarchy.order)
     degree = degrees(elements.edge_source, elements.edge_target, n)
     places = np.lexsort((layout.node_keys[layout.hierarchy.order], -degree))[:MAX_ENTITIES]
-    named = elements_at(run.store, layout.blocks["entities"], places, ["title", "description"])
+    named = layout.blocks["entities"].rows(run.store, places, ["title", "description"])
     titles = _titles(run.store, corpus.parts("documents"))
     return {
         "titles": title_lines(titles, in_tokens),

@@ -35,11 +35,11 @@ from graphrag_ray.graph.spectral import MOST_NODES
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.about_stage import tell_about
+from graphrag_ray.indexing.stages.blocks import blocks_of
 from graphrag_ray.indexing.stages.communities_stage import (
     IntegerGraph,
     Layout,
     element_groups,
-    lay_out,
     read_graph,
     restored,
     saved,
@@ -67,8 +67,6 @@ FIRST, REST = "entity_clusters", "attributed"
 _LEVEL = ("level_edges", "level_clusters", "level_packed", "inner_nodes", "inner_communities")
 """Tables of a step, a group of parts a level: what was clustered, the cluster of each node, whether each
 cluster is packed, and how the clustering divided the nodes."""
-_IN_FINISHED = ["id", "text_unit_ids"]
-"""Columns that the tables of communities are made of."""
 
 
 def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> GraphHierarchy:
@@ -110,19 +108,11 @@ class _Graph:
             level = self._clustered(nodes)
             hierarchy, _ = one_hierarchy(graph.n_nodes, [level.cluster], [level.packed])
             order, community = edge_order(hierarchy, graph.source, graph.target)
-            _, claim_order = graph.arrange(hierarchy, order, community)
-            places = {
-                "entities": hierarchy.order,
-                "relationships": order,
-                "covariates": graph.claim_rows[claim_order],
-            }
+            _, claims = graph.arrange(hierarchy, order, community)
             tables = _kept(run, [level], [graph.node_keys]) | saved(run, hierarchy)
-            for kind, rows in places.items():
-                tables[f"block_{kind}"] = lay_out(
-                    run, kind, self.groups[kind], rows, graph.n_rows[kind], FIRST
-                )
+            blocks = graph.laid_out(run, FIRST, self.groups, hierarchy.order, order, claims)
             counts = {"modularity": 0.0, "clusters": len(level.packed), "neighbours": [level.neighbours]}
-            return Result(tables, counts)
+            return Result(tables | blocks.tables, counts, made_from=blocks.made_from)
 
         depends_on = [
             *self.groups.values(),
@@ -138,8 +128,7 @@ class _Graph:
         graph, hierarchy = self.integers, restored(self.run, of)
         order, community = edge_order(hierarchy, graph.source, graph.target)
         elements, _ = graph.arrange(hierarchy, order, community)
-        blocks = {kind: of.tables.get(f"block_{kind}", []) for kind in self.groups}
-        return Layout(hierarchy, elements, blocks, graph.node_keys)
+        return Layout(hierarchy, elements, blocks_of(of, self.groups), graph.node_keys)
 
     def write(self, found: Result) -> Result:
         """Tables of all levels above the first, of the hierarchy of all, reports, community_ids, failures;
@@ -250,11 +239,8 @@ class _Graph:
                 ids[community] = of_level[cluster]
         reports = so_far.by_community(places)
         order, community = edge_order(hierarchy, graph.source, graph.target)
-        tables = _kept(run, levels[1:], keys) | saved(run, hierarchy)
-        for kind, rows in (("entities", hierarchy.order), ("relationships", order)):
-            tables[f"block_{kind}"] = lay_out(
-                run, kind, self.groups[kind], rows, graph.n_rows[kind], REST, _IN_FINISHED
-            )
+        blocks = graph.laid_out(run, REST, self.groups, hierarchy.order, order, None)
+        tables = _kept(run, levels[1:], keys) | saved(run, hierarchy) | blocks.tables
         written = report_tables(reports, hierarchy.level, ids)
         parts = write_parts(run.store, "reports", written, max_rows=PART_ROWS)
         tables["reports"] = [[part] for part in parts]
@@ -272,7 +258,7 @@ class _Graph:
             "failed_reports": len(so_far.failed),
             "neighbours": [level.neighbours for level in levels[1:]],
         }
-        return Result(tables, counts, so_far.nothing_to_retry)
+        return Result(tables, counts, so_far.nothing_to_retry, blocks.made_from)
 
 
 def _called(height: int, id_: str) -> str:
@@ -369,7 +355,7 @@ def _past(run: Run, step: str, at: int) -> tuple[Past | None, int | None, Vector
         return nothing
     if (options, leiden) != (run.settings.attributed, run.settings.communities):
         return nothing
-    before = Result.from_json(parent.steps[step])
+    before = run.of_parent[step]
     names = ("level_keys", "level_edges", "inner_nodes", "inner_communities", "level_centres")
     if any(at >= len(before.tables.get(name, [])) for name in names):
         return nothing

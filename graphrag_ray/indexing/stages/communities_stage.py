@@ -6,9 +6,8 @@ of any community are a few slices of a few blocks (see `graph/hierarchy.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,21 +17,22 @@ from pydantic import ValidationError
 from graphrag_ray.base.ids import community_id
 from graphrag_ray.base.row_hashes import Hashes
 from graphrag_ray.corpus.tokens import vocabulary_for
-from graphrag_ray.engine.executor import PARTITION, Tables
+from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages import blocks
+from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, IN_TABLES, Blocks, blocks_of
 from graphrag_ray.indexing.stages.describe_stage import COLUMNS, KINDS, Kind, ends_of, read_columns
 from graphrag_ray.indexing.stages.driver_columns import columns_of, places_of
 from graphrag_ray.indexing.stages.id_columns import Keys
+from graphrag_ray.indexing.stages.lay_out import lay_out
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
-from graphrag_ray.indexing.step_result import Result
+from graphrag_ray.indexing.step_result import Result, joined
 from graphrag_ray.reports.elements import Elements, arrange
 from graphrag_ray.settings.index_settings import Communities
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, read_part, read_table
+from graphrag_ray.store.parts import Part, read_table
 
 LEIDEN = "leiden"
 
@@ -41,23 +41,23 @@ LEIDEN = "leiden"
 class Layout:
     """A hierarchy and where its elements are.
 
-    blocks     for "entities", "relationships" and "covariates": the parts that hold blocks.BLOCK_ROWS of
-               them each, in the order of `elements`
+    blocks     for "entities", "relationships" and "covariates": in the order of `elements`
     node_keys  [N] first 64 bits of each entity's id, by node number
+    edge_keys  [E] those of relationships, in the order of their ids; None where nobody asks
     contents   hashes of what entities, relationships and claims say, in the order of `elements`; None where
                nobody asks
     """
 
     hierarchy: Hierarchy
     elements: Elements
-    blocks: dict[str, list[list[Part]]]
+    blocks: dict[str, Blocks]
     node_keys: Any
     contents: tuple[Hashes, Hashes, Hashes] | None = None
+    edge_keys: Keys | None = None
 
 
 def find_communities(run: Run, merged: Result, described: Result) -> Result:
-    """Tables hierarchy_nodes, hierarchy_communities (integers), block_entities, block_relationships and
-    block_covariates (elements in hierarchy order).
+    """Tables hierarchy_nodes, hierarchy_communities (integers), and those of `graph.laid_out`.
 
     The graph is partitioned from the parent snapshot's communities, unless `run.afresh` names this step. The
     fingerprint does not hold the parent: an unchanged graph keeps its communities, wherever they came from.
@@ -83,22 +83,15 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
                 graph.node_keys,
             )
         order, community = edge_order(hierarchy, graph.source, graph.target)
-        _, claim_order = graph.arrange(hierarchy, order, community)
-        tables = saved(run, hierarchy)
-        places = {
-            "entities": hierarchy.order,
-            "relationships": order,
-            "covariates": graph.claim_rows[claim_order],
-        }
-        for kind, sorted_rows in places.items():
-            tables[f"block_{kind}"] = lay_out(run, kind, groups[kind], sorted_rows, graph.n_rows[kind])
+        _, claims = graph.arrange(hierarchy, order, community)
+        blocks = graph.laid_out(run, "communities", groups, hierarchy.order, order, claims)
         counts = {
             "levels": {f"C{k}": len(hierarchy.at_level(k)) for k in range(hierarchy.n_levels)},
             "communities": hierarchy.n_communities,
             "modularity": round(hierarchy.modularity, 4),
             "components": graph.components_summary(),
         }
-        return Result(tables, counts)
+        return Result(saved(run, hierarchy) | blocks.tables, counts, made_from=blocks.made_from)
 
     depends_on = [*groups.values(), options, run.settings.reports.context_tokens, vocabulary]
     return run.step("communities", depends_on, compute)
@@ -110,9 +103,10 @@ def load_layout(run: Run, merged: Result, described: Result, found: Result) -> L
     hierarchy = restored(run, found)
     order, community = edge_order(hierarchy, graph.source, graph.target)
     elements, claims = graph.arrange(hierarchy, order, community)
-    laid_out = {kind: found.tables[f"block_{kind}"] for kind in element_groups(merged, described)}
-    contents = graph.node_content[hierarchy.order], graph.edge_content[order], graph.claim_content[claims]
-    return Layout(hierarchy, elements, laid_out, graph.node_keys, contents)
+    laid_out = blocks_of(found, element_groups(merged, described))
+    claimed = graph.claim_content[graph.claim_rows[claims]]
+    contents = graph.node_content[hierarchy.order], graph.edge_content[order], claimed
+    return Layout(hierarchy, elements, laid_out, graph.node_keys, contents, graph.edge_keys)
 
 
 def community_ids(hierarchy: Hierarchy, node_keys: Keys) -> list[str]:
@@ -135,7 +129,7 @@ def _past(run: Run) -> Past | None:
         return None
     if options != run.settings.communities:
         return None
-    before = Result.from_json(parent.steps["communities"])
+    before = run.of_parent["communities"]
     stored = [part for name in ("hierarchy_nodes", "hierarchy_communities") for part in before.parts(name)]
     if run.lost([*parent.parts("entities"), *parent.parts("relationships"), *stored]):
         run.observer.note("The communities before are damaged: the graph is partitioned afresh.")
@@ -151,7 +145,7 @@ def parent_columns(run: Run, kind: Kind) -> pa.Table:
     """The driver's columns of entities or relationships of the parent snapshot; of one of an earlier version
     those that its tables have."""
     assert run.parent is not None
-    described = Result.from_json(run.parent.steps["describe"])
+    described = run.of_parent["describe"]
     held = described.parts(f"{kind}_columns")
     if held and not run.lost(held):
         return read_columns(run, described, kind)
@@ -169,10 +163,12 @@ def element_groups(merged: Result, described: Result) -> dict[str, list[list[Par
 
 @dataclass(frozen=True)
 class IntegerGraph:
-    """The graph as integers: nodes and edges in the order of their ids."""
+    """The graph as integers: nodes and edges in the order of their ids; claims whose subject is an entity.
+    claim_rows: the places of these among all claims; claim_keys, claim_content: of all."""
 
     n_nodes: int
     node_keys: Any
+    edge_keys: Keys
     node_tokens: Ints
     source: Ints
     target: Ints
@@ -181,10 +177,10 @@ class IntegerGraph:
     claim_rows: Ints
     claim_node: Ints
     claim_tokens: Ints
+    claim_keys: Keys
     node_content: Hashes
     edge_content: Hashes
     claim_content: Hashes
-    n_rows: dict[str, int]
 
     def arrange(self, hierarchy: Hierarchy, order: Ints, community: Ints) -> tuple[Elements, Ints]:
         return arrange(
@@ -198,6 +194,26 @@ class IntegerGraph:
             self.claim_node,
             self.claim_tokens,
         )
+
+    def laid_out(
+        self,
+        run: Run,
+        step: str,
+        groups: Mapping[str, list[list[Part]]],
+        nodes: Ints,
+        edges: Ints,
+        claims: Ints | None,
+    ) -> Result:
+        """Tables of `lay_out` of entities, relationships and claims, in these orders. claims: None where only
+        tables of communities are made of them."""
+        of = {
+            "entities": (nodes, self.node_keys, self.node_content),
+            "relationships": (edges, self.edge_keys, self.edge_content),
+        }
+        if claims is not None:
+            of["covariates"] = self.claim_rows[claims], self.claim_keys, self.claim_content
+        columns = IN_CONTEXTS if claims is not None else dict.fromkeys(IN_CONTEXTS, IN_TABLES)
+        return joined(lay_out(run, step, kind, groups[kind], *x, columns[kind]) for kind, x in of.items())
 
     def components_summary(self) -> dict[str, Any]:
         """Number of connected components, and the largest one's share of the nodes."""
@@ -214,13 +230,15 @@ def read_graph(run: Run, merged: Result, described: Result) -> IntegerGraph:
     entities, edges = (read_columns(run, described, kind) for kind in COLUMNS)
     node_keys = entities["id"].to_numpy()
     source, target = ends_of(entities, edges)
-    of_claims = {"subject_entity_id": pa.string(), "n_tokens": pa.int64(), "content": pa.uint64()}
+    of_claims = {name: pa.string() for name in ("id", "subject_entity_id")}
+    of_claims |= {"n_tokens": pa.int64(), "content": pa.uint64()}
     claims = _read(run, merged.tables["covariates"], of_claims)
     matched = np.flatnonzero(claims["subject_entity_id"].is_valid().to_numpy())
     subjects = prefixes_of(claims["subject_entity_id"].take(pa.array(matched)))
     return IntegerGraph(
         n_nodes=entities.num_rows,
         node_keys=node_keys,
+        edge_keys=edges["id"].to_numpy(),
         node_tokens=entities["n_tokens"].to_numpy(),
         source=source,
         target=target,
@@ -231,12 +249,8 @@ def read_graph(run: Run, merged: Result, described: Result) -> IntegerGraph:
         claim_tokens=claims["n_tokens"].to_numpy()[matched],
         node_content=entities["content"].to_numpy(),
         edge_content=edges["content"].to_numpy(),
-        claim_content=claims["content"].to_numpy()[matched],
-        n_rows={
-            "entities": entities.num_rows,
-            "relationships": edges.num_rows,
-            "covariates": claims.num_rows,
-        },
+        claim_keys=prefixes_of(claims["id"]),
+        claim_content=claims["content"].to_numpy(),
     )
 
 
@@ -270,44 +284,3 @@ def restored(run: Run, found: Result) -> Hierarchy:
 
 def _just(store: Store, x: tuple[str, pa.Table]) -> Iterator[Tables]:
     yield {x[0]: x[1]}
-
-
-def lay_out(
-    run: Run,
-    kind: str,
-    groups: list[list[Part]],
-    sorted_rows: Ints,
-    n_rows: int,
-    step: str = "communities",
-    columns: list[str] | None = None,
-) -> list[list[Part]]:
-    """Rewrite rows in the order `sorted_rows` (row numbers over all groups), in blocks. columns: of them;
-    None: all."""
-    if not len(sorted_rows):
-        return []
-    place = np.full(n_rows, -1, dtype=np.int64)
-    place[sorted_rows] = np.arange(len(sorted_rows))
-    inputs, at = [], 0
-    for group in groups:
-        rows = sum(p.rows for p in group)
-        inputs.append((group, place[at : at + rows]))
-        at += rows
-    n_blocks = -(-len(sorted_rows) // blocks.BLOCK_ROWS)
-    written = run.executor.shuffle(step, partial(_placed, columns), inputs, partial(_block, kind), n_blocks)
-    return [w.get(f"block_{kind}", []) for w in written]
-
-
-def _placed(columns: list[str] | None, store: Store, x: tuple[list[Part], Ints]) -> Iterator[pa.Table]:
-    group, place = x
-    at = 0
-    for part in group:
-        table = read_part(store, part, columns)
-        mine = place[at : at + table.num_rows]
-        at += table.num_rows
-        table = table.append_column("place", pa.array(mine))
-        table = table.append_column(PARTITION, pa.array((mine // blocks.BLOCK_ROWS).astype(np.int32)))
-        yield table.filter(pa.array(mine >= 0))
-
-
-def _block(kind: str, rows: pa.Table) -> Tables:
-    return {f"block_{kind}": rows.sort_by("place").drop_columns(["place", PARTITION])}

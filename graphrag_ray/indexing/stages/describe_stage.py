@@ -24,7 +24,7 @@ from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph.descriptions import DescribeSpec, describe, describe_spec, distinct, layer
 from graphrag_ray.graph.integer_arrays import Ints, same_lists
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
-from graphrag_ray.indexing.stages.driver_columns import columns_of, places_of
+from graphrag_ray.indexing.stages.driver_columns import columns_of, places_of, same_groups
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined, passing, spec_key
 from graphrag_ray.indexing.taken_over import TakenOver
 from graphrag_ray.reports import report_context
@@ -114,11 +114,10 @@ def _columns(
     """The driver's columns of both kinds."""
     found = {}
     for kind, name in KINDS.items():
-        now, then = tables[name], before.tables.get(name, []) if before else []
+        then = before.tables.get(name, []) if before else []
         held = before.parts(f"{kind}_columns") if before else []
         held = [] if run.lost(held) else held
-        same = [a == b for a, b in zip(now, then, strict=True)] if len(now) == len(then) else []
-        columns = columns_of(run, now, COLUMNS[kind], same, held if same else [])
+        columns = columns_of(run, tables[name], COLUMNS[kind], same_groups(tables[name], then), held)
         found[f"{kind}_columns"] = [write_parts(run.store, f"{kind}_columns", [columns])]
     return found
 

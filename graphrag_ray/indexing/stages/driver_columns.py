@@ -7,6 +7,7 @@ of their parts is read.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,9 @@ import pyarrow.compute as pc
 from graphrag_ray.graph.integer_arrays import Ints, id_prefixes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.id_columns import Keys
-from graphrag_ray.store.parts import Part, read_table, read_table_each
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.parts import Part, read_part, read_table
 
 GROUP = "group"
 """The number of a row's group."""
@@ -25,25 +28,39 @@ def columns_of(
     run: Run,
     groups: Sequence[Sequence[Part]],
     columns: pa.Schema,
-    same: Sequence[bool] = (),
+    before: Sequence[int] = (),
     held: Sequence[Part] = (),
 ) -> pa.Table:
     """Columns of all rows, with that of their groups before them. Ids come as their first 64 bits, of other
     texts only whether there is one.
 
     columns  names, and types of integers
-    same     of each group, whether it is as it was; held: what this function gave then
+    held     what this function gave of the parent snapshot's groups; before: of each group, its number among
+             these, -1: it is new
     """
     of = pa.schema([(GROUP, pa.int32()), *columns])
-    old = np.flatnonzero(np.asarray(same, np.bool_)) if held else np.empty(0, np.int64)
-    new = [(at, part) for at in sorted({*range(len(groups))} - {*old.tolist()}) for part in groups[at]]
-    read = read_table_each(run.store, [part for _, part in new], columns.names)
-    tables = [_as_integers(of, at, table) for (at, _), table in zip(new, read, strict=True)]
-    if len(old):
-        before = read_table(run.store, held, None, of)
-        tables.append(before.filter(pc.is_in(before[GROUP], pa.array(old, pa.int32()))))
-    found = pa.concat_tables([of.empty_table(), *tables])
-    return found.take(pa.array(np.argsort(found[GROUP].to_numpy(), kind="stable")))
+    old = read_table(run.store, held, None, of)
+    known = np.asarray(before, np.int64) if held else np.full(len(groups), -1)
+    new = [part for at, group in enumerate(groups) if known[at] < 0 for part in group]
+    tables = list(in_threads(partial(_as_integers, run.store, of), new))
+    read = iter(table.num_rows for table in tables)
+    ends = np.searchsorted(old[GROUP].to_numpy(), np.arange(max(known, default=-1) + 2))
+    start, rows, at = np.zeros(len(groups), np.int64), np.zeros(len(groups), np.int64), old.num_rows
+    for n, (group, place) in enumerate(zip(groups, known.tolist(), strict=True)):
+        if place >= 0:
+            start[n], rows[n] = ends[place], ends[place + 1] - ends[place]
+        else:
+            start[n], rows[n] = at, sum(next(read) for _ in group)
+            at += rows[n]
+    places = np.repeat(start - np.cumsum(rows) + rows, rows) + np.arange(rows.sum())
+    found = pa.concat_tables([old, *tables]).take(pa.array(places))
+    return found.set_column(0, GROUP, pa.array(np.repeat(np.arange(len(groups), dtype=np.int32), rows)))
+
+
+def same_groups(now: Sequence[Sequence[Part]], then: Sequence[Sequence[Part]]) -> list[int]:
+    """Of each group of parts its place among those of then, -1: there is none like it."""
+    place = {tuple(part.path for part in group): n for n, group in enumerate(then)}
+    return [place.get(tuple(part.path for part in group), -1) for group in now]
 
 
 def places_of(ids: Keys, wanted: Keys) -> Ints:
@@ -55,8 +72,10 @@ def places_of(ids: Keys, wanted: Keys) -> Ints:
     return at.astype(np.int64)
 
 
-def _as_integers(of: pa.Schema, group: int, table: pa.Table) -> pa.Table:
-    columns = [pa.array(np.full(table.num_rows, group, np.int32))]
+def _as_integers(store: Store, of: pa.Schema, part: Part) -> pa.Table:
+    """The group is not known yet."""
+    table = read_part(store, part, of.names[1:])
+    columns = [pa.array(np.zeros(table.num_rows, np.int32))]
     for field in list(of)[1:]:
         column = table[field.name]
         if pa.types.is_boolean(field.type):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from graphrag_ray.base import schema
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.engine.executor import Tables
-from graphrag_ray.engine.work import Outcome, Row, Work
+from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
 from graphrag_ray.extract.claims_dialogue import ClaimRecords, ClaimsSpec, claims, claims_spec
 from graphrag_ray.extract.extraction_dialogue import (
     ExtractedRecords,
@@ -25,16 +23,24 @@ from graphrag_ray.extract.extraction_dialogue import (
 from graphrag_ray.graph.aliases import EntityNames
 from graphrag_ray.graph.merge import ExtractedFrom, entity_instance_rows, relationship_instance_rows
 from graphrag_ray.graph.merge_claims import claim_rows
-from graphrag_ray.indexing.run import Run, failure_rows, replayed
-from graphrag_ray.indexing.step_result import Result, add_counts, passing, rows_of, spec_key
+from graphrag_ray.indexing.run import ROWS_AT_ONCE, Run, failure_rows
+from graphrag_ray.indexing.stages.known_chunks import Chunks, in_order, with_earlier
+from graphrag_ray.indexing.step_result import (
+    Result,
+    add_counts,
+    fingerprint_of,
+    passing,
+    rows_of,
+    spec_key,
+)
+from graphrag_ray.indexing.taken_over import TakenOver
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import MAX_PART_BYTES, Part, read_part, read_table
+from graphrag_ray.store.parts import MAX_PART_BYTES
 
-UNIT_COLUMNS = ["id", "document_id", "position", "header", "text"]
-
-COUNTS = pa.schema([("name", pa.string()), ("value", pa.int64())])
-"""What could not be used, added up over chunks and shown in the run's summary."""
+T = TypeVar("T")
+COUNTS = pa.schema([("text_unit_id", pa.string()), ("name", pa.string()), ("value", pa.int64())])
+"""What could not be used of a chunk, added up over chunks and shown in the run's summary."""
 
 
 def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
@@ -52,10 +58,9 @@ def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
 
     def compute() -> Result:
         run.items["extract"] = rows_of(units), "chunks"
-        known = run.taken_over("extract", units, depends_on, tables, journal=work.name)
-        index = run.sweep_rows(work, _load_units, known.new, rows_of(known.new))
-        written = run.executor.map("extract", partial(_collect_extractions, work, index), known.new)
-        return _added_up(run, "extract", known.with_new(run.store, written))
+        inputs = [Chunks(of) for of in units]
+        known = run.taken_over("extract", inputs, depends_on, tables, told=units, journal=work.name)
+        return _ask_about(run, work, depends_on, known, _extracted)
 
     return run.step("extract", [units, *depends_on], compute, work.name)
 
@@ -71,26 +76,35 @@ def extract_claims(run: Run, corpus: Result, extracted: Result, names: EntityNam
     work = Work("claims", partial(_start_claims, spec), _label)
 
     units = corpus.tables["text_units"]
-    inputs = list(zip(units, extracted.tables["found_entities"], strict=True))
+    told = list(zip(units, extracted.tables["found_entities"], strict=True))
     depends_on = [spec_key(spec), names.to_json()]
 
     def compute() -> Result:
         tables = ("found_claims", "counts", "failures")
         run.items["claims"] = rows_of(units), "chunks"
-        known = run.taken_over("claims", inputs, depends_on, tables, journal=work.name)
-        n_rows = sum(rows_of([of]) for of, _ in known.new)
-        index = run.sweep_rows(work, _load_units_with_names, known.new, n_rows)
-        written = run.executor.map("claims", partial(_collect_claims, work, index), known.new)
-        return _added_up(run, "claims", known.with_new(run.store, written))
+        inputs = [Chunks(*of) for of in told]
+        known = run.taken_over("claims", inputs, depends_on, tables, told=told, journal=work.name)
+        return _ask_about(run, work, depends_on, known, _claimed)
 
     return run.step("claims", [units, extracted, *depends_on], compute, work.name)
 
 
-def _added_up(run: Run, step: str, result: Result) -> Result:
-    """With the counts of all chunks."""
-    before = None if run.damaged else run.before(step)
-    counts = add_counts(run.store, result.tables, before)
-    return replace(result, counts=counts, final=not passing(run.store, result.tables))
+def _ask_about(
+    run: Run,
+    work: Work[T],
+    depends_on: Any,
+    known: TakenOver[Chunks],
+    made: Callable[[Sequence[tuple[ExtractedFrom, T]]], Tables],
+) -> Result:
+    """The step's tables, and the counts of all chunks. made: tables of what some chunks hold."""
+    step, how = work.name, fingerprint_of(depends_on)
+    new = with_earlier(run, step, how, known.new)
+    index = run.sweep_rows(work, _load_new, new, sum(rows_of([x.units]) for x in new))
+    written = run.executor.map(step, partial(_collect, work, index, made), new)
+    result = known.with_new(run.store, written)
+    counts = add_counts(run.store, result.tables, None if run.damaged else run.before(step))
+    made_from = result.made_from | {"chunks": [how]}
+    return Result(result.tables, counts, not passing(run.store, result.tables), made_from)
 
 
 def _start_extract(spec: ExtractSpec, store: Store, row: Row) -> Dialogue[ExtractedRecords]:
@@ -105,98 +119,91 @@ def _label(row: Row) -> tuple[str, str]:
     return row["id"], row["document_id"]
 
 
-def _load_units(store: Store, parts: list[Part]) -> Iterator[pa.Table]:
-    for part in parts:
-        yield read_part(store, part, UNIT_COLUMNS)
+def _load_new(store: Store, x: Chunks) -> Iterator[pa.Table]:
+    return x.new(store)
 
 
-def _load_units_with_names(store: Store, x: tuple[list[Part], list[Part]]) -> Iterator[pa.Table]:
-    """Chunks with the entity keys extracted from each, in the order of the records."""
-    units, entities = x
-    found = read_table(store, entities, ["text_unit_id", "title"], schema.ENTITY_INSTANCES)
-    names: dict[str, list[str]] = {}
-    for unit, title in zip(found["text_unit_id"].to_pylist(), found["title"].to_pylist(), strict=True):
-        names.setdefault(unit, []).append(title)
-    for table in _load_units(store, units):
-        column = [names.get(unit, []) for unit in table["id"].to_pylist()]
-        yield table.append_column("names", pa.array(column, pa.list_(pa.string())))
-
-
-def _collect_extractions(
-    work: Work[ExtractedRecords], index: Callable[[], JournalIndex], store: Store, parts: list[Part]
-) -> Iterator[Tables]:
-    def tables() -> Iterator[Tables]:
-        for batch in replayed(work, index(), store, _load_units(store, parts)):
-            found = _units(batch)
-            relationships = relationship_instance_rows(found)
-            yield {
-                "found_entities": entity_instance_rows(found),
-                "found_relationships": relationships.table,
-                "counts": _counts(
-                    unusable_records=sum(e.unusable for _, e in found),
-                    odd_gleaning_replies=sum(e.odd_glean_replies for _, e in found),
-                    blocked_names=sum(e.blocked for _, e in found),
-                    unreadable_strengths=sum(e.unreadable_strengths for _, e in found),
-                    self_relationships=relationships.n_self_relationships,
-                    gleaned_entities=sum(r.turn > 0 for _, e in found for r in e.entities),
-                    chunks_without_entity=sum(not e.entities for _, e in found),
-                ),
-                "failures": failure_rows("extract", work, batch),
-            }
-
-    return _gathered(tables())
-
-
-def _collect_claims(
-    work: Work[ClaimRecords],
+def _collect(
+    work: Work[T],
     index: Callable[[], JournalIndex],
+    made: Callable[[Sequence[tuple[ExtractedFrom, T]]], Tables],
     store: Store,
-    x: tuple[list[Part], list[Part]],
+    x: Chunks,
 ) -> Iterator[Tables]:
+    known = x.known(store)
+    held = x.found(store, known)
+
     def tables() -> Iterator[Tables]:
-        for batch in replayed(work, index(), store, _load_units_with_names(store, x)):
-            found = _units(batch)
-            yield {
-                "found_claims": claim_rows(found),
-                "counts": _counts(
-                    unusable_claims=sum(c.unusable for _, c in found),
-                    blocked_claims=sum(c.blocked for _, c in found),
-                ),
-                "failures": failure_rows("claims", work, batch),
-            }
+        for table in x.load(store):
+            for start in range(0, table.num_rows, ROWS_AT_ONCE):
+                some = table.slice(start, ROWS_AT_ONCE)
+                new = some.filter(pc.invert(pc.is_in(some["id"], value_set=known)))
+                batch = outcomes(work, store, index(), new.to_pylist())
+                found = made(_units(batch))
+                yield {
+                    "failures": failure_rows(work.name, work, batch),
+                    **{name: in_order(some["id"], rows, held.get(name)) for name, rows in found.items()},
+                }
 
     return _gathered(tables())
+
+
+def _extracted(found: Sequence[tuple[ExtractedFrom, ExtractedRecords]]) -> Tables:
+    return {
+        "found_entities": entity_instance_rows(found),
+        "found_relationships": relationship_instance_rows(found),
+        "counts": _counts(
+            (
+                unit,
+                {
+                    "unusable_records": e.unusable,
+                    "odd_gleaning_replies": e.odd_glean_replies,
+                    "blocked_names": e.blocked,
+                    "unreadable_strengths": e.unreadable_strengths,
+                    "self_relationships": sum(r.source == r.target for r in e.relationships),
+                    "gleaned_entities": sum(r.turn > 0 for r in e.entities),
+                    "chunks_without_entity": int(not e.entities),
+                },
+            )
+            for unit, e in found
+        ),
+    }
+
+
+def _claimed(found: Sequence[tuple[ExtractedFrom, ClaimRecords]]) -> Tables:
+    return {
+        "found_claims": claim_rows(found),
+        "counts": _counts(
+            (unit, {"unusable_claims": c.unusable, "blocked_claims": c.blocked}) for unit, c in found
+        ),
+    }
 
 
 def _gathered(batches: Iterable[Tables]) -> Iterator[Tables]:
-    """The same rows in few parts, of MAX_PART_BYTES and a batch at most, and the counts added up: parts of a
-    large corpus are named one by one in its manifest."""
+    """The same rows in few parts, of MAX_PART_BYTES and a batch at most: parts of a large corpus are named
+    one by one in its manifest."""
     held: dict[str, list[pa.Table]] = {}
-    counts: Counter[str] = Counter()
     for batch in batches:
         for name, table in batch.items():
-            if name != "counts":
-                held.setdefault(name, []).append(table)
-                continue
-            for row in table.to_pylist():
-                counts[row["name"]] += row["value"]
+            held.setdefault(name, []).append(table)
         if sum(table.nbytes for tables in held.values() for table in tables) >= MAX_PART_BYTES:
             yield {name: pa.concat_tables(tables) for name, tables in held.items()}
             held = {}
-    yield {name: pa.concat_tables(tables) for name, tables in held.items()} | {"counts": _counts(**counts)}
+    yield {name: pa.concat_tables(tables) for name, tables in held.items()}
 
 
-def _units(batch: Iterable[tuple[Row, Outcome[Any]]]) -> list[tuple[ExtractedFrom, Any]]:
+def _units(batch: Iterable[tuple[Row, Outcome[T]]]) -> list[tuple[ExtractedFrom, T]]:
     return [
         (ExtractedFrom(row["id"], row["document_id"], row["position"]), outcome.result)
         for row, outcome in batch
-        if outcome.status == "complete"
+        if outcome.status == "complete" and outcome.result is not None
     ]
 
 
-def _counts(**counts: int) -> pa.Table:
-    rows: list[Mapping[str, Any]] = [{"name": n, "value": v} for n, v in counts.items() if v]
-    return pa.Table.from_pylist(rows, schema=COUNTS)
+def _counts(found: Iterable[tuple[ExtractedFrom, Mapping[str, int]]]) -> pa.Table:
+    rows = [(unit.text_unit_id, name, n) for unit, counts in found for name, n in counts.items() if n]
+    columns = zip(*rows, strict=True) if rows else ([], [], [])
+    return pa.table([pa.array(of, field.type) for of, field in zip(columns, COUNTS, strict=True)], COUNTS)
 
 
 def _turns(rounds: int) -> float:

@@ -19,16 +19,17 @@ from graphrag_ray.graph.integer_arrays import degrees
 from graphrag_ray.indexing.results import ExtractedGraph, Results
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.describe_stage import COLUMNS, ends_of, read_columns
-from graphrag_ray.indexing.stages.id_columns import Keys, keys
+from graphrag_ray.indexing.stages.driver_columns import GROUP, columns_of, same_groups
 from graphrag_ray.indexing.stages.instance_ranges import range_of
 from graphrag_ray.indexing.stages.row_indexes import index_rows
-from graphrag_ray.indexing.stages.short_ids import Numbers, noted, number, prefixes_of
-from graphrag_ray.indexing.step_result import Result, is_failures, joined, rows_of
+from graphrag_ray.indexing.stages.short_ids import Numbers, noted, number, numbered_before, prefixes_of
+from graphrag_ray.indexing.step_result import Result, is_failures, joined
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
-from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.parts import Part, read_table, write_parts
 
 Ints = npt.NDArray[np.int64]
+_ID = pa.schema([("id", pa.uint64())])
 
 
 @dataclass
@@ -45,12 +46,13 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
 
     period: ISO date of the run
     """
-    numbers = _all_numbers(run, results)
+    ids = _ids(run, results)
+    numbers = _all_numbers(run, results, ids)
     done = Finished(next_human_readable_id={t: n.next for t, n in numbers.items()})
 
     def compute() -> Result:
         share = run.executor.share(numbers)
-        made = [_finish_units(run, numbers, share, results)]
+        made = [_finish_units(run, numbers, share, results, ids["text_units"])]
         if results.graph:
             made += _finish_graph(run, share, results.graph)
             for name in ("entity_instances", "relationship_instances"):
@@ -62,15 +64,42 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
             done.tables |= {name: of.parts(name) for name in of.tables if not is_failures(name)}
         _write_one(run, done, "failures", failures)
         done.tables |= index_rows(run, done.tables)
-        return joined([finished, noted(run, numbers)])
+        kept = {
+            _noted_ids(name): [write_parts(run.store, _noted_ids(name), [of])] for name, of in ids.items()
+        }
+        return joined([finished, noted(run, numbers), Result(kept)])
 
     run.step("finish", None, compute)
     return done
 
 
-def _all_numbers(run: Run, results: Results) -> dict[str, Numbers]:
-    corpus = results.corpus.tables
-    found = {name: number(run, name, _keys(run, corpus[name])) for name in ("documents", "text_units")}
+def _ids(run: Run, results: Results) -> dict[str, pa.Table]:
+    """Columns of ids, for the driver, of tables that no stage keeps any of."""
+    made = [("documents", "read", results.corpus), ("text_units", "read", results.corpus)]
+    if results.graph:
+        made.append(("covariates", "merge", results.graph.merged))
+    finished, found = run.before("finish"), {}
+    for name, step, result in made:
+        then = run.of_parent[step].tables.get(name, []) if step in run.of_parent else []
+        held = finished.parts(_noted_ids(name)) if finished and not run.damaged else []
+        groups = result.tables[name]
+        found[name] = columns_of(run, groups, _ID, same_groups(groups, then), held)
+    return found
+
+
+def ids_noted(run: Run, finished: Result, table: str) -> pa.Table | None:
+    """GROUP and the first 64 bits of each id of documents, text_units or covariates, as a snapshot has noted
+    them. finished: its last step; None: it has not, or they are damaged."""
+    parts = finished.parts(_noted_ids(table))
+    return read_table(run.store, parts, [GROUP, "id"]) if parts and not run.lost(parts) else None
+
+
+def _noted_ids(table: str) -> str:
+    return f"ids_{table}"
+
+
+def _all_numbers(run: Run, results: Results, ids: Mapping[str, pa.Table]) -> dict[str, Numbers]:
+    found = {name: number(run, name, of["id"].to_numpy()) for name, of in ids.items()}
     if results.graph:
         found |= _numbers_of_graph(run, results.graph)
     for hierarchy in results.hierarchies.values():
@@ -89,12 +118,7 @@ def _numbers_of_graph(run: Run, graph: ExtractedGraph) -> dict[str, Numbers]:
     return {
         "entities": number(run, "entities", nodes["id"].to_numpy(), by_degree),
         "relationships": number(run, "relationships", edges["id"].to_numpy(), by_weight),
-        "covariates": number(run, "covariates", _keys(run, graph.merged.tables["covariates"])),
     }
-
-
-def _keys(run: Run, groups: list[list[Part]]) -> Keys:
-    return keys(run.store, [p for g in groups for p in g])
 
 
 def _finish_units(
@@ -102,8 +126,9 @@ def _finish_units(
     numbers: Mapping[str, Numbers],
     share: Callable[[], dict[str, Numbers]],
     results: Results,
+    ids: pa.Table,
 ) -> Result:
-    """Documents with their chunks' ids; chunks with the ids of what they name."""
+    """Documents with their chunks' ids; chunks with the ids of what they name. ids: of the chunks."""
     corpus = results.corpus.tables
     none: list[list[Part]] = [[] for _ in corpus["text_units"]]
     found = results.graph.extracted.tables if results.graph else {}
@@ -123,17 +148,17 @@ def _finish_units(
         inputs,
         ["units", sorted(numbers)],
         ("text_units", "documents"),
-        again=_naming_others(run, numbers, results),
+        again=_naming_others(run, numbers, results, ids),
     )
     return known.with_new(run.store, run.executor.map("finish", partial(_unit_tables, share), known.new))
 
 
-def _naming_others(run: Run, numbers: Mapping[str, Numbers], results: Results) -> set[int]:
+def _naming_others(run: Run, numbers: Mapping[str, Numbers], results: Results, ids: pa.Table) -> set[int]:
     """Groups of chunks that may name an entity, a relationship or a claim which came into the snapshot since
     its parent, or left it, though their parts are as they were: those of what was pruned, or is not any more.
     """
-    graph, units = results.graph, results.corpus.tables["text_units"]
-    every = set(range(len(units)))
+    graph = results.graph
+    every = set(range(len(results.corpus.tables["text_units"])))
     if run.damaged or (graph and graph.claimed.tables):
         return every
     if graph is None or run.parent is None or run.before("finish") is None:
@@ -143,18 +168,14 @@ def _naming_others(run: Run, numbers: Mapping[str, Numbers], results: Results) -
         ("entities", "entity_instances", "entity_id"),
         ("relationships", "relationship_instances", "relationship_id"),
     ):
-        other = np.setxor1d(numbers[kind].keys, keys(run.store, run.parent.parts(kind)))
+        other = np.setxor1d(numbers[kind].keys, numbered_before(run, kind)[0])
         ranges = graph.merged.tables[table]
         at = np.unique(range_of(other, len(ranges)))
         of = partial(_units_of, key, pa.array(other))
         for rows in run.executor.stream("finish", of, [ranges[n] for n in at.tolist()]):
             found.append(rows["unit"].to_numpy())
-    wanted = np.unique(np.concatenate(found))
-    if not len(wanted):
-        return set()
-    rows = np.flatnonzero(np.isin(_keys(run, units), wanted))
-    ends = np.cumsum([rows_of([group]) for group in units])
-    return set(np.searchsorted(ends, rows, "right").tolist())
+    naming = np.isin(ids["id"].to_numpy(), np.unique(np.concatenate(found)))
+    return set(ids[GROUP].to_numpy()[naming].tolist())
 
 
 def _units_of(key: str, ids: pa.Array, store: Store, parts: list[Part]) -> Iterator[pa.Table]:

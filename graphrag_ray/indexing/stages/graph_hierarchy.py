@@ -22,7 +22,7 @@ from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.about_stage import tell_about
-from graphrag_ray.indexing.stages.blocks import element_slice
+from graphrag_ray.indexing.stages.blocks import IN_TABLES
 from graphrag_ray.indexing.stages.communities_stage import (
     LEIDEN,
     Layout,
@@ -191,35 +191,43 @@ def _community_table(
 ) -> Iterator[Tables]:
     kind, layout, ids, numbers = shared()
     h, edge_community = layout.hierarchy, layout.elements.edge_community
-    rows = []
+    entity_ids, relationship_ids, text_unit_ids = [], [], []
     for c in wanted.tolist():
-        members = element_slice(
-            store, layout.blocks["entities"], h.start[c], h.end[c], ["id", "text_unit_ids"]
-        )
+        members = layout.blocks["entities"].between(store, h.start[c], h.end[c], IN_TABLES)
         low, high = np.searchsorted(edge_community, [c, h.last[c]])
-        inside = element_slice(store, layout.blocks["relationships"], low, high, ["id", "text_unit_ids"])
+        inside = layout.blocks["relationships"].between(store, low, high, IN_TABLES)
         # The text of a community is that of its relationships; without any, its members'.
-        of_text = inside if inside.num_rows else members
-        units = pc.unique(pc.list_flatten(of_text["text_unit_ids"])) if of_text.num_rows else pa.array([])
-        rows.append(
-            {
-                "id": ids[c].as_py(),
-                "human_readable_id": int(numbers[c]),
-                "community": int(numbers[c]),
-                "level": int(h.level[c]),
-                "parent": int(numbers[h.parent[c]]) if h.parent[c] >= 0 else -1,
-                "children": [int(numbers[k]) for k in h.children(c)],
-                "title": f"Community {numbers[c]}",
-                "entity_ids": members["id"].to_pylist(),
-                "relationship_ids": inside["id"].to_pylist(),
-                "text_unit_ids": units.to_pylist(),
-                "period": period,
-                "size": int(h.end[c] - h.start[c]),
-                "hierarchy": kind.name,
-                "packed": bool(h.packed[c]),
-            }
-        )
-    yield {kind.communities: by_row(pa.Table.from_pylist(rows, schema=schema.COMMUNITIES))}
+        of_text = (inside if inside.num_rows else members)["text_unit_ids"]
+        entity_ids.append(members["id"])
+        relationship_ids.append(inside["id"])
+        text_unit_ids.append(pa.chunked_array([pc.unique(pc.list_flatten(of_text))], pa.string()))
+    own = numbers[wanted]
+    columns: dict[str, Any] = {
+        "id": ids.take(pa.array(wanted)),
+        "human_readable_id": own,
+        "community": own,
+        "level": h.level[wanted],
+        "parent": np.where(h.parent[wanted] >= 0, numbers[h.parent[wanted]], -1),
+        "children": [[int(numbers[k]) for k in h.children(c)] for c in wanted.tolist()],
+        "title": [f"Community {n}" for n in own.tolist()],
+        "entity_ids": _lists(entity_ids),
+        "relationship_ids": _lists(relationship_ids),
+        "text_unit_ids": _lists(text_unit_ids),
+        "period": [period] * len(wanted),
+        "size": h.end[wanted] - h.start[wanted],
+        "hierarchy": [kind.name] * len(wanted),
+        "packed": h.packed[wanted],
+    }
+    rows = pa.Table.from_pydict(
+        {name: columns[name] for name in schema.COMMUNITIES.names}, schema.COMMUNITIES
+    )
+    yield {kind.communities: by_row(rows)}
+
+
+def _lists(texts: Sequence[pa.ChunkedArray]) -> pa.Array:
+    """A column of lists, from the texts of each."""
+    flat = pa.chunked_array([chunk for of in texts for chunk in of.chunks], pa.string()).combine_chunks()
+    return pa.ListArray.from_arrays(pa.array(np.cumsum([0, *map(len, texts)]), pa.int32()), flat)
 
 
 def finished_reports(

@@ -89,7 +89,7 @@ def keep_and_count(
         "changed": changed.num_rows,
         "removed": removed,
     }
-    salvaged = run.lost(Result.from_json(run.parent.steps["read"]).parts("text_units"))
+    salvaged = run.lost(run.of_parent["read"].parts("text_units"))
     if counts["added"] or counts["changed"] or removed or salvaged or not read_alike(run):
         stays = pc.or_(keep, pc.is_in(before["id"], stay["id"].combine_chunks()))
         _add_kept(run, tables, pairs, before["id"], stays.combine_chunks())
@@ -108,7 +108,7 @@ def _parent_s(run: Run, allow_deletes: bool) -> Result:
     Raises DeletionRefused where neither can be read, unless documents may go.
     """
     assert run.parent is not None
-    old = Result.from_json(run.parent.steps["read"])
+    old = run.of_parent["read"]
     failures = [[] if run.lost(group) else group for group in old.tables["failures"]]
     names = ("documents", "text_units")
     if not any(run.lost(old.parts(name)) for name in names):

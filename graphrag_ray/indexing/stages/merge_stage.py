@@ -33,7 +33,6 @@ from graphrag_ray.graph.merge_claims import CLAIM_INSTANCES, merge_claims
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.driver_columns import GROUP, columns_of, places_of
-from graphrag_ray.indexing.stages.extract_stage import COUNTS
 from graphrag_ray.indexing.stages.id_columns import Keys, keys
 from graphrag_ray.indexing.stages.instance_ranges import Ranges, in_ranges, n_bundles, n_ranges, partitioned
 from graphrag_ray.indexing.step_result import Result, add_counts, by_input, joined, rows_of
@@ -205,7 +204,8 @@ def _statistics(run: Run, kind: str, ranges: Ranges) -> pa.Table:
     """Of the merged rows of all ranges, range by range, what they are pruned by."""
     held = ranges.before.parts(f"{kind}_statistics") if ranges.before else []
     groups = [made.get(f"merged_{kind}", []) for made in ranges.made]
-    return columns_of(run, groups, _STATISTICS[kind], ranges.kept, held)
+    before = [n if kept else -1 for n, kept in enumerate(ranges.kept)]
+    return columns_of(run, groups, _STATISTICS[kind], before, held)
 
 
 def _kept(
@@ -311,7 +311,6 @@ def _reduce_claims(known: Callable[[], Keys], vocabulary: str, rows: pa.Table) -
         report_context.record_tokens(report_context.claim_of(row), lambda text: count(text, vocabulary))
         for row in merged.table.to_pylist()
     ]
-    counts = [{"name": "claims_without_entity", "value": merged.n_unmatched}]
     shown = [
         digests(merged.table[field.name]) if pa.types.is_string(field.type) else merged.table[field.name]
         for field in COVARIATES
@@ -321,5 +320,5 @@ def _reduce_claims(known: Callable[[], Keys], vocabulary: str, rows: pa.Table) -
     table = merged.table.append_column("n_tokens", pa.array(tokens, pa.int64()))
     return {
         "covariates": table.append_column("content", content),
-        "counts": pa.Table.from_pylist(counts, schema=COUNTS),
+        "counts": pa.table({"name": ["claims_without_entity"], "value": [merged.n_unmatched]}),
     }

@@ -19,6 +19,7 @@ from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.communities_stage import Layout, community_ids, parent_columns, restored
+from graphrag_ray.indexing.stages.id_columns import keys
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.reports.kept_reports import Earlier, Hashes, Lost, Shown, Sketch
@@ -26,7 +27,6 @@ from graphrag_ray.reports.report_dialogue import Report
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 
-_ID = pa.schema([("id", pa.string())])
 ELEMENTS = ("entities", "relationships", "covariates")
 SKETCHES = pa.schema(
     [
@@ -78,8 +78,8 @@ def earlier_reports(
     parent = run.parent
     if parent is None or "reports" in run.afresh or "reports" not in parent.steps:
         return None
-    written = Result.from_json(parent.steps["reports"])
-    found = Result.from_json(parent.steps["communities"])
+    written = run.of_parent["reports"]
+    found = run.of_parent["communities"]
     needed = [p for result in (written, found) for name in result.tables for p in result.parts(name)]
     needed += [p for name in ("documents", "text_units", *ELEMENTS) for p in parent.parts(name)]
     if "sketches" not in written.tables or run.lost(needed):
@@ -176,12 +176,13 @@ def _earlier(row: dict[str, Any], own: dict[str, Any]) -> Earlier:
 
 def _lost(run: Run, corpus: Result, layout: Layout) -> Lost:
     assert run.parent is not None
-    no_more = []
-    for name in ELEMENTS:
-        now = [part for group in layout.blocks.get(name, []) for part in group]
-        earlier = read_table(run.store, run.parent.parts(name), ["id"], _ID)["id"]
-        there = read_table(run.store, now, ["id"], _ID)["id"]
-        no_more.append(np.setdiff1d(prefixes_of(earlier), prefixes_of(there)))
+    assert layout.edge_keys is not None, "of Leiden's communities they are known"
+    claims = [part for block in layout.blocks["covariates"].parts for part in block]
+    no_more = [
+        np.setdiff1d(parent_columns(run, "entity")["id"].to_numpy(), layout.node_keys),
+        np.setdiff1d(parent_columns(run, "relationship")["id"].to_numpy(), layout.edge_keys),
+        np.setdiff1d(keys(run.store, run.parent.parts("covariates")), keys(run.store, claims)),
+    ]
     gone = _resting_on_deleted(run, corpus)
     return Lost(np.unique(np.concatenate([*no_more, *([] if gone is None else [gone])])), gone is not None)
 

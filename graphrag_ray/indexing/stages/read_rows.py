@@ -85,7 +85,7 @@ def _known(run: Run) -> Known:
     """None of it where this run would make other chunks of the same rows, or parts are damaged."""
     if run.parent is None or run.damaged or not read_alike(run):
         return np.empty(0, "S32")
-    parts = Result.from_json(run.parent.steps["read"]).parts("documents")
+    parts = run.of_parent["read"].parts("documents")
     known = _told_apart(read_table(run.store, parts, ["id", "content_hash"], schema.DOCUMENTS))
     known.sort()
     return known

@@ -199,8 +199,7 @@ def _of_parent(run: Run, columns: tuple[str, ...]) -> tuple[dict[str, list[Texts
     """The texts and the embeddings of the parent snapshot; none where it has no shards."""
     if run.parent is None or not {"read", "search"} <= run.parent.steps.keys():
         return {}, {}
-    steps = {name: Result.from_json(step) for name, step in run.parent.steps.items()}
-    return earlier_texts(steps, columns), embeddings_of(steps.values())
+    return earlier_texts(run.of_parent, columns), embeddings_of(run.of_parent.values())
 
 
 def _stored(shards: Sequence[_Shard], known: Mapping[str, Mapping[str, tuple[str, int]]]) -> list[_Earlier]:

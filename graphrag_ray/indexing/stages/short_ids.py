@@ -46,18 +46,7 @@ def number(run: Run, table: str, keys: Keys, order: Ints | None = None) -> Numbe
     keys: the first 64 bits of each id. order: the sequence in which new ids are numbered; None: as they
     stand.
     """
-    old_keys, old_numbers = np.empty(0, np.uint64), np.empty(0, np.int64)
-    first, parts = _known(run, table)
-    before = run.before("finish")
-    noted = before.parts(_noted(table)) if before and not run.damaged else []
-    if noted:
-        old = read_table(run.store, noted, None, _NOTED)
-        old_keys, old_numbers = old["key"].to_numpy(), old["number"].to_numpy()
-    elif parts:
-        prefixes = id_columns.keys(run.store, parts)
-        old = read_table(run.store, parts, ["human_readable_id"], schema.TABLES[table])
-        by_key = np.argsort(prefixes, kind="stable")
-        old_keys, old_numbers = prefixes[by_key], old["human_readable_id"].to_numpy()[by_key]
+    old_keys, old_numbers, first = numbered_before(run, table)
     numbers = np.full(len(keys), -1, dtype=np.int64)
     if len(old_keys) and len(keys):
         at = np.minimum(np.searchsorted(old_keys, keys), len(old_keys) - 1)
@@ -67,6 +56,22 @@ def number(run: Run, table: str, keys: Keys, order: Ints | None = None) -> Numbe
     numbers[new] = np.arange(first, first + len(new))
     by_key = np.argsort(keys, kind="stable")
     return Numbers(keys[by_key], numbers[by_key], first + len(new))
+
+
+def numbered_before(run: Run, table: str) -> tuple[Keys, Ints, int]:
+    """The ids of the parent snapshot, rising, and their numbers; and the first number that is free."""
+    first, parts = _known(run, table)
+    before = run.before("finish")
+    noted = before.parts(_noted(table)) if before and not run.damaged else []
+    if noted:
+        rows = read_table(run.store, noted, None, _NOTED)
+        return rows["key"].to_numpy(), rows["number"].to_numpy(), first
+    if not parts:
+        return np.empty(0, np.uint64), np.empty(0, np.int64), first
+    prefixes = id_columns.keys(run.store, parts)
+    rows = read_table(run.store, parts, ["human_readable_id"], schema.TABLES[table])
+    by_key = np.argsort(prefixes, kind="stable")
+    return prefixes[by_key], rows["human_readable_id"].to_numpy()[by_key], first
 
 
 def noted(run: Run, numbers: Mapping[str, Numbers]) -> Result:

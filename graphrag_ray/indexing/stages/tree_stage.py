@@ -42,7 +42,7 @@ from graphrag_ray.graph.summary_tree import (
 )
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.communities_stage import lay_out
+from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, Blocks, blocks_of
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
 from graphrag_ray.indexing.stages.graph_hierarchy import (
     Placed,
@@ -50,6 +50,7 @@ from graphrag_ray.indexing.stages.graph_hierarchy import (
     in_batches,
     numbered_by_level,
 )
+from graphrag_ray.indexing.stages.lay_out import lay_out
 from graphrag_ray.indexing.stages.level_by_level import ReportsSoFar, in_a_file
 from graphrag_ray.indexing.stages.reports_stage import (
     PART_ROWS,
@@ -241,15 +242,16 @@ class _Chunks:
         tokens: of the nodes."""
         run, ids, clusters = self.run, so_far.ids[-1], so_far.levels[-1].clusters
         height = len(so_far.levels) - 1
-        blocks: dict[str, list[list[Part]]] = {}
+        blocks: Mapping[str, Blocks] = {}
         below = places = None
         if height:
             below = so_far.below()
         else:
             order = np.argsort(so_far.main[0], kind="stable")
             groups_of = self.corpus.tables["text_units"]
-            columns = ["id", "text", "header"]
-            blocks = {"text_units": lay_out(run, "text_units", groups_of, order, len(order), STEP, columns)}
+            own = so_far.keys[0], None, IN_CONTEXTS["text_units"]
+            laid_out = lay_out(run, STEP, "text_units", groups_of, order, *own)
+            blocks = blocks_of(laid_out, ["text_units"])
             places = np.empty(len(order), dtype=np.int64)
             places[order] = np.arange(len(order))
         known = [n or None for n in tokens.tolist()]
@@ -425,7 +427,7 @@ def _earlier(run: Run, height: int, budget: int) -> EarlierLevel | None:
     now = run.settings.tree.reduction, budget
     if (options.reduction, context_tokens(options, chunking)) != now:
         return None
-    before = Result.from_json(parent.steps[STEP])
+    before = run.of_parent[STEP]
     names = ("tree_nodes", "tree_members", "tree_born")
     if any(height >= len(before.tables.get(name, [])) for name in names):
         return None

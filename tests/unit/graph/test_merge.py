@@ -101,17 +101,17 @@ def test_a_name_seen_only_in_a_relationship_is_kept_with_its_provenance():
     }
 
 
-def test_self_relationships_are_left_out_and_counted():
+def test_self_relationships_are_left_out():
     found = extraction(relationships=[("ADA", "ADA", "herself", 1.0, 0), ("BOB", "ADA", "met", 1.0, 0)])
-    table, n_self = relationship_instance_rows([(ExtractedFrom("u", "d", 0), found)])
-    assert (n_self, table["ordinal"].to_pylist()) == (1, [1])
+    table = relationship_instance_rows([(ExtractedFrom("u", "d", 0), found)])
+    assert table["ordinal"].to_pylist() == [1]
     assert table["relationship_id"].to_pylist() == [relationship_id("ADA", "BOB")]
     assert entity_instance_rows([(ExtractedFrom("u", "d", 0), found)])["title"].to_pylist() == ["ADA", "BOB"]
 
 
 def test_a_corpus_without_records_gives_empty_tables():
     nothing = [(ExtractedFrom("u", "d", 0), extraction())]
-    entities, relationships = entity_instance_rows(nothing), relationship_instance_rows(nothing).table
+    entities, relationships = entity_instance_rows(nothing), relationship_instance_rows(nothing)
     assert (entities.schema, relationships.schema) == (ENTITY_INSTANCES, RELATIONSHIP_INSTANCES)
     assert len(merge_entities(entities)) == len(merge_relationships(relationships)) == 0
     assert len(merge_relationships(relationships, "strength")) == len(sort_instances(entities)) == 0
@@ -154,7 +154,7 @@ def test_entities_are_what_a_plain_loop_finds_whatever_the_order_of_rows(corpus,
 
 @given(corpora, st.integers(0, 9), st.sampled_from(["count", "strength"]))
 def test_relationships_are_what_a_plain_loop_finds_whatever_the_order_of_rows(corpus, seed, weight):
-    table = relationship_instance_rows(extractions(corpus)).table
+    table = relationship_instance_rows(extractions(corpus))
     expected = []
     for id_, rows in by_key(table).items():
         units = list(dict.fromkeys(r["text_unit_id"] for r in rows))
@@ -177,7 +177,7 @@ def test_relationships_are_what_a_plain_loop_finds_whatever_the_order_of_rows(co
 
 def test_a_pair_counts_once_a_chunk_in_either_direction():
     pair = [("ADA", "BOB", "met", 3.0, 0), ("BOB", "ADA", "met again", 4.0, 1)]
-    rows = relationship_instance_rows([(ExtractedFrom("u", "d", 0), extraction(relationships=pair))]).table
+    rows = relationship_instance_rows([(ExtractedFrom("u", "d", 0), extraction(relationships=pair))])
     assert merge_relationships(rows, "count")["weight"].to_pylist() == [1.0]
     assert merge_relationships(rows, "strength")["weight"].to_pylist() == [7.0]
 
@@ -185,7 +185,7 @@ def test_a_pair_counts_once_a_chunk_in_either_direction():
 def test_summed_strength_does_not_depend_on_the_order_of_adding():
     strengths = [1 / 3, 2 / 7, 1e5, 0.1] * 20
     pairs = [("ADA", "BOB", "met", s, 0) for s in strengths]
-    table = relationship_instance_rows([(ExtractedFrom("u", "d", 0), extraction(relationships=pairs))]).table
+    table = relationship_instance_rows([(ExtractedFrom("u", "d", 0), extraction(relationships=pairs))])
     sums = {merge_relationships(shuffled(table, seed), "strength")["weight"][0].as_py() for seed in range(20)}
     assert sums == {2_000_014.38094}
 
@@ -195,14 +195,14 @@ def test_summed_strength_does_not_depend_on_the_order_of_adding():
 )
 def test_a_strength_beyond_reason_does_no_harm(strength, weight):
     pair = [("ADA", "BOB", "met", strength, 0)]
-    table = relationship_instance_rows([(ExtractedFrom("u", "d", 0), extraction(relationships=pair))]).table
+    table = relationship_instance_rows([(ExtractedFrom("u", "d", 0), extraction(relationships=pair))])
     assert merge_relationships(table, "strength")["weight"].to_pylist() == [weight]
 
 
 @given(corpora, st.integers(0, 9), st.integers(1, 5))
 def test_descriptions_are_distinct_and_in_canonical_order_however_they_are_batched(corpus, seed, max_rows):
     rows = extractions(corpus)
-    for table in (entity_instance_rows(rows), relationship_instance_rows(rows).table):
+    for table in (entity_instance_rows(rows), relationship_instance_rows(rows)):
         ordered = sort_instances(shuffled(table, seed))
         assert ordered.schema == table.schema
         assert ordered.to_pylist() == [r for group in by_key(table).values() for r in group]

@@ -1,49 +1,49 @@
 """Elements are read by their place, and a process keeps a bounded number of bytes of them."""
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.indexing.stages import blocks
-from graphrag_ray.indexing.stages.blocks import BlockCache, element_slice, elements_at
+from graphrag_ray.indexing.stages.blocks import BlockCache, Blocks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import write_part
 
 N = 23
-ROWS = 5
+ENDS = [1, 6, 11, 16, 21, N]
+"""Of the blocks, which differ in size."""
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
     store = Store(str(tmp_path_factory.mktemp("blocks")))
     table = pa.table({"id": [str(i) for i in range(N)], "text": ["x" * 1000] * N})
-    return store, [[write_part(store, "elements", table.slice(at, ROWS))] for at in range(0, N, ROWS)]
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_ROWS", ROWS)
+    return store, [
+        [write_part(store, "elements", table.slice(start, end - start))]
+        for start, end in pairwise([0, *ENDS])
+    ]
 
 
 @given(places=st.lists(st.integers(0, N - 1)))
 def test_elements_come_in_the_order_asked_for_with_the_columns_asked_for(stored, places):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "BLOCK_ROWS", ROWS)
-        found = elements_at(*stored, np.array(places, dtype=np.int64), ["id"])
+    store, parts = stored
+    found = Blocks(parts).rows(store, np.array(places, dtype=np.int64), ["id"])
     assert found == [{"id": str(p)} for p in places]
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, N), (3, 3), (4, 6), (5, 10), (22, 23)])
 def test_a_slice_holds_the_places_between_its_ends(stored, start, end):
-    found = element_slice(*stored, start, end, ["id"])
+    store, parts = stored
+    found = Blocks(parts).between(store, start, end, ["id"])
     assert found["id"].to_pylist() == [str(p) for p in range(start, end)]
 
 
 def test_a_cache_keeps_the_blocks_last_used_up_to_its_bytes(stored):
     store, parts = stored
-    one = BlockCache(1 << 30).get(store, parts[0][0]).nbytes
+    one = BlockCache(1 << 30).get(store, parts[1][0]).nbytes
     cache = BlockCache(2 * one)
     for part in [p for group in parts[:4] for p in group]:
         cache.get(store, part)
