@@ -218,7 +218,7 @@ def test_each_step_keeps_nearly_all_of_its_parts_where_one_document_of_many_chan
     told = world.observer.told
     assert told["extract"]["asked"] == {"items": 1, "of": 40, "called": "chunks"}
     assert told["extract"]["parts_kept"] == {"kept": 39, "of": 40}
-    for step in ("read", "merge", "describe", "embed", "finish"):
+    for step in ("read", "merge", "describe", "communities", "embed", "finish"):
         kept = told[step]["parts_kept"]
-        assert kept["of"] > 20 and kept["kept"] >= 0.6 * kept["of"], step
+        assert kept["of"] > 20 and kept["kept"] > 0.5 * kept["of"], step
     assert 0 < len(set(planned)) < 0.6 * done.manifest.counts["communities"]
