@@ -31,6 +31,7 @@ from graphrag_ray.indexing.stages.embedded_texts import (
     load_texts,
     written_texts,
 )
+from graphrag_ray.indexing.stages.known_chunks import earlier_groups
 from graphrag_ray.indexing.step_result import (
     Result,
     by_input,
@@ -178,7 +179,22 @@ def _known(
         inputs = [
             ToEmbed(x, replace(x, parts=old), of) for x, old, of in zip(texts, then, vectors, strict=True)
         ]
-    return run.taken_over(step, inputs, how, names, told=told, journal="embed")
+    known = run.taken_over(step, inputs, how, names, told=told, journal="embed")
+    if kind == "text_unit" and alike and len(vectors) == len(run.of_parent["read"].tables["text_units"]):
+        known = replace(known, new=_with_earlier_chunks(run, known.new, vectors))
+    return known
+
+
+def _with_earlier_chunks(
+    run: Run, new: Sequence[ToEmbed], vectors: Sequence[Sequence[Part]]
+) -> list[ToEmbed]:
+    """With groups of the parent snapshot that hold some of the same chunks. vectors: of its groups."""
+    corpus, found = run.of_parent["read"].tables, []
+    for x, at in zip(new, earlier_groups(run, [x.now.parts for x in new], [vectors]), strict=True):
+        units, documents = ([p for n in at for p in corpus[name][n]] for name in ("text_units", "documents"))
+        then = replace(x.now, parts=units, documents=documents if x.now.documents else ()) if at else None
+        found.append(ToEmbed(x.now, then, [part for n in at for part in vectors[n]]))
+    return found
 
 
 def _before(run: Run, kind: str) -> list[list[Part]]:

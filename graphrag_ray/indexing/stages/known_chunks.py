@@ -102,35 +102,42 @@ class Chunks:
 def with_earlier(run: Run, step: str, how: str, chunks: Sequence[Chunks]) -> list[Chunks]:
     """With groups of the parent snapshot that hold some of them. how: a hash of how they are asked about; it
     is kept beside the step's tables."""
-    before, corpus, finished = run.before(step), run.of_parent.get("read"), run.of_parent.get("finish")
-    if not chunks or before is None or corpus is None or finished is None:
+    before, extracted = run.before(step), run.of_parent.get("extract")
+    if before is None or extracted is None or before.made_from.get("chunks") != [how]:
         return list(chunks)
-    units, noted = corpus.tables["text_units"], ids_noted(run, finished, "text_units")
-    named = run.of_parent["extract"].tables["found_entities"]
-    tables = before.tables
-    needed = [part for groups in (*tables.values(), units, named) for group in groups for part in group]
-    if noted is None or before.made_from.get("chunks") != [how] or run.lost(needed):
-        return list(chunks)
-    noted = noted.filter(pc.less(noted[GROUP], min(map(len, (*tables.values(), units, named)))))
+    named = extracted.tables["found_entities"]
+    earlier = earlier_groups(run, [x.units for x in chunks], [named, *before.tables.values()])
+    units = run.of_parent["read"].tables["text_units"]
+
+    def held(x: Chunks, n: int) -> tuple[Chunks, Found]:
+        found = {name: of[n] for name, of in before.tables.items()}
+        return Chunks(units[n], None if x.entities is None else named[n]), found
+
+    return [replace(x, before=[held(x, n) for n in of]) for x, of in zip(chunks, earlier, strict=True)]
+
+
+def earlier_groups(
+    run: Run, groups: Sequence[Sequence[Part]], tables: Sequence[Sequence[Sequence[Part]]]
+) -> list[list[int]]:
+    """Of each group of parts of chunks, the numbers of the parent snapshot's that hold some of the same
+    chunks; [] where these are not known.
+
+    tables: what else is needed of the parent's groups
+    """
+    corpus, finished = run.of_parent.get("read"), run.of_parent.get("finish")
+    noted = ids_noted(run, finished, "text_units") if groups and finished else None
+    needed = [corpus.tables["text_units"], *tables] if corpus else []
+    if noted is None or run.lost([part for of in needed for group in of for part in group]):
+        return [[] for _ in groups]
+    noted = noted.filter(pc.less(noted[GROUP], min(map(len, needed))))
     by_id = np.argsort(noted["id"].to_numpy())
-    ids, groups = noted["id"].to_numpy()[by_id], noted[GROUP].to_numpy()[by_id]
+    ids, number = noted["id"].to_numpy()[by_id], noted[GROUP].to_numpy()[by_id]
     found = []
-    for x in chunks:
-        own = keys(run.store, x.units)
-        at = np.minimum(np.searchsorted(ids, own), max(len(ids) - 1, 0))
-        earlier = np.unique(groups[at[ids[at] == own]]).tolist() if len(ids) else []
-        found.append(
-            replace(
-                x,
-                before=[
-                    (
-                        Chunks(units[n], None if x.entities is None else named[n]),
-                        {name: of[n] for name, of in tables.items()},
-                    )
-                    for n in earlier
-                ],
-            )
-        )
+    for group in groups:
+        own = keys(run.store, group)
+        at = np.searchsorted(ids, own)
+        own, at = own[at < len(ids)], at[at < len(ids)]
+        found.append(np.unique(number[at[ids[at] == own]]).tolist())
     return found
 
 
