@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,13 +68,22 @@ def distinct(descriptions: Sequence[str], alike_once: bool = False) -> list[str]
     alike_once: also those that say the same but for quotation marks, the case of the first letter and a full
     stop at the end, as the first of them is written
     """
-    folded = dict.fromkeys(text for d in descriptions if (text := " ".join(d.split())))
     if not alike_once:
-        return list(folded)
+        return list(each_once(descriptions))
     first: dict[str, str] = {}
-    for text in folded:
+    for text in each_once(descriptions):
         first.setdefault(_said(text), text)
     return list(first.values())
+
+
+def each_once(descriptions: Iterable[str]) -> Iterator[str]:
+    """`distinct`, one after the other."""
+    seen: set[str] = set()
+    for description in descriptions:
+        text = " ".join(description.split())
+        if text and text not in seen:
+            seen.add(text)
+            yield text
 
 
 def _said(text: str) -> str:

@@ -21,7 +21,7 @@ from graphrag_ray.base.row_hashes import digests, row_hashes
 from graphrag_ray.corpus.tokens import count, offsets, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
-from graphrag_ray.graph.descriptions import DescribeSpec, describe, describe_spec, distinct, layer
+from graphrag_ray.graph.descriptions import DescribeSpec, describe, describe_spec, each_once, layer
 from graphrag_ray.graph.integer_arrays import Ints, same_lists
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
 from graphrag_ray.indexing.stages.driver_columns import columns_of, places_of, same_groups
@@ -60,7 +60,13 @@ TEXTS = pa.schema(
 DESCRIBED = pa.schema([("id", pa.string()), ("description", pa.string()), ("description_failed", pa.bool_())])
 REUSED = DESCRIBED.append(pa.field("n_tokens", pa.int64()))
 ITEMS = pa.schema(
-    [("id", pa.string()), ("kind", pa.string()), ("name", pa.string()), ("texts", pa.list_(pa.string()))]
+    [
+        ("id", pa.string()),
+        ("kind", pa.string()),
+        ("name", pa.string()),
+        ("texts", pa.list_(pa.string())),
+        ("shown", pa.string()),  # what stands for a summary that failed; of the first item of an id
+    ]
 )
 
 
@@ -86,11 +92,13 @@ def describe_all(run: Run, merged: Result) -> Result:
         failures: list[list[Part]] = [[] for _ in new]
         texts: list[tuple[Kind, Group | list[Part]]] = [(group.kind, group) for group in new]
         for _ in range(MAX_LAYERS):
-            index = run.sweep_rows(work, partial(_load, split), texts)
-            written = run.executor.map("describe", partial(_collect, work, index, split), texts)
-            for i, w in enumerate(written):
-                described[i] += w.get("described", [])
-                failures[i] += w.get("failures", [])
+            cut = run.executor.map("describe", partial(_cut, split), texts)
+            items = [w.get("items", []) for w in cut]
+            index = run.sweep_rows(work, _load, [parts for parts in items if parts])
+            written = run.executor.map("describe", partial(_collect, work, index), items)
+            for i, (w, more) in enumerate(zip(cut, written, strict=True)):
+                described[i] += w.get("described", []) + more.get("described", [])
+                failures[i] += more.get("failures", [])
             texts = [(kind, w.get("texts", [])) for (kind, _), w in zip(texts, written, strict=True)]
             if not any(parts for _, parts in texts):
                 break
@@ -200,59 +208,60 @@ def _reused(store: Store, of: Group) -> pa.Table:
     return done.filter(is_same)
 
 
-def _load(
+def _cut(
     split: Callable[[list[str]], list[list[str]]], store: Store, x: tuple[Kind, Group | list[Part]]
-) -> Iterator[pa.Table]:
-    """One item per batch of texts; entities whose descriptions are one text need no item."""
+) -> Iterator[Tables]:
+    """One item per batch of texts; entities whose descriptions are one text are described."""
     kind, parts = x
     for table in _texts(store, kind, parts):
-        yield _items(split, kind, table)
+        described: list[dict[str, Any]] = []
+        items: list[dict[str, Any]] = []
+        for row in table.to_pylist():
+            texts = row["descriptions"]
+            if len(texts) < 2:
+                described.append(
+                    {"id": row["id"], "description": "".join(texts), "description_failed": False}
+                )
+                continue
+            shown = " ".join(islice(each_once(texts), SHOWN_WHEN_FAILED))
+            for batch in split(texts):
+                items.append(
+                    {"id": row["id"], "kind": kind, "name": row["name"], "texts": batch, "shown": shown}
+                )
+                shown = ""
+        yield {
+            "items": pa.Table.from_pylist(items, schema=ITEMS),
+            "described": pa.Table.from_pylist(described, schema=DESCRIBED),
+        }
+
+
+def _load(store: Store, parts: list[Part]) -> Iterator[pa.Table]:
+    return (read_part(store, part) for part in parts)
 
 
 def _collect(
-    work: Work[str],
-    index: Callable[[], JournalIndex],
-    split: Callable[[list[str]], list[list[str]]],
-    store: Store,
-    x: tuple[Kind, Group | list[Part]],
+    work: Work[str], index: Callable[[], JournalIndex], store: Store, parts: list[Part]
 ) -> Iterator[Tables]:
     """What is now one text is described; what is still several goes to the next layer."""
-    kind, parts = x
-    journal = index()
-    for table in _texts(store, kind, parts):
-        results: dict[str, list[str | None]] = {}
-        for batch in replayed(work, journal, store, [_items(split, kind, table)]):
-            yield {"failures": failure_rows("describe", work, batch)}
-            for row, outcome in batch:
-                done = outcome.result if outcome.status == "complete" else None
-                results.setdefault(row["id"], []).append(done)
-        yield _after_layer(table, results)
-
-
-def _items(split: Callable[[list[str]], list[list[str]]], kind: Kind, table: pa.Table) -> pa.Table:
-    many = table.filter(pc.greater(pc.list_value_length(table["descriptions"]), 1))
-    rows = [
-        {"id": row["id"], "kind": kind, "name": row["name"], "texts": batch}
-        for row in many.to_pylist()
-        for batch in split(row["descriptions"])
-    ]
-    return pa.Table.from_pylist(rows, schema=ITEMS)
-
-
-def _after_layer(table: pa.Table, results: dict[str, list[str | None]]) -> Tables:
+    first: dict[str, Row] = {}
+    results: dict[str, list[str | None]] = {}
+    for batch in replayed(work, index(), store, _load(store, parts)) if parts else ():
+        yield {"failures": failure_rows("describe", work, batch)}
+        for row, outcome in batch:
+            done = outcome.result if outcome.status == "complete" else None
+            first.setdefault(row["id"], {name: row[name] for name in ("name", "shown")})
+            results.setdefault(row["id"], []).append(done)
     described: list[dict[str, Any]] = []
     texts: list[dict[str, Any]] = []
-    for row in table.to_pylist():
-        found = results.get(row["id"], list(row["descriptions"]))
+    for id_, found in results.items():
         if None in found:
-            shown = " ".join(distinct(row["descriptions"])[:SHOWN_WHEN_FAILED])
-            described.append({"id": row["id"], "description": shown, "description_failed": True})
+            shown = first[id_]["shown"]
+            described.append({"id": id_, "description": shown, "description_failed": True})
         elif len(found) > 1:
-            texts.append({"id": row["id"], "name": row["name"], "descriptions": found})
+            texts.append({"id": id_, "name": first[id_]["name"], "descriptions": found})
         else:
-            text = found[0] if found else ""
-            described.append({"id": row["id"], "description": text, "description_failed": False})
-    return {
+            described.append({"id": id_, "description": found[0] or "", "description_failed": False})
+    yield {
         "described": pa.Table.from_pylist(described, schema=DESCRIBED),
         "texts": pa.Table.from_pylist(texts, schema=TEXTS),
     }

@@ -6,7 +6,7 @@ took four times as long as to make it anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -100,34 +100,39 @@ def _written(run: Run, step: str, embedder: Embedder, inputs: Sequence[ToEmbed])
 
 def _load(store: Store, x: ToEmbed) -> Iterator[pa.Table]:
     """The texts that have no vector yet."""
-    known = _reused(store, x)
-    for table in load_texts(store, x.now):
+    texts, known = _seen(store, x)
+    return _without(texts, known)
+
+
+def _without(texts: Iterable[pa.Table], known: pa.Table) -> Iterator[pa.Table]:
+    for table in texts:
         yield table.filter(pc.invert(pc.is_in(table["id"], value_set=known["id"].combine_chunks())))
 
 
-def _reused(store: Store, x: ToEmbed) -> pa.Table:
-    """Id and vector of those texts of the parent snapshot that are as they were."""
-    none = pa.table({"id": pa.array([], pa.string())})
+def _seen(store: Store, x: ToEmbed) -> tuple[Iterable[pa.Table], pa.Table]:
+    """The texts; and id and vector of those that are as they were in the parent snapshot."""
     if x.before is None or not x.vectors or not x.before.parts:
-        return none
-    now, then = (pa.concat_tables(load_texts(store, of)) for of in (x.now, x.before))
+        return load_texts(store, x.now), pa.table({"id": pa.array([], pa.string())})
+    texts = list(load_texts(store, x.now))
+    now, then = pa.concat_tables(texts), pa.concat_tables(load_texts(store, x.before))
     at = pc.index_in(now["id"], value_set=then["id"].combine_chunks())
     same = pc.fill_null(pc.equal(now["text"], then["text"].take(at)), False)
     vectors = read_table(store, x.vectors, ["id", "vector"])
-    return vectors.filter(pc.is_in(vectors["id"], value_set=now["id"].filter(same).combine_chunks()))
+    return texts, vectors.filter(pc.is_in(vectors["id"], value_set=now["id"].filter(same).combine_chunks()))
 
 
-def _all_vectors(store: Store, x: ToEmbed, done: list[tuple[str, bytes]]) -> Iterator[Tables]:
+def _all_vectors(
+    kind: str, texts: Iterable[pa.Table], known: pa.Table, done: list[tuple[str, bytes]]
+) -> Iterator[Tables]:
     """Those that were made and those that were there, in the order of the texts."""
-    known = _reused(store, x)
     if known.num_rows:
         flat = known["vector"].combine_chunks().flatten().to_numpy().reshape(known.num_rows, -1)
         held = {id_: row.tobytes() for id_, row in zip(known["id"].to_pylist(), flat, strict=True)}
         held |= dict(done)
-        ids = [id_ for table in load_texts(store, x.now) for id_ in table["id"].to_pylist()]
+        ids = [id_ for table in texts for id_ in table["id"].to_pylist()]
         done = [(id_, held[id_]) for id_ in ids if id_ in held]
     for at in range(0, len(done), PART_ROWS):
-        yield _vectors(x.now.kind, done[at : at + PART_ROWS])
+        yield _vectors(kind, done[at : at + PART_ROWS])
 
 
 def _embedded(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:
@@ -224,13 +229,14 @@ def _collect(
     x: ToEmbed,
 ) -> Iterator[Tables]:
     done: list[tuple[str, bytes]] = []
-    for batch in replayed(work, index(), store, _load(store, x)):
+    texts, known = _seen(store, x)
+    for batch in replayed(work, index(), store, _without(texts, known)):
         yield {"failures": failure_rows("embed", work, batch)}
         done += [(row["id"], o.result) for row, o in batch if o.status == "complete" and o.result]
         while x.before is None and len(done) >= PART_ROWS:
             yield _vectors(x.now.kind, done[:PART_ROWS])
             done = done[PART_ROWS:]
-    yield from _all_vectors(store, x, done)
+    yield from _all_vectors(x.now.kind, texts, known, done)
 
 
 def _embed_here(embedder: Embedder, store: Store, x: ToEmbed) -> Iterator[Tables]:
@@ -240,7 +246,8 @@ def _embed_here(embedder: Embedder, store: Store, x: ToEmbed) -> Iterator[Tables
         return embed_many([embedder.cut(text) for text in rows["text"].to_pylist()])
 
     done: list[tuple[str, bytes]] = []
-    for table in _load(store, x):
+    texts, known = _seen(store, x)
+    for table in _without(texts, known):
         for at in range(0, table.num_rows, ROWS_AT_ONCE):
             rows = table.slice(at, ROWS_AT_ONCE)
             failed: list[tuple[Row, Outcome[bytes]]] = []
@@ -254,7 +261,7 @@ def _embed_here(embedder: Embedder, store: Store, x: ToEmbed) -> Iterator[Tables
             while x.before is None and len(done) >= PART_ROWS:
                 yield _vectors(x.now.kind, done[:PART_ROWS])
                 done = done[PART_ROWS:]
-    yield from _all_vectors(store, x, done)
+    yield from _all_vectors(x.now.kind, texts, known, done)
 
 
 def _vectors(kind: str, done: list[tuple[str, bytes]]) -> Tables:
