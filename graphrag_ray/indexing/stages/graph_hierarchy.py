@@ -36,10 +36,12 @@ from graphrag_ray.indexing.step_result import Result, joined
 from graphrag_ray.reports.signatures import WIDTH, Hashes, signatures
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
-from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.parts import Part, read_table, write_parts
 
 _BELOW, _ABOVE = 3, WIDTH
 """Columns of what is signed: which communities are below, and which one is above."""
+_SIGNED = pa.schema([("key", pa.uint64()), *((f"s{n}", pa.uint64()) for n in range(WIDTH + 1))])
+"""The first 64 bits of a community's id, and what its row depends on."""
 COMMUNITIES_AT_ONCE = 2_000
 ELEMENTS_AT_ONCE = 200_000
 """Communities of a part hold so many nodes and edges together, or there is one only: those of the coarsest
@@ -158,8 +160,8 @@ def _communities(
     signed: Hashes | None,
     period: str,
 ) -> Result:
-    """number: the short id of each; signed: what tells which rows are as they were. These keep the date of
-    the run that made them."""
+    """number: the short id of each; signed: what tells which rows are as they were. These are copied, with
+    the date of the run that made them. What is signed is noted for the next run."""
     h, edge_community = layout.hierarchy, layout.elements.edge_community
     first, last = (np.searchsorted(edge_community, ends) for ends in (np.arange(h.n_communities), h.last))
     sizes = np.maximum(h.sizes() + last - first, ELEMENTS_AT_ONCE // COMMUNITIES_AT_ONCE)
@@ -171,8 +173,50 @@ def _communities(
         told = [hashlib.sha256(signed[of].tobytes()).hexdigest() for of in groups]
     again = range(len(groups)) if run.damaged else ()  # their numbers may be others
     known = run.taken_over("finish", groups, kind.name, (kind.communities,), told=told, again=again)
-    written = run.executor.map("finish", partial(_community_table, shared, period), known.new)
-    return known.with_new(run.store, written)
+    make = partial(_community_table, shared, period)
+    if signed is None:
+        rows = [_Rows(of) for of in known.new]
+        return known.with_new(run.store, run.executor.map("finish", make, rows))
+    noted = f"signed_{kind.communities}"
+    columns = [prefixes_of(pa.array(ids, pa.string())), *signed.T]
+    table = pa.table(columns, _SIGNED).take(pa.array(np.concatenate([np.empty(0, np.int64), *groups])))
+    table = table.append_column("group", pa.array(np.repeat(np.arange(len(groups)), [*map(len, groups)])))
+    rows = _copied(run, kind, noted, pa.table(columns, _SIGNED), ids, known.new)
+    result = known.with_new(run.store, run.executor.map("finish", make, rows))
+    result.tables[noted] = [write_parts(run.store, noted, [table])]
+    return result
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Communities; copied: ids of those whose rows are copied, and the parts that hold these."""
+
+    communities: Ints
+    copied: Sequence[str] = ()
+    parts: Sequence[Part] = ()
+
+
+def _copied(
+    run: Run, kind: HierarchyKind, noted: str, signed: pa.Table, ids: Sequence[str], groups: Sequence[Ints]
+) -> list[_Rows]:
+    """With rows of the parent snapshot. noted: the table of what is signed; signed: its rows of now, by
+    community."""
+    before = run.before("finish")
+    if before is None or run.damaged or not before.parts(noted):
+        return [_Rows(of) for of in groups]
+    then = read_table(run.store, before.parts(noted))
+    at = pc.fill_null(pc.index_in(signed["key"], value_set=then["key"].combine_chunks()), -1).to_numpy()
+    same = at >= 0
+    for name in _SIGNED.names[1:]:
+        same[same] = then[name].to_numpy()[at[same]] == signed[name].to_numpy()[same]
+    held, number = before.tables.get(kind.communities, []), then["group"].to_numpy()
+    same[same] = number[at[same]] < len(held)
+    found = []
+    for of in groups:
+        copied = of[same[of]]
+        parts = [part for n in np.unique(number[at[copied]]).tolist() for part in held[n]]
+        found.append(_Rows(of, [ids[c] for c in copied.tolist()], parts))
+    return found
 
 
 def in_batches(order: Ints, elements: Ints) -> list[Ints]:
@@ -186,10 +230,13 @@ def in_batches(order: Ints, elements: Ints) -> list[Ints]:
     return [*batches, order[start:]] if len(order) else []
 
 
-def _community_table(
-    shared: Callable[[], _Shared], period: str, store: Store, wanted: Ints
-) -> Iterator[Tables]:
+def _community_table(shared: Callable[[], _Shared], period: str, store: Store, x: _Rows) -> Iterator[Tables]:
     kind, layout, ids, numbers = shared()
+    own = ids.take(pa.array(x.communities))
+    copied = pa.array(x.copied, pa.string())
+    held = read_table(store, x.parts, None, schema.COMMUNITIES)
+    held = held.filter(pc.is_in(held["id"], value_set=copied))
+    wanted = x.communities[pc.invert(pc.is_in(own, value_set=copied)).to_numpy(zero_copy_only=False)]
     h, edge_community = layout.hierarchy, layout.elements.edge_community
     entity_ids, relationship_ids, text_unit_ids = [], [], []
     for c in wanted.tolist():
@@ -201,15 +248,15 @@ def _community_table(
         entity_ids.append(members["id"])
         relationship_ids.append(inside["id"])
         text_unit_ids.append(pa.chunked_array([pc.unique(pc.list_flatten(of_text))], pa.string()))
-    own = numbers[wanted]
+    number = numbers[wanted]
     columns: dict[str, Any] = {
         "id": ids.take(pa.array(wanted)),
-        "human_readable_id": own,
-        "community": own,
+        "human_readable_id": number,
+        "community": number,
         "level": h.level[wanted],
         "parent": np.where(h.parent[wanted] >= 0, numbers[h.parent[wanted]], -1),
         "children": [[int(numbers[k]) for k in h.children(c)] for c in wanted.tolist()],
-        "title": [f"Community {n}" for n in own.tolist()],
+        "title": [f"Community {n}" for n in number.tolist()],
         "entity_ids": _lists(entity_ids),
         "relationship_ids": _lists(relationship_ids),
         "text_unit_ids": _lists(text_unit_ids),
@@ -221,6 +268,8 @@ def _community_table(
     rows = pa.Table.from_pydict(
         {name: columns[name] for name in schema.COMMUNITIES.names}, schema.COMMUNITIES
     )
+    rows = pa.concat_tables([rows, held])
+    rows = rows.take(pc.index_in(own, value_set=rows["id"].combine_chunks())).combine_chunks()
     yield {kind.communities: by_row(rows)}
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +35,8 @@ BUNDLE_ROWS = 400_000
 _SIGN = "sign"
 """1: the row came; -1: it went."""
 
-_Signed = tuple[Sequence[Part], int]
+_Signed = Sequence[tuple[Sequence[Part], int]]
+"""Parts with the sign of their rows."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,9 @@ def in_ranges(
     n = n_ranges(table, rows_of(groups))
     told = fingerprint_of([n, how])
     before = _before(run, found, [table, beside], told)
-    inputs = _signed(groups, run.before("extract"), found) if before else [(group, 1) for group in groups]
+    inputs = _signed(groups, run.before("extract"), found) if before else [[(group, 1)] for group in groups]
     old = run.executor.share(before.tables[table]) if before else None
-    total = sum(part.rows for parts, _ in inputs for part in parts)
+    total = sum(part.rows for signed in inputs for parts, _ in signed for part in parts)
     written = run.executor.shuffle(
         "merge",
         partial(partitioned, n),
@@ -121,24 +123,29 @@ def _before(run: Run, found: str, tables: Sequence[str], how: str) -> Result | N
 
 
 def _signed(groups: Sequence[Sequence[Part]], before: Result | None, found: str) -> list[_Signed]:
-    """Groups that came, and parts that went."""
+    """Groups that came, and parts that went: one of each together, since most rows of a part that changed are
+    in both."""
     assert before is not None
     now = Counter(part for group in groups for part in group)
     then = Counter(before.parts(found))
-    come = [[part for part in group if now[part] > then[part]] for group in groups]
+    come = [parts for group in groups if (parts := [part for part in group if now[part] > then[part]])]
     went = [[part] for part in (then - now).elements()]
-    return [*((group, 1) for group in come if group), *((group, -1) for group in went)]
+    nothing: list[Part] = []
+    return [[(one, 1), (other, -1)] for one, other in zip_longest(come, went, fillvalue=nothing)]
 
 
 def partitioned(ranges: int, store: Store, x: _Signed) -> Iterator[pa.Table]:
     """Rows with the number of their id range: the ranges' ids ascend, whatever their number."""
-    parts, sign = x
-    for part in parts:
-        table = read_part(store, part)
+    tables = (
+        table.append_column(_SIGN, pa.array(np.full(table.num_rows, sign, np.int8)))
+        for parts, sign in x
+        for table in (read_part(store, part) for part in parts)
+    )
+    signs = {sign for parts, sign in x if parts}
+    for table in tables if len(signs) < 2 else [_added_up(list(tables))]:
         prefix = id_prefixes(table.column(0))
         assert prefix is not None, "instance tables hold ids of our own"
-        table = table.append_column(PARTITION, pa.array(range_of(prefix, ranges).astype(np.int32)))
-        yield table.append_column(_SIGN, pa.array(np.full(table.num_rows, sign, np.int8)))
+        yield table.append_column(PARTITION, pa.array(range_of(prefix, ranges).astype(np.int32)))
 
 
 def _reduce(

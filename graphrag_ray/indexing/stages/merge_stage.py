@@ -289,7 +289,7 @@ def _claims(
     n = n_ranges("entity_instances", rows_of(groups))
     known = run.executor.share(np.sort(keys(run.store, [p for g in entities for p in g])))
     reduce = partial(_reduce_claims, known, vocabulary)
-    signed = [(group, 1) for group in groups]
+    signed = [[(group, 1)] for group in groups]
     written = run.executor.shuffle(
         "merge", partial(partitioned, n), signed, reduce, n, n_bundles(rows_of(groups))
     )
