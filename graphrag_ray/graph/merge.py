@@ -186,13 +186,15 @@ def merge_relationships(instances: pa.Table, weight: Literal["count", "strength"
 
 
 def sort_instances(table: pa.Table) -> pa.Table:
-    """Instances of either kind in canonical order: (key, document_id, position, turn, ordinal).
+    """Instances of any kind in canonical order: (key, document_id, position, turn, ordinal). Claims have no
+    turn.
 
     Gathered in pieces through 64-bit offsets, so that no number of descriptions overflows a column.
     """
     key, _ = codes(table.column(0))
     document, _ = codes(table["document_id"])
-    columns = [table[name].to_numpy() for name in ("ordinal", "turn", "position")]
+    names = [name for name in ("ordinal", "turn", "position") if name in table.column_names]
+    columns = [table[name].to_numpy() for name in names]
     order = np.lexsort((*columns, document, key))
     wide = pa.schema([f.with_type(pa.large_string()) if f.type == pa.string() else f for f in table.schema])
     source = table.cast(wide).combine_chunks()

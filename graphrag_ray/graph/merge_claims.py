@@ -7,7 +7,7 @@ Paper 3.1.3: claims are aggregated like entities and relationships. Rows are shu
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,17 +40,10 @@ CLAIM_INSTANCES = pa.schema(
         ("ordinal", pa.int32()),
     ]
 )
-"""One row per claim a model wrote. Not stored: the journal and the covariates table hold all of it."""
+"""One row per claim a model wrote. No table of a snapshot: the covariates hold all of it."""
 
 _STATUSES = ("FALSE", "SUSPECTED", "TRUE")
 _SUSPECTED = _STATUSES.index("SUSPECTED")
-
-
-class MergedClaims(NamedTuple):
-    """schema.COVARIATES, and how many of its claims have a subject that is no entity."""
-
-    table: pa.Table
-    n_unmatched: int
 
 
 def claim_rows(claims: Iterable[tuple[ExtractedFrom, ClaimRecords]]) -> pa.Table:
@@ -67,14 +60,14 @@ def claim_rows(claims: Iterable[tuple[ExtractedFrom, ClaimRecords]]) -> pa.Table
     return pa.table(arrays, schema=CLAIM_INSTANCES)
 
 
-def merge_claims(instances: pa.Table, entity_ids: pa.Array | pa.ChunkedArray) -> MergedClaims:
+def merge_claims(instances: pa.Table) -> pa.Table:
     """Claim instances (all rows of each claim, in any order) to schema.COVARIATES, sorted by id.
 
     Equal are claims with the same subject, object, type and description, but for case, white space and
     closing punctuation. Words, quote and `text_unit_id` are those of the first in (document, position,
     ordinal); a date is the first that is stated; the status is that of most, a tie is SUSPECTED.
-    `text_unit_ids` names all that state it. A subject that is not among `entity_ids` is kept, with a
-    null `subject_entity_id`, and counted. `human_readable_id` is 0 until a snapshot is written.
+    `text_unit_ids` names all that state it. `subject_entity_id` is of the subject's key, whether there is
+    such an entity or not (`with_entities`). `human_readable_id` is 0 until a snapshot is written.
     """
     units = text_units_by_key(instances, "claim_id")
     n = len(units.keys)
@@ -82,8 +75,6 @@ def merge_claims(instances: pa.Table, entity_ids: pa.Array | pa.ChunkedArray) ->
     order = np.lexsort((instances["ordinal"].to_numpy(), instances["position"].to_numpy(), document))
     key = units.key[order]
     first = pa.array(order[first_rows(key, n)])
-    subject_ids = instances["subject_entity_id"].take(first)
-    known = pc.is_in(subject_ids, value_set=_flat(entity_ids))
     columns: dict[str, Any] = {
         "id": units.keys,
         "human_readable_id": np.zeros(n, dtype=np.int64),
@@ -93,13 +84,19 @@ def merge_claims(instances: pa.Table, entity_ids: pa.Array | pa.ChunkedArray) ->
         "status": _majority_status(instances["status"], units.key, n),
         "start_date": _first_stated(instances["start_date"], key, order, n),
         "end_date": _first_stated(instances["end_date"], key, order, n),
-        "subject_entity_id": pc.if_else(known, subject_ids, pa.scalar(None, pa.string())),
+        "subject_entity_id": instances["subject_entity_id"].take(first),
         "text_unit_ids": units.lists,
     }
     for name in ("type", "description", "source_text", "text_unit_id"):
         columns[name] = instances[name].take(first)
-    table = pa.table([columns[name] for name in COVARIATES.names], schema=COVARIATES)
-    return MergedClaims(table, n - (pc.sum(known).as_py() or 0))
+    return pa.table([columns[name] for name in COVARIATES.names], schema=COVARIATES)
+
+
+def with_entities(claims: pa.Table, is_entity: npt.NDArray[np.bool_]) -> pa.Table:
+    """Merged claims with a null `subject_entity_id` where the subject is no entity."""
+    at = claims.schema.get_field_index("subject_entity_id")
+    ids = pc.if_else(pa.array(is_entity), claims["subject_entity_id"], pa.scalar(None, pa.string()))
+    return claims.set_column(at, "subject_entity_id", ids)
 
 
 def _first_stated(column: pa.ChunkedArray, key: Ints, order: npt.NDArray[np.intp], n: int) -> pa.ChunkedArray:
@@ -116,10 +113,6 @@ def _majority_status(status: pa.ChunkedArray, key: Ints, n: int) -> pa.Array:
     most = votes.max(axis=1, keepdims=True) if n else votes[:, :1]
     winner = np.where((votes == most).sum(axis=1) == 1, votes.argmax(axis=1), _SUSPECTED)
     return pa.array(_STATUSES).take(pa.array(winner))
-
-
-def _flat(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
 
 
 def _fold(text: str) -> str:

@@ -25,6 +25,7 @@ from world import TOWN, Command, World, everything, model_options
 from graphrag_ray import open_index
 from graphrag_ray.asking.ask import Index
 from graphrag_ray.base.errors import StoreError
+from graphrag_ray.indexing.stages import document_parts
 from graphrag_ray.settings.index_settings import Storage
 from graphrag_ray.store import files, remote_files
 from graphrag_ray.store.files import Store
@@ -214,8 +215,9 @@ def test_a_new_document_is_seen_by_the_same_process(run: Command, cloud: Cloud):
 
 
 def test_only_objects_of_another_etag_are_read_and_those_that_are_as_they_were_are_no_change(
-    run: Command, cloud: Cloud, proxy: S3Proxy
+    run: Command, cloud: Cloud, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(document_parts, "split_bytes", lambda total: 1)
     cloud.write(TOWN)
     given = [*cloud.index_command(*cloud.reached()), "--set", f"input.storage.endpoint_url={proxy.address}"]
     assert run(*given).exit_code == 0

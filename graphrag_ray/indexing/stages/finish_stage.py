@@ -156,10 +156,11 @@ def _finish_units(
 def _naming_others(run: Run, numbers: Mapping[str, Numbers], results: Results, ids: pa.Table) -> set[int]:
     """Groups of chunks that may name an entity, a relationship or a claim which came into the snapshot since
     its parent, or left it, though their parts are as they were: those of what was pruned, or is not any more.
+    Claims are not pruned.
     """
     graph = results.graph
     every = set(range(len(results.corpus.tables["text_units"])))
-    if run.damaged or (graph and graph.claimed.tables):
+    if run.damaged:
         return every
     if graph is None or run.parent is None or run.before("finish") is None:
         return set()

@@ -22,14 +22,24 @@ from graphrag_ray.base import schema
 from graphrag_ray.engine.executor import PARTITION, Tables, Written
 from graphrag_ray.graph.integer_arrays import Ints, id_prefixes
 from graphrag_ray.graph.merge import sort_instances
+from graphrag_ray.graph.merge_claims import CLAIM_INSTANCES
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.id_columns import Keys
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 
-RANGE_ROWS: Mapping[str, int] = {"entity_instances": 16_384, "relationship_instances": 8_192}
+RANGE_ROWS: Mapping[str, int] = {
+    "entity_instances": 16_384,
+    "relationship_instances": 8_192,
+    "claim_instances": 8_192,
+}
 """Rows that a range has at most, on average: a tenth of a second to make it anew."""
+_INSTANCES = {
+    "entity_instances": schema.ENTITY_INSTANCES,
+    "relationship_instances": schema.RELATIONSHIP_INSTANCES,
+    "claim_instances": CLAIM_INSTANCES,
+}
 BUNDLE_ROWS = 400_000
 """Rows that a task brings together: some 100 MB."""
 _SIGN = "sign"
@@ -59,7 +69,8 @@ class Ranges:
 
 def in_ranges(
     run: Run,
-    extracted: Result,
+    step: str,
+    result: Result,
     found: str,
     table: str,
     how: object,
@@ -68,23 +79,24 @@ def in_ranges(
 ) -> Ranges:
     """The instances that were found, in ranges of ids.
 
+    step, result  that found them
     found, table  names of the tables before and after
     how           what `reduce` depends on, beside its rows
     reduce        the instances of a range, sorted, to further tables
     beside        a table of the step without which ranges of the parent snapshot are of no use
     """
-    groups = [group for group in extracted.tables[found] if group]
+    groups = [group for group in result.tables[found] if group]
     n = n_ranges(table, rows_of(groups))
     told = fingerprint_of([n, how])
-    before = _before(run, found, [table, beside], told)
-    inputs = _signed(groups, run.before("extract"), found) if before else [[(group, 1)] for group in groups]
+    before = _before(run, step, found, [table, beside], told)
+    inputs = _signed(groups, run.before(step), found) if before else [[(group, 1)] for group in groups]
     old = run.executor.share(before.tables[table]) if before else None
     total = sum(part.rows for signed in inputs for parts, _ in signed for part in parts)
     written = run.executor.shuffle(
         "merge",
         partial(partitioned, n),
         inputs,
-        partial(_reduce, run.store, schema.TABLES[table], table, old, reduce),
+        partial(_reduce, run.store, _INSTANCES[table], table, old, reduce),
         n,
         n_bundles(total),
     )
@@ -112,14 +124,14 @@ def _power_of_two(rows: int, most: int) -> int:
     return n
 
 
-def _before(run: Run, found: str, tables: Sequence[str], how: str) -> Result | None:
+def _before(run: Run, step: str, found: str, tables: Sequence[str], how: str) -> Result | None:
     """The parent's step, where its ranges are made in the same way of what its parts of chunks hold, and all
     of that is there."""
-    merged, extracted = run.before("merge"), run.before("extract")
-    if merged is None or extracted is None or merged.made_from.get(tables[0]) != [how]:
+    merged, source = run.before("merge"), run.before(step)
+    if merged is None or source is None or merged.made_from.get(tables[0]) != [how]:
         return None
     needed = [part for name in tables for part in merged.parts(name)]
-    return None if run.lost([*needed, *extracted.parts(found)]) else merged
+    return None if run.lost([*needed, *source.parts(found)]) else merged
 
 
 def _signed(groups: Sequence[Sequence[Part]], before: Result | None, found: str) -> list[_Signed]:

@@ -27,15 +27,14 @@ from graphrag_ray.base.row_hashes import digests, row_hashes
 from graphrag_ray.base.schema import COVARIATES
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.executor import Tables
-from graphrag_ray.graph.integer_arrays import degrees, id_prefixes
+from graphrag_ray.graph.integer_arrays import degrees
 from graphrag_ray.graph.merge import descriptions_by_key, merge_entities, merge_relationships
-from graphrag_ray.graph.merge_claims import CLAIM_INSTANCES, merge_claims
+from graphrag_ray.graph.merge_claims import merge_claims, with_entities
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.driver_columns import GROUP, columns_of, places_of
-from graphrag_ray.indexing.stages.id_columns import Keys, keys
-from graphrag_ray.indexing.stages.instance_ranges import Ranges, in_ranges, n_bundles, n_ranges, partitioned
-from graphrag_ray.indexing.step_result import Result, add_counts, by_input, joined, rows_of
+from graphrag_ray.indexing.stages.driver_columns import GROUP, columns_of, places_of, same_groups
+from graphrag_ray.indexing.stages.instance_ranges import Ranges, in_ranges
+from graphrag_ray.indexing.step_result import Result, by_input, joined, rows_of
 from graphrag_ray.offline.prune_names import lower_case_words, word_hash, written_as_names
 from graphrag_ray.reports import report_context
 from graphrag_ray.store.files import Store
@@ -57,8 +56,10 @@ _STATISTICS = {
     "relationships": pa.schema(
         [("source_id", pa.uint64()), ("target_id", pa.uint64()), ("n_units", pa.int64())]
     ),
+    "covariates": pa.schema([("subject_entity_id", pa.uint64())]),
 }
-"""Columns of merged rows by which is pruned."""
+"""Columns of merged rows by which is pruned, or by which claims are matched."""
+_ID = pa.schema([("id", pa.uint64())])
 _EVIDENCE = ("word", "as_name", "n_units")
 """Those that are for nothing else."""
 _LOWER = pa.schema([("word", pa.uint64()), ("count", pa.int64())])
@@ -106,7 +107,7 @@ def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Resul
             reducing = _Reducing(kind, weight, prune)
             how = [STAGES["merge"].version, reducing]
             beside = f"{kind}_statistics" if prune else kind
-            ranges[kind] = in_ranges(run, extracted, f"found_{kind}", table, how, reducing, beside)
+            ranges[kind] = in_ranges(run, "extract", extracted, f"found_{kind}", table, how, reducing, beside)
         result = Result(
             {of.table: of.parts for of in ranges.values()},
             made_from={of.table: [of.how] for of in ranges.values()},
@@ -116,18 +117,16 @@ def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Resul
             result = joined([result, _pruned(run, extracted, ranges, n_units, threshold)])
         else:
             result.tables.update({kind: _merged(kind, of) for kind, of in ranges.items()})
-        tables = result.tables
-        tables["covariates"], unmatched = _claims(run, claimed, tables["entities"], vocabulary)
-        return replace(
-            result,
-            counts={
-                "entities": rows_of(tables["entities"]),
-                "relationships": rows_of(tables["relationships"]),
-                "claims": rows_of(tables["covariates"]),
-                "claims_without_entity": unmatched,
-                **result.counts,
-            },
-        )
+        claims = _claims(run, claimed, result.tables["entities"], vocabulary)
+        tables = result.tables | claims.tables
+        counts = {
+            "entities": rows_of(tables["entities"]),
+            "relationships": rows_of(tables["relationships"]),
+            "claims": rows_of(tables["covariates"]),
+            **claims.counts,
+            **result.counts,
+        }
+        return Result(tables, counts, made_from=result.made_from | claims.made_from)
 
     units = corpus.tables["text_units"]
     depends_on = [units, extracted, claimed, prune, weight, threshold]
@@ -270,6 +269,9 @@ def _keep_rows(
     else:
         return
     stays = np.unpackbits(np.frombuffer(x.bits, np.uint8), count=x.rows).astype(np.bool_)
+    if kind == "covariates":
+        yield {kind: _with_content(with_entities(merged, stays))}
+        return
     columns = [name for name in merged.column_names if name not in _EVIDENCE]
     yield {kind: merged.select(columns).filter(pa.array(stays))}
 
@@ -278,47 +280,42 @@ def _just(store: Store, tables: Tables) -> list[Tables]:
     return [tables]
 
 
-def _claims(
-    run: Run, claimed: Result, entities: list[list[Part]], vocabulary: str
-) -> tuple[list[list[Part]], int]:
-    """Covariates with n_tokens (of their record in a context), sorted by id over all parts; and how many
-    have a subject that is no entity."""
-    groups = [g for g in claimed.tables.get("found_claims", []) if g]
-    if not groups:
-        return [], 0
-    n = n_ranges("entity_instances", rows_of(groups))
-    known = run.executor.share(np.sort(keys(run.store, [p for g in entities for p in g])))
-    reduce = partial(_reduce_claims, known, vocabulary)
-    signed = [[(group, 1)] for group in groups]
-    written = run.executor.shuffle(
-        "merge", partial(partitioned, n), signed, reduce, n, n_bundles(rows_of(groups))
-    )
-    counted = {"counts": [w.get("counts", []) for w in written]}
-    unmatched = add_counts(run.store, counted).get("claims_without_entity", 0)
-    return [w.get("covariates", []) for w in written], unmatched
+def _claims(run: Run, claimed: Result, entities: list[list[Part]], vocabulary: str) -> Result:
+    """Covariates with n_tokens (of their record in a context) and content, by id range; in the counts, how
+    many have a subject that is no entity. claim_instances, covariates_statistics and entity_ids are for the
+    next run."""
+    if not any(claimed.tables.get("found_claims", [])):
+        return Result({"covariates": []}, {"claims_without_entity": 0})
+    how, reduce = [STAGES["merge"].version, vocabulary], partial(_reduce_claims, vocabulary)
+    beside = "covariates_statistics"
+    ranges = in_ranges(run, "claims", claimed, "found_claims", "claim_instances", how, reduce, beside)
+    statistics = _statistics(run, "covariates", ranges)
+    before = run.before("merge")
+    held = before.parts("entity_ids") if before else []
+    then = before.tables["entities"] if before and held and not run.lost(held) else []
+    ids = columns_of(run, entities, _ID, same_groups(entities, then), held if then else [])
+    is_entity = np.isin(statistics["subject_entity_id"].to_numpy(), ids["id"].to_numpy())
+    kept = _keep(run, "covariates", ranges, statistics[GROUP].to_numpy(), is_entity)
+    tables = kept.tables | {ranges.table: ranges.parts}
+    for name, table in ((beside, statistics), ("entity_ids", ids)):
+        tables |= by_input(run.executor.map("merge", _just, [{name: table}]), name)
+    counts = {"claims_without_entity": int((~is_entity).sum())}
+    return Result(tables, counts, made_from=kept.made_from | {ranges.table: [ranges.how]})
 
 
-def _reduce_claims(known: Callable[[], Keys], vocabulary: str, rows: pa.Table) -> Tables:
-    instances = rows.select(CLAIM_INSTANCES.names).cast(CLAIM_INSTANCES)
-    subjects = instances["subject_entity_id"].unique()
-    prefixes, entities = id_prefixes(subjects), known()
-    assert prefixes is not None, "subjects have ids of our own"
-    at = np.searchsorted(entities, prefixes)
-    found = np.append(entities, np.uint64(0))[at] == prefixes
-    found &= at < len(entities)
-    merged = merge_claims(instances, subjects.filter(pa.array(found)))
+def _reduce_claims(vocabulary: str, instances: pa.Table) -> Tables:
+    merged = merge_claims(instances)
     tokens = [
         report_context.record_tokens(report_context.claim_of(row), lambda text: count(text, vocabulary))
-        for row in merged.table.to_pylist()
+        for row in merged.to_pylist()
     ]
+    return {"merged_covariates": merged.append_column("n_tokens", pa.array(tokens, pa.int64()))}
+
+
+def _with_content(claims: pa.Table) -> pa.Table:
     shown = [
-        digests(merged.table[field.name]) if pa.types.is_string(field.type) else merged.table[field.name]
+        digests(claims[field.name]) if pa.types.is_string(field.type) else claims[field.name]
         for field in COVARIATES
         if field.name != "human_readable_id"
     ]
-    content = pa.array(row_hashes(shown, merged.table.num_rows))
-    table = merged.table.append_column("n_tokens", pa.array(tokens, pa.int64()))
-    return {
-        "covariates": table.append_column("content", content),
-        "counts": pa.table({"name": ["claims_without_entity"], "value": [merged.n_unmatched]}),
-    }
+    return claims.append_column("content", pa.array(row_hashes(shown, claims.num_rows)))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +10,7 @@ from graphrag_ray.base.ids import entity_id
 from graphrag_ray.base.schema import COVARIATES
 from graphrag_ray.extract.claims_dialogue import ClaimRecord, ClaimRecords
 from graphrag_ray.graph.merge import ExtractedFrom
-from graphrag_ray.graph.merge_claims import claim_rows, merge_claims
+from graphrag_ray.graph.merge_claims import claim_rows, merge_claims, with_entities
 
 KNOWN = pa.array([entity_id("ADA")])
 
@@ -26,28 +27,26 @@ def rows(*chunks):
 
 
 def test_the_same_claim_in_two_chunks_is_one_with_both_as_provenance():
-    table, n_unmatched = merge_claims(
-        rows([claim(quote="first")], [claim(description="sold  the MILL", start="2014", quote="second")]),
-        KNOWN,
+    table = merge_claims(
+        rows([claim(quote="first")], [claim(description="sold  the MILL", start="2014", quote="second")])
     )
     assert table.schema == COVARIATES
     (row,) = table.to_pylist()
     assert (row["text_unit_id"], row["text_unit_ids"]) == ("u0", ["u0", "u1"])
     assert (row["description"], row["source_text"], row["start_date"]) == ("Sold the mill.", "first", "2014")
-    assert (row["subject_entity_id"], row["covariate_type"], n_unmatched) == (entity_id("ADA"), "claim", 0)
+    assert (row["subject_entity_id"], row["covariate_type"]) == (entity_id("ADA"), "claim")
 
 
 def test_a_claim_about_something_else_is_another_claim():
-    table, _ = merge_claims(
-        rows([claim(), claim(description="Bought the mill."), claim(type_="GIFT"), claim(subject="BOB")]),
-        KNOWN,
+    table = merge_claims(
+        rows([claim(), claim(description="Bought the mill."), claim(type_="GIFT"), claim(subject="BOB")])
     )
     assert len(table) == 4
 
 
-def test_a_claim_whose_subject_is_no_entity_is_kept_and_counted():
-    table, n_unmatched = merge_claims(rows([claim(subject="BOB"), claim()]), KNOWN)
-    assert n_unmatched == 1
+def test_a_claim_whose_subject_is_no_entity_is_kept_without_one():
+    merged = merge_claims(rows([claim(subject="BOB"), claim()]))
+    table = with_entities(merged, pc.is_in(merged["subject_entity_id"], value_set=KNOWN).to_numpy())
     assert {r["subject_id"]: r["subject_entity_id"] for r in table.to_pylist()} == {
         "ADA": entity_id("ADA"),
         "BOB": None,
@@ -56,7 +55,7 @@ def test_a_claim_whose_subject_is_no_entity_is_kept_and_counted():
 
 def test_the_status_is_that_of_most_and_a_tie_is_suspected():
     def status(*stated):
-        return merge_claims(rows(*([claim(status=s)] for s in stated)), KNOWN).table["status"].to_pylist()
+        return merge_claims(rows(*([claim(status=s)] for s in stated)))["status"].to_pylist()
 
     assert status("TRUE", "FALSE", "TRUE") == ["TRUE"]
     assert status("TRUE", "FALSE") == ["SUSPECTED"]
@@ -64,15 +63,15 @@ def test_the_status_is_that_of_most_and_a_tie_is_suspected():
 
 
 def test_a_claim_keeps_its_id_when_an_earlier_chunk_comes_to_state_it():
-    late = merge_claims(rows([], [claim()]), KNOWN).table
-    both = merge_claims(rows([claim()], [claim()]), KNOWN).table
+    late = merge_claims(rows([], [claim()]))
+    both = merge_claims(rows([claim()], [claim()]))
     assert late["id"] == both["id"]
     assert late["text_unit_id"] != both["text_unit_id"]
 
 
 def test_no_claims_are_a_table_too():
-    table, n_unmatched = merge_claims(rows(), pa.array([], type=pa.string()))
-    assert (table.schema, len(table), n_unmatched) == (COVARIATES, 0, 0)
+    table = with_entities(merge_claims(rows()), np.zeros(0, np.bool_))
+    assert (table.schema, len(table)) == (COVARIATES, 0)
 
 
 claims = st.builds(
@@ -89,4 +88,4 @@ claims = st.builds(
 def test_claims_do_not_depend_on_the_order_of_rows(chunks, seed):
     table = rows(*chunks)
     again = table.take(pa.array(np.random.default_rng(seed).permutation(len(table))))
-    assert merge_claims(again, KNOWN).table.equals(merge_claims(table, KNOWN).table)
+    assert merge_claims(again).equals(merge_claims(table))
