@@ -1,7 +1,6 @@
 """Claims brought together: the same statement made in several places becomes one, with its provenance.
 
-Paper 3.1.3: claims are aggregated like entities and relationships. Rows are shuffled by
-`subject_entity_id`, so that a partition holds all rows of its claims and the entities to match.
+Paper 3.1.3: claims are aggregated like entities and relationships. A partition holds all rows of its claims.
 """
 
 from __future__ import annotations

@@ -142,8 +142,12 @@ class Run:
         return told | {"parts_kept": {"kept": kept, "of": of}}
 
     def before(self, name: str) -> Result | None:
-        """What a step came to in the parent snapshot; None where nothing of it is to be taken over."""
-        return None if name in self.afresh else self.of_parent.get(name)
+        """What a step came to in the parent snapshot; None where nothing of it is to be taken over, as of a
+        stage that has another version now."""
+        if self.parent is None or name in self.afresh:
+            return None
+        is_same = self.parent.run.get("versions", {}).get(name) == STAGES[name].version
+        return self.of_parent.get(name) if is_same else None
 
     @property
     def of_parent(self) -> Mapping[str, Result]:
@@ -302,7 +306,7 @@ class Run:
 
     def lost(self, parts: Sequence[Part]) -> bool:
         """Whether some of these parts are damaged and were not made anew yet."""
-        return bool(self.damaged) and any(self.store.size(part.path) != part.bytes for part in parts)
+        return any(part.path in self.damaged and self.store.size(part.path) != part.bytes for part in parts)
 
     def _lacks(self, result: Result) -> bool:
         """Whether one of its parts is damaged."""

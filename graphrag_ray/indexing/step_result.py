@@ -50,8 +50,10 @@ class Result:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Result:
-        tables = {n: [[Part(*p) for p in g] for g in groups] for n, groups in data["tables"].items()}
-        return Result(tables, dict(data["counts"]), made_from=dict(data.get("made_from", {})))
+        """A stranger's may lack some of it."""
+        named = data.get("tables", {}).items()
+        tables = {n: [[Part(*p) for p in g] for g in groups] for n, groups in named}
+        return Result(tables, dict(data.get("counts", {})), made_from=dict(data.get("made_from", {})))
 
 
 def joined(results: Iterable[Result]) -> Result:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +16,9 @@ from examples import fewer
 from hypothesis import given
 from hypothesis import strategies as st
 from machine import Small, machine, tiny_parts
-from world import PEOPLE, TOWN, Silent, World
+from world import PEOPLE, TOWN, Built, Silent, World
 
+from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import instance_ranges, read_stage, reports_stage
 from graphrag_ray.store import snapshots
@@ -34,6 +37,8 @@ settings = st.sampled_from(
         {},
         {"graph": {"prune": "on"}},
         {"claims": {"enabled": True}},
+        {"claims": {"enabled": True}, "graph": {"prune": "on", "min_log_likelihood": 0}},
+        {"chunking": {"prepend": ["title"]}},
         {"reports": {"keep_below": 0}},
         {"communities": {"max_size": 2, "small_component": 1}},
     ]
@@ -158,6 +163,34 @@ def test_settings_that_are_changed_and_changed_back_give_what_was(world: World, 
         assert [p.path for p in newest(world).parts(name)] == paths[name], name
 
 
+def test_vectors_are_made_anew_where_other_columns_are_said_above_chunks(
+    built: Built, world: World, seen: Counter[str]
+):
+    rows = [{"title": f"{n}", "author": author, "text": PEOPLE["00.txt"]} for n, author in enumerate(NAMES)]
+    texts = {"rows.jsonl": "".join(f"{json.dumps(row)}\n" for row in rows)}
+    with_authors = {"embeddings": {"enabled": True}, "chunking": {"prepend": ["title", "metadata.author"]}}
+    world.write(texts)
+    world.index(embeddings={"enabled": True})
+    world.index(**with_authors)
+    afresh = built(texts, **with_authors)
+    for table in ("embeddings_text_unit", "text_units"):
+        assert newest(world).parts(table) == newest(afresh).parts(table), table
+
+
+@pytest.mark.parametrize("stage", ["read", "extract", "merge", "describe", "communities", "embed"])
+def test_nothing_is_taken_over_that_another_version_of_a_stage_made(
+    world: World, seen: Counter[str], monkeypatch: pytest.MonkeyPatch, stage: str
+):
+    world.changes |= SETTINGS
+    world.write(TOWN)
+    world.index()
+    monkeypatch.setattr("world.Silent", Counting)
+    monkeypatch.setitem(STAGES, stage, replace(STAGES[stage], version=99))
+    world.write({"mill.txt": "ALICE sold the mill to JUDY."})
+    world.index()
+    assert "parts_kept" not in world.observer.told[stage]
+
+
 @pytest.mark.parametrize(
     ("step", "table"),
     [
@@ -165,6 +198,8 @@ def test_settings_that_are_changed_and_changed_back_give_what_was(world: World, 
         ("extract", "found_entities"),
         ("merge", "entity_instances"),
         ("merge", "entities_statistics"),
+        ("merge", "covariates"),
+        ("communities", "block_entities"),
         ("describe", "relationships"),
         ("finish", "text_units"),
     ],
@@ -173,17 +208,18 @@ def test_damaged_parts_are_made_anew_and_the_others_kept(
     world: World, seen: Counter[str], step: str, table: str
 ):
     world.write(PEOPLE)
-    world.index(graph={"prune": "on"})
+    settings: dict[str, Any] = {"graph": {"prune": "on"}, "claims": {"enabled": True}}
+    world.index(**settings)
     before = newest(world)
     first = next(group[0] for group in before.steps[step]["tables"][table] if group)
     (world.root / first[0]).unlink()
     asked = world.asked()
     world.write({"39.txt": PEOPLE["39.txt"] + " BBX wrote to ABX."})
-    world.index(graph={"prune": "on"})
+    world.index(**settings)
     assert world.asked() - asked < len(PEOPLE)
     other = newest(world).tables
     with everything_anew():
-        world.index(graph={"prune": "on"}, verify=True)
+        world.index(**settings, verify=True)
     assert newest(world).tables == other
     kept = {p.path for p in before.parts("text_units")} & {p.path for p in newest(world).parts("text_units")}
     assert len(kept) >= len(PEOPLE) - 3

@@ -26,13 +26,16 @@ BLOCK_ROWS = 1_024
 
 IN_TABLES = ["id", "text_unit_ids"]
 """Columns that the tables of communities are made of."""
-IN_CONTEXTS: Mapping[str, list[str] | None] = {
+IN_CONTEXTS: Mapping[str, list[str]] = {
     "entities": ["id", "title", "description", "text_unit_ids"],
     "relationships": ["id", "source", "target", "description", "text_unit_ids"],
-    "covariates": None,
+    "covariates": [
+        *("id", "subject_id", "object_id", "type", "status", "start_date", "end_date", "description"),
+        "text_unit_ids",
+    ],
     "text_units": ["id", "text", "header"],
 }
-"""What a context shows of each kind, and what it rests on. None: all columns."""
+"""What a context shows of each kind, and what it rests on."""
 
 CACHE_BYTES = 128 << 20
 """Blocks that a process keeps. The last one stays, however large."""

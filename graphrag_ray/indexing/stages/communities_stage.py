@@ -35,6 +35,7 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 
 LEIDEN = "leiden"
+ELEMENTS = ("entities", "relationships", "covariates")
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Layout:
 
     blocks     for "entities", "relationships" and "covariates": in the order of `elements`
     node_keys  [N] first 64 bits of each entity's id, by node number
-    edge_keys  [E] those of relationships, in the order of their ids; None where nobody asks
+    edge_keys  [E] those of relationships, in the order of their ids; claim_keys: of claims about entities;
+               None where nobody asks
     contents   hashes of what entities, relationships and claims say, in the order of `elements`; None where
                nobody asks
     """
@@ -54,6 +56,7 @@ class Layout:
     node_keys: Any
     contents: tuple[Hashes, Hashes, Hashes] | None = None
     edge_keys: Keys | None = None
+    claim_keys: Keys | None = None
 
 
 def find_communities(run: Run, merged: Result, described: Result) -> Result:
@@ -103,10 +106,11 @@ def load_layout(run: Run, merged: Result, described: Result, found: Result) -> L
     hierarchy = restored(run, found)
     order, community = edge_order(hierarchy, graph.source, graph.target)
     elements, claims = graph.arrange(hierarchy, order, community)
-    laid_out = blocks_of(found, element_groups(merged, described))
+    laid_out = blocks_of(found, ELEMENTS)
     claimed = graph.claim_content[graph.claim_rows[claims]]
     contents = graph.node_content[hierarchy.order], graph.edge_content[order], claimed
-    return Layout(hierarchy, elements, laid_out, graph.node_keys, contents, graph.edge_keys)
+    about = graph.claim_keys[graph.claim_rows]
+    return Layout(hierarchy, elements, laid_out, graph.node_keys, contents, graph.edge_keys, about)
 
 
 def community_ids(hierarchy: Hierarchy, node_keys: Keys) -> list[str]:

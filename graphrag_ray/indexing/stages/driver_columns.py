@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -40,13 +41,13 @@ def columns_of(
     """
     of = pa.schema([(GROUP, pa.int32()), *columns])
     old = read_table(run.store, held, None, of)
-    known = np.asarray(before, np.int64) if held else np.full(len(groups), -1)
+    known = _believed(old[GROUP].to_numpy(), groups, before if held else [-1] * len(groups))
+    ends = np.searchsorted(old[GROUP].to_numpy(), np.arange(max(known, default=-1) + 2))
     new = [part for at, group in enumerate(groups) if known[at] < 0 for part in group]
     tables = list(in_threads(partial(_as_integers, run.store, of), new))
     read = iter(table.num_rows for table in tables)
-    ends = np.searchsorted(old[GROUP].to_numpy(), np.arange(max(known, default=-1) + 2))
     start, rows, at = np.zeros(len(groups), np.int64), np.zeros(len(groups), np.int64), old.num_rows
-    for n, (group, place) in enumerate(zip(groups, known.tolist(), strict=True)):
+    for n, (group, place) in enumerate(zip(groups, known, strict=True)):
         if place >= 0:
             start[n], rows[n] = ends[place], ends[place + 1] - ends[place]
         else:
@@ -55,6 +56,21 @@ def columns_of(
     places = np.repeat(start - np.cumsum(rows) + rows, rows) + np.arange(rows.sum())
     found = pa.concat_tables([old, *tables]).take(pa.array(places))
     return found.set_column(0, GROUP, pa.array(np.repeat(np.arange(len(groups), dtype=np.int32), rows)))
+
+
+def _believed(
+    held: npt.NDArray[np.int32], groups: Sequence[Sequence[Part]], before: Sequence[int]
+) -> list[int]:
+    """`before` without groups of which other numbers of rows are held: a stranger's parts may lie."""
+    if (np.diff(held) < 0).any():
+        return [-1] * len(groups)
+    rows = np.bincount(held[held >= 0], minlength=max(before, default=-1) + 1)
+    found = []
+    for group, place in zip(groups, before, strict=True):
+        # Of rows that are not in the group itself, only what is held is known.
+        expected = sum(part.rows for part in group)
+        found.append(place if place >= 0 and expected in (0, int(rows[place])) else -1)
+    return found
 
 
 def same_groups(now: Sequence[Sequence[Part]], then: Sequence[Sequence[Part]]) -> list[int]:

@@ -141,7 +141,7 @@ def _embedded(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Resu
     how = [options, embedder]
 
     def compute() -> Result:
-        told, before = fingerprint_of(how), run.before(step)
+        told, before = fingerprint_of([*how, _said_above(run)]), run.before(step)
         alike = before is not None and before.made_from.get("vectors") == [told]
         known = {
             kind: _known(run, step, kind, [x for x in texts[kind] if x.parts], how, alike)
@@ -185,7 +185,7 @@ def _known(
             ToEmbed(x, replace(x, parts=old), of) for x, old, of in zip(texts, then, vectors, strict=True)
         ]
     known = run.taken_over(step, inputs, how, names, told=told, journal="embed")
-    if kind == "text_unit" and alike and len(vectors) == len(run.of_parent["read"].tables["text_units"]):
+    if kind == "text_unit" and vectors and "read" in run.of_parent:
         known = replace(known, new=_with_earlier_chunks(run, known.new, vectors))
     return known
 
@@ -195,7 +195,8 @@ def _with_earlier_chunks(
 ) -> list[ToEmbed]:
     """With groups of the parent snapshot that hold some of the same chunks. vectors: of its groups."""
     corpus, found = run.of_parent["read"].tables, []
-    for x, at in zip(new, earlier_groups(run, [x.now.parts for x in new], [vectors]), strict=True):
+    needed = [vectors, corpus.get("documents", [])]
+    for x, at in zip(new, earlier_groups(run, [x.now.parts for x in new], needed), strict=True):
         units, documents = ([p for n in at for p in corpus[name][n]] for name in ("text_units", "documents"))
         then = replace(x.now, parts=units, documents=documents if x.now.documents else ()) if at else None
         found.append(ToEmbed(x.now, then, [part for n in at for part in vectors[n]]))

@@ -30,6 +30,7 @@ from graphrag_ray.store.parts import Part, read_table, write_parts
 
 Ints = npt.NDArray[np.int64]
 _ID = pa.schema([("id", pa.uint64())])
+_NOTED = pa.schema([(GROUP, pa.int32()), *_ID])
 
 
 @dataclass
@@ -59,7 +60,7 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
                 done.tables[name] = results.graph.merged.parts(name)
         made += [hierarchy.tables(run, share, period) for hierarchy in results.hierarchies.values()]
         finished = joined(made)
-        done.tables |= {name: finished.parts(name) for name in finished.tables}
+        done.tables |= {name: finished.parts(name) for name in finished.tables if name in schema.TABLES}
         for of in (*results.more.values(), results.embedded, results.searchable):
             done.tables |= {name: of.parts(name) for name in of.tables if not is_failures(name)}
         _write_one(run, done, "failures", failures)
@@ -91,7 +92,7 @@ def ids_noted(run: Run, finished: Result, table: str) -> pa.Table | None:
     """GROUP and the first 64 bits of each id of documents, text_units or covariates, as a snapshot has noted
     them. finished: its last step; None: it has not, or they are damaged."""
     parts = finished.parts(_noted_ids(table))
-    return read_table(run.store, parts, [GROUP, "id"]) if parts and not run.lost(parts) else None
+    return read_table(run.store, parts, None, _NOTED) if parts and not run.lost(parts) else None
 
 
 def _noted_ids(table: str) -> str:
@@ -154,8 +155,8 @@ def _finish_units(
 
 
 def _naming_others(run: Run, numbers: Mapping[str, Numbers], results: Results, ids: pa.Table) -> set[int]:
-    """Groups of chunks that may name an entity, a relationship or a claim which came into the snapshot since
-    its parent, or left it, though their parts are as they were: those of what was pruned, or is not any more.
+    """Groups of chunks that may name an entity or a relationship which came into the snapshot since its
+    parent, or left it, though their parts are as they were: those of what was pruned, or is not any more.
     Claims are not pruned.
     """
     graph = results.graph

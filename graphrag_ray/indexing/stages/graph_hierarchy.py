@@ -30,6 +30,7 @@ from graphrag_ray.indexing.stages.communities_stage import (
     find_communities,
     load_layout,
 )
+from graphrag_ray.indexing.stages.id_columns import places_in
 from graphrag_ray.indexing.stages.reports_stage import batches_by_number, write_reports
 from graphrag_ray.indexing.stages.short_ids import Numbers, Rendered, number, prefixes_of, renumbered
 from graphrag_ray.indexing.step_result import Result, joined
@@ -42,6 +43,7 @@ _BELOW, _ABOVE = 3, WIDTH
 """Columns of what is signed: which communities are below, and which one is above."""
 _SIGNED = pa.schema([("key", pa.uint64()), *((f"s{n}", pa.uint64()) for n in range(WIDTH + 1))])
 """The first 64 bits of a community's id, and what its row depends on."""
+_NOTED = _SIGNED.append(pa.field("group", pa.int64()))
 COMMUNITIES_AT_ONCE = 2_000
 ELEMENTS_AT_ONCE = 200_000
 """Communities of a part hold so many nodes and edges together, or there is one only: those of the coarsest
@@ -204,13 +206,13 @@ def _copied(
     before = run.before("finish")
     if before is None or run.damaged or not before.parts(noted):
         return [_Rows(of) for of in groups]
-    then = read_table(run.store, before.parts(noted))
-    at = pc.fill_null(pc.index_in(signed["key"], value_set=then["key"].combine_chunks()), -1).to_numpy()
+    then = read_table(run.store, before.parts(noted), None, _NOTED)
+    at = places_in(then["key"].to_numpy(), signed["key"].to_numpy(), np.argsort(then["key"].to_numpy()))
     same = at >= 0
     for name in _SIGNED.names[1:]:
         same[same] = then[name].to_numpy()[at[same]] == signed[name].to_numpy()[same]
     held, number = before.tables.get(kind.communities, []), then["group"].to_numpy()
-    same[same] = number[at[same]] < len(held)
+    same[same] = (number[at[same]] >= 0) & (number[at[same]] < len(held))
     found = []
     for of in groups:
         copied = of[same[of]]
@@ -233,10 +235,10 @@ def in_batches(order: Ints, elements: Ints) -> list[Ints]:
 def _community_table(shared: Callable[[], _Shared], period: str, store: Store, x: _Rows) -> Iterator[Tables]:
     kind, layout, ids, numbers = shared()
     own = ids.take(pa.array(x.communities))
-    copied = pa.array(x.copied, pa.string())
     held = read_table(store, x.parts, None, schema.COMMUNITIES)
-    held = held.filter(pc.is_in(held["id"], value_set=copied))
-    wanted = x.communities[pc.invert(pc.is_in(own, value_set=copied)).to_numpy(zero_copy_only=False)]
+    held = held.filter(pc.is_in(held["id"], value_set=pa.array(x.copied, pa.string())))
+    known = pc.is_in(own, value_set=held["id"].combine_chunks())
+    wanted = x.communities[pc.invert(known).to_numpy(zero_copy_only=False)]
     h, edge_community = layout.hierarchy, layout.elements.edge_community
     entity_ids, relationship_ids, text_unit_ids = [], [], []
     for c in wanted.tolist():

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.graph.integer_arrays import Ints, id_prefixes, node_lookup
+from graphrag_ray.graph.integer_arrays import Ints, id_prefixes
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.parts import Part, read_part
@@ -32,16 +32,14 @@ def keys(store: Store, parts: Sequence[Part]) -> Keys:
     return np.concatenate(found) if found else np.empty(0, dtype=np.uint64)
 
 
-def edge_ends(store: Store, entity_ids: pa.ChunkedArray, relationships: Sequence[Part]) -> tuple[Ints, Ints]:
-    """(source [E], target [E]): the ends of relationships as node numbers, places in `entity_ids`."""
-    look_up = node_lookup([entity_ids])
-
-    def ends(table: pa.Table) -> tuple[Ints, Ints]:
-        return look_up(table["source_id"]), look_up(table["target_id"])
-
-    found = _of_parts(store, relationships, ["source_id", "target_id"], ends)
-    none = np.empty(0, dtype=np.int64)
-    return np.concatenate([none, *(s for s, _ in found)]), np.concatenate([none, *(t for _, t in found)])
+def places_in(ids: Keys, wanted: Keys, by_id: Ints | None = None) -> Ints:
+    """The place of each wanted id among others, -1: it is not there. by_id: in which order these rise; None:
+    they do."""
+    if not len(ids):
+        return np.full(len(wanted), -1, np.int64)
+    at = np.minimum(np.searchsorted(ids, wanted, sorter=by_id), len(ids) - 1)
+    at = at if by_id is None else by_id[at]
+    return np.where(ids[at] == wanted, at, -1).astype(np.int64)
 
 
 def _of_parts(

@@ -9,7 +9,7 @@ found_* (by chunk) ──shuffle by id range──► *_instances, sorted by id;
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -35,7 +35,7 @@ RANGE_ROWS: Mapping[str, int] = {
     "claim_instances": 8_192,
 }
 """Rows that a range has at most, on average: a tenth of a second to make it anew."""
-_INSTANCES = {
+INSTANCES = {
     "entity_instances": schema.ENTITY_INSTANCES,
     "relationship_instances": schema.RELATIONSHIP_INSTANCES,
     "claim_instances": CLAIM_INSTANCES,
@@ -51,9 +51,9 @@ _Signed = Sequence[tuple[Sequence[Part], int]]
 
 @dataclass(frozen=True)
 class Ranges:
-    """table: its name; parts: of each range; made: of each what `reduce` gave, {} where the range is that of
-    the parent snapshot; before: the parent's step, None where every range was made; how: a hash of what all
-    ranges depend on."""
+    """table: its name; parts: of each range; made: of each its instances and what `reduce` gave, {} where the
+    range is that of the parent snapshot; before: the parent's step, None where every range was made; how: a
+    hash of what all ranges depend on."""
 
     table: str
     parts: list[list[Part]]
@@ -88,7 +88,7 @@ def in_ranges(
     groups = [group for group in result.tables[found] if group]
     n = n_ranges(table, rows_of(groups))
     told = fingerprint_of([n, how])
-    before = _before(run, step, found, [table, beside], told)
+    before = _before(run, step, found, table, beside, told, n)
     inputs = _signed(groups, run.before(step), found) if before else [[(group, 1)] for group in groups]
     old = run.executor.share(before.tables[table]) if before else None
     total = sum(part.rows for signed in inputs for parts, _ in signed for part in parts)
@@ -96,7 +96,7 @@ def in_ranges(
         "merge",
         partial(partitioned, n),
         inputs,
-        partial(_reduce, run.store, _INSTANCES[table], table, old, reduce),
+        partial(_reduce, run.store, INSTANCES[table], table, old, reduce),
         n,
         n_bundles(total),
     )
@@ -124,26 +124,52 @@ def _power_of_two(rows: int, most: int) -> int:
     return n
 
 
-def _before(run: Run, step: str, found: str, tables: Sequence[str], how: str) -> Result | None:
+def _before(run: Run, step: str, found: str, table: str, beside: str, how: str, n: int) -> Result | None:
     """The parent's step, where its ranges are made in the same way of what its parts of chunks hold, and all
     of that is there."""
     merged, source = run.before("merge"), run.before(step)
-    if merged is None or source is None or merged.made_from.get(tables[0]) != [how]:
+    if merged is None or source is None or merged.made_from.get(table) != [how]:
         return None
-    needed = [part for name in tables for part in merged.parts(name)]
+    if len(merged.tables.get(table, ())) != n or found not in source.tables:
+        return None
+    needed = [*merged.parts(table), *merged.parts(beside)]
     return None if run.lost([*needed, *source.parts(found)]) else merged
 
 
 def _signed(groups: Sequence[Sequence[Part]], before: Result | None, found: str) -> list[_Signed]:
-    """Groups that came, and parts that went: one of each together, since most rows of a part that changed are
-    in both."""
+    """Parts that came and parts that went; those together that stand between the same unchanged groups, since
+    most of their rows are in both."""
     assert before is not None
-    now = Counter(part for group in groups for part in group)
-    then = Counter(before.parts(found))
-    come = [parts for group in groups if (parts := [part for part in group if now[part] > then[part]])]
-    went = [[part] for part in (then - now).elements()]
+    then = before.tables[found]
+    counts = [Counter(part for group in of for part in group) for of in (groups, then)]
+    unchanged = {tuple(group) for group in groups} & {tuple(group) for group in then}
+    come = _by_place(groups, unchanged, counts[0] - counts[1])
+    went = _by_place(then, unchanged, counts[1] - counts[0])
     nothing: list[Part] = []
-    return [[(one, 1), (other, -1)] for one, other in zip_longest(come, went, fillvalue=nothing)]
+    return [
+        [(one, 1), (other, -1)]
+        for place in dict.fromkeys([*come, *went])
+        for one, other in zip_longest(come.get(place, ()), went.get(place, ()), fillvalue=nothing)
+    ]
+
+
+def _by_place(
+    groups: Sequence[Sequence[Part]], unchanged: Collection[tuple[Part, ...]], wanted: Counter[Part]
+) -> dict[tuple[Part, ...], list[list[Part]]]:
+    """Wanted parts, group by group, by the unchanged group that they follow."""
+    found: dict[tuple[Part, ...], list[list[Part]]] = {}
+    place: tuple[Part, ...] = ()
+    for group in groups:
+        if tuple(group) in unchanged:
+            place = tuple(group)
+        own = []
+        for part in group:
+            if wanted[part] > 0:
+                wanted[part] -= 1
+                own.append(part)
+        if own:
+            found.setdefault(place, []).append(own)
+    return found
 
 
 def partitioned(ranges: int, store: Store, x: _Signed) -> Iterator[pa.Table]:

@@ -15,12 +15,15 @@ from graphrag_ray.graph.integer_arrays import same_lists
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.driver_columns import GROUP
 from graphrag_ray.indexing.stages.finish_stage import ids_noted
-from graphrag_ray.indexing.stages.id_columns import keys
+from graphrag_ray.indexing.stages.id_columns import keys, places_in
 from graphrag_ray.indexing.step_result import is_failures
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 
 UNIT_COLUMNS = ["id", "document_id", "position", "header", "text"]
+
+MOST_LOOKED_AT = 8
+"""Chunks of before that are read for each of now, at most: of a corpus in another order, all would be."""
 
 Found = Mapping[str, list[Part]]
 """Parts of a step's tables about a group of chunks."""
@@ -105,9 +108,9 @@ def with_earlier(run: Run, step: str, how: str, chunks: Sequence[Chunks]) -> lis
     before, extracted = run.before(step), run.of_parent.get("extract")
     if before is None or extracted is None or before.made_from.get("chunks") != [how]:
         return list(chunks)
-    named = extracted.tables["found_entities"]
+    named = extracted.tables.get("found_entities", [])
     earlier = earlier_groups(run, [x.units for x in chunks], [named, *before.tables.values()])
-    units = run.of_parent["read"].tables["text_units"]
+    units = run.of_parent["read"].tables.get("text_units", []) if "read" in run.of_parent else []
 
     def held(x: Chunks, n: int) -> tuple[Chunks, Found]:
         found = {name: of[n] for name, of in before.tables.items()}
@@ -126,18 +129,20 @@ def earlier_groups(
     """
     corpus, finished = run.of_parent.get("read"), run.of_parent.get("finish")
     noted = ids_noted(run, finished, "text_units") if groups and finished else None
-    needed = [corpus.tables["text_units"], *tables] if corpus else []
+    units = corpus.tables.get("text_units", []) if corpus else []
+    needed = [units, *tables]
     if noted is None or run.lost([part for of in needed for group in of for part in group]):
         return [[] for _ in groups]
-    noted = noted.filter(pc.less(noted[GROUP], min(map(len, needed))))
-    by_id = np.argsort(noted["id"].to_numpy())
-    ids, number = noted["id"].to_numpy()[by_id], noted[GROUP].to_numpy()[by_id]
+    number = noted[GROUP].to_numpy()
+    there = (number >= 0) & (number < min(map(len, needed)))
+    ids, number = noted["id"].to_numpy()[there], number[there]
+    by_id = np.argsort(ids)
     found = []
     for group in groups:
-        own = keys(run.store, group)
-        at = np.searchsorted(ids, own)
-        own, at = own[at < len(ids)], at[at < len(ids)]
-        found.append(np.unique(number[at[ids[at] == own]]).tolist())
+        at = places_in(ids, keys(run.store, group), by_id)
+        earlier = np.unique(number[at[at >= 0]]).tolist()
+        rows = sum(part.rows for n in earlier for part in units[n])
+        found.append(earlier if rows <= MOST_LOOKED_AT * sum(part.rows for part in group) else [])
     return found
 
 

@@ -22,7 +22,7 @@ from graphrag_ray.engine.executor import PARTITION, Tables
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import blocks
-from graphrag_ray.indexing.stages.id_columns import Keys
+from graphrag_ray.indexing.stages.id_columns import Keys, places_in
 from graphrag_ray.indexing.stages.instance_ranges import n_bundles
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
@@ -41,7 +41,7 @@ def lay_out(
     order: Ints,
     keys: Keys,
     contents: Hashes | None,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str],
 ) -> Result:
     """Tables block_<kind>, a group a block, and placed_<kind>, by which the next run knows what they hold.
 
@@ -49,7 +49,7 @@ def lay_out(
     order     which of them, by place
     keys      of each row the first 64 bits of its id
     contents  of each row a hash of what the columns hold; None: nothing of the parent snapshot is used
-    columns   of the blocks; None: all
+    columns   of the blocks
     """
     table, noted = f"block_{kind}", f"placed_{kind}"
     held = np.zeros(len(keys), np.uint64) if contents is None else contents
@@ -63,7 +63,7 @@ def lay_out(
     block = np.repeat(number, sizes)
     inputs: list[_Places] = []
     before = run.before(step) if known.new and contents is not None else None
-    if before and noted in before.tables and not run.lost([*before.parts(table), *before.parts(noted)]):
+    if before and _is_noted(run, before, table, noted):
         then = read_table(run.store, before.parts(noted), None, _PLACED)
         place = _places_now(then, placed)
         place[block[place] < 0] = -1
@@ -86,6 +86,17 @@ def lay_out(
     return result
 
 
+def _is_noted(run: Run, before: Result, table: str, noted: str) -> bool:
+    """Whether it is known what earlier blocks hold, and they are there."""
+    blocks_, rows = before.parts(table), before.parts(noted)
+    n_rows = sum(part.rows for part in blocks_)
+    return (
+        noted in before.tables
+        and n_rows == sum(part.rows for part in rows)
+        and not run.lost([*blocks_, *rows])
+    )
+
+
 def _hashes(placed: pa.Table, sizes: Ints) -> list[str]:
     """Of each block, of what it holds."""
     rows = np.column_stack([placed["id"].to_numpy(), placed["content"].to_numpy()])
@@ -96,14 +107,10 @@ def _hashes(placed: pa.Table, sizes: Ints) -> list[str]:
 def _places_now(then: pa.Table, now: pa.Table) -> Ints:
     """Of each element of then its place now; -1 where it is not there, or says something else."""
     ids = now["id"].to_numpy()
-    place = np.full(then.num_rows, -1, np.int64)
-    if not len(ids):
-        return place
-    by_id = np.argsort(ids)
-    at = by_id[np.minimum(np.searchsorted(ids, then["id"].to_numpy(), sorter=by_id), len(ids) - 1)]
-    same = ids[at] == then["id"].to_numpy()
-    same &= now["content"].to_numpy()[at] == then["content"].to_numpy()
-    place[same] = at[same]
+    place = places_in(ids, then["id"].to_numpy(), np.argsort(ids))
+    there = place >= 0
+    same = now["content"].to_numpy()[place[there]] == then["content"].to_numpy()[there]
+    place[there] = np.where(same, place[there], -1)
     return place
 
 
@@ -119,7 +126,7 @@ def _inputs(groups: Sequence[Sequence[Part]], place: Ints, block: Ints) -> list[
     return found
 
 
-def _placed(columns: Sequence[str] | None, store: Store, x: _Places) -> Iterator[pa.Table]:
+def _placed(columns: Sequence[str], store: Store, x: _Places) -> Iterator[pa.Table]:
     group, places, numbers = x
     at = 0
     for part in group:

@@ -33,7 +33,7 @@ from graphrag_ray.graph.merge_claims import merge_claims, with_entities
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.driver_columns import GROUP, columns_of, places_of, same_groups
-from graphrag_ray.indexing.stages.instance_ranges import Ranges, in_ranges
+from graphrag_ray.indexing.stages.instance_ranges import INSTANCES, Ranges, in_ranges
 from graphrag_ray.indexing.step_result import Result, by_input, joined, rows_of
 from graphrag_ray.offline.prune_names import lower_case_words, word_hash, written_as_names
 from graphrag_ray.reports import report_context
@@ -91,7 +91,8 @@ class _Reducing:
 
 def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Result:
     """Tables entity_instances, relationship_instances, entities and relationships (merged, pruned, not
-    yet described: columns of graph.merge plus `descriptions`), covariates. One group per range of ids."""
+    yet described: columns of graph.merge plus `descriptions`), covariates. One group per range of ids. More
+    tables are for the next run: claim_instances, *_statistics, entity_ids, lower_words, lower_all."""
     prune = run.settings.graph.prune == "on" or (
         run.settings.graph.prune == "auto"
         and run.settings.model(run.settings.model_name("extract")).provider == "offline"
@@ -159,7 +160,7 @@ def _pruned(
     kept = _kept(lower, statistics["entities"], statistics["relationships"], n_units, threshold)
     results = [words]
     for kind, of in ranges.items():
-        results.append(_keep(run, kind, of, statistics[kind][GROUP].to_numpy(), kept[kind]))
+        results.append(_told(run, kind, of, statistics[kind][GROUP].to_numpy(), kept[kind], _filtered))
         written = run.executor.map("merge", _just, [{f"{kind}_statistics": statistics[kind]}])
         results.append(Result(by_input(written, f"{kind}_statistics")))
     counts = {f"pruned_{kind}": int((~of).sum()) for kind, of in kept.items()}
@@ -236,22 +237,31 @@ def _weak(lower: pa.Table, entities: pa.Table) -> Mask:
     return weak
 
 
-def _keep(run: Run, kind: str, ranges: Ranges, range_of: Ints, kept: Mask) -> Result:
+def _told(
+    run: Run,
+    kind: str,
+    ranges: Ranges,
+    range_of: Ints,
+    mask: Mask,
+    make: Callable[[pa.Table, Mask], pa.Table],
+) -> Result:
+    """The table of a kind, made of the merged rows of each range and of what the driver tells about each row.
+    range_of, mask: of the merged rows of all ranges."""
     ends = np.searchsorted(range_of, np.arange(len(ranges.parts)), "right")
     inputs = []
     for at, (start, end) in enumerate(pairwise([0, *ends.tolist()])):
-        bits = np.packbits(kept[start:end]).tobytes()
+        bits = np.packbits(mask[start:end]).tobytes()
         inputs.append(_Range(ranges.made[at].get(f"merged_{kind}"), ranges.parts[at], bits, end - start))
     known = run.taken_over(
         "merge", inputs, [kind, ranges.how], (kind,), told=[[x.instances, x.bits.hex()] for x in inputs]
     )
-    written = run.executor.map("prune", partial(_keep_rows, kind, ranges.reduce, ranges.table), known.new)
+    written = run.executor.map("prune", partial(_made, kind, ranges.reduce, ranges.table, make), known.new)
     return known.with_new(run.store, written)
 
 
 @dataclass(frozen=True)
 class _Range:
-    """merged: parts, None where they are not there any more; bits: which of the rows stay."""
+    """merged: parts, None where they are not there any more; bits: what is told of each row."""
 
     merged: list[Part] | None
     instances: list[Part]
@@ -259,21 +269,27 @@ class _Range:
     rows: int
 
 
-def _keep_rows(
-    kind: str, reduce: Callable[[pa.Table], Tables], table: str, store: Store, x: _Range
+def _made(
+    kind: str,
+    reduce: Callable[[pa.Table], Tables],
+    table: str,
+    make: Callable[[pa.Table, Mask], pa.Table],
+    store: Store,
+    x: _Range,
 ) -> Iterator[Tables]:
     if x.merged is None:
-        merged = reduce(read_table(store, x.instances, None, schema.TABLES[table]))[f"merged_{kind}"]
+        merged = reduce(read_table(store, x.instances, None, INSTANCES[table]))[f"merged_{kind}"]
     elif x.merged:
         merged = read_table(store, x.merged)
     else:
         return
-    stays = np.unpackbits(np.frombuffer(x.bits, np.uint8), count=x.rows).astype(np.bool_)
-    if kind == "covariates":
-        yield {kind: _with_content(with_entities(merged, stays))}
-        return
+    mask = np.unpackbits(np.frombuffer(x.bits, np.uint8), count=x.rows).astype(np.bool_)
+    yield {kind: make(merged, mask)}
+
+
+def _filtered(merged: pa.Table, stays: Mask) -> pa.Table:
     columns = [name for name in merged.column_names if name not in _EVIDENCE]
-    yield {kind: merged.select(columns).filter(pa.array(stays))}
+    return merged.select(columns).filter(pa.array(stays))
 
 
 def _just(store: Store, tables: Tables) -> list[Tables]:
@@ -292,10 +308,10 @@ def _claims(run: Run, claimed: Result, entities: list[list[Part]], vocabulary: s
     statistics = _statistics(run, "covariates", ranges)
     before = run.before("merge")
     held = before.parts("entity_ids") if before else []
-    then = before.tables["entities"] if before and held and not run.lost(held) else []
+    then = before.tables.get("entities", []) if before and held and not run.lost(held) else []
     ids = columns_of(run, entities, _ID, same_groups(entities, then), held if then else [])
     is_entity = np.isin(statistics["subject_entity_id"].to_numpy(), ids["id"].to_numpy())
-    kept = _keep(run, "covariates", ranges, statistics[GROUP].to_numpy(), is_entity)
+    kept = _told(run, "covariates", ranges, statistics[GROUP].to_numpy(), is_entity, _matched)
     tables = kept.tables | {ranges.table: ranges.parts}
     for name, table in ((beside, statistics), ("entity_ids", ids)):
         tables |= by_input(run.executor.map("merge", _just, [{name: table}]), name)
@@ -312,7 +328,8 @@ def _reduce_claims(vocabulary: str, instances: pa.Table) -> Tables:
     return {"merged_covariates": merged.append_column("n_tokens", pa.array(tokens, pa.int64()))}
 
 
-def _with_content(claims: pa.Table) -> pa.Table:
+def _matched(merged: pa.Table, is_entity: Mask) -> pa.Table:
+    claims = with_entities(merged, is_entity)
     shown = [
         digests(claims[field.name]) if pa.types.is_string(field.type) else claims[field.name]
         for field in COVARIATES

@@ -18,7 +18,13 @@ from graphrag_ray.base.records import Reference
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
-from graphrag_ray.indexing.stages.communities_stage import Layout, community_ids, parent_columns, restored
+from graphrag_ray.indexing.stages.communities_stage import (
+    ELEMENTS,
+    Layout,
+    community_ids,
+    parent_columns,
+    restored,
+)
 from graphrag_ray.indexing.stages.id_columns import keys
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result
@@ -27,7 +33,6 @@ from graphrag_ray.reports.report_dialogue import Report
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 
-ELEMENTS = ("entities", "relationships", "covariates")
 SKETCHES = pa.schema(
     [
         ("community", pa.string()),  # its id
@@ -177,11 +182,11 @@ def _earlier(row: dict[str, Any], own: dict[str, Any]) -> Earlier:
 def _lost(run: Run, corpus: Result, layout: Layout) -> Lost:
     assert run.parent is not None
     assert layout.edge_keys is not None, "of Leiden's communities they are known"
-    claims = [part for block in layout.blocks["covariates"].parts for part in block]
+    assert layout.claim_keys is not None, "as these"
     no_more = [
         np.setdiff1d(parent_columns(run, "entity")["id"].to_numpy(), layout.node_keys),
         np.setdiff1d(parent_columns(run, "relationship")["id"].to_numpy(), layout.edge_keys),
-        np.setdiff1d(keys(run.store, run.parent.parts("covariates")), keys(run.store, claims)),
+        np.setdiff1d(keys(run.store, run.parent.parts("covariates")), layout.claim_keys),
     ]
     gone = _resting_on_deleted(run, corpus)
     return Lost(np.unique(np.concatenate([*no_more, *([] if gone is None else [gone])])), gone is not None)

@@ -36,8 +36,8 @@ class Numbers:
         wanted = id_prefixes(ids)
         if wanted is None or not len(self.keys):
             return np.full(len(ids), -1, dtype=np.int64)
-        at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
-        return np.where(self.keys[at] == wanted, self.numbers[at], -1)
+        at = id_columns.places_in(self.keys, wanted)
+        return np.where(at >= 0, self.numbers[at], -1)
 
 
 def number(run: Run, table: str, keys: Keys, order: Ints | None = None) -> Numbers:
@@ -47,10 +47,8 @@ def number(run: Run, table: str, keys: Keys, order: Ints | None = None) -> Numbe
     stand.
     """
     old_keys, old_numbers, first = numbered_before(run, table)
-    numbers = np.full(len(keys), -1, dtype=np.int64)
-    if len(old_keys) and len(keys):
-        at = np.minimum(np.searchsorted(old_keys, keys), len(old_keys) - 1)
-        numbers = np.where(old_keys[at] == keys, old_numbers[at], -1)
+    at = id_columns.places_in(old_keys, keys)
+    numbers = np.where(at >= 0, old_numbers[at], -1) if len(old_keys) else at
     sequence = np.arange(len(keys)) if order is None else order
     new = sequence[numbers[sequence] < 0]
     numbers[new] = np.arange(first, first + len(new))
