@@ -25,7 +25,7 @@ from graphrag_ray.indexing.stages.communities_stage import (
     parent_columns,
     restored,
 )
-from graphrag_ray.indexing.stages.id_columns import keys
+from graphrag_ray.indexing.stages.id_columns import keys, places_in
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.reports.kept_reports import Earlier, Hashes, Lost, Shown, Sketch
@@ -71,7 +71,7 @@ class EarlierReports:
     def lost_by(self, earlier: Earlier) -> Lost:
         """Of what was lost, only what this report was written from."""
         ids = np.array([r.id for r in earlier.sketch.records], dtype=np.uint64)
-        return Lost(ids[np.isin(ids, self.lost.elements)], self.lost.deleted)
+        return Lost(ids[places_in(self.lost.elements, ids) >= 0], self.lost.deleted)
 
 
 def earlier_reports(
