@@ -173,7 +173,7 @@ def _communities(
     told: list[Any] = [None] * len(groups)
     if signed is not None:
         told = [hashlib.sha256(signed[of].tobytes()).hexdigest() for of in groups]
-    again = range(len(groups)) if run.damaged else ()  # their numbers may be others
+    again = range(len(groups)) if _is_anew(run, kind) else ()
     known = run.taken_over("finish", groups, kind.name, (kind.communities,), told=told, again=again)
     make = partial(_community_table, shared, period)
     if signed is None:
@@ -204,7 +204,7 @@ def _copied(
     """With rows of the parent snapshot. noted: the table of what is signed; signed: its rows of now, by
     community."""
     before = run.before("finish")
-    if before is None or run.damaged or not before.parts(noted):
+    if before is None or _is_anew(run, kind) or not before.parts(noted):
         return [_Rows(of) for of in groups]
     then = read_table(run.store, before.parts(noted), None, _NOTED)
     at = places_in(then["key"].to_numpy(), signed["key"].to_numpy(), np.argsort(then["key"].to_numpy()))
@@ -219,6 +219,12 @@ def _copied(
         parts = [part for n in np.unique(number[at[copied]]).tolist() for part in held[n]]
         found.append(_Rows(of, [ids[c] for c in copied.tolist()], parts))
     return found
+
+
+def _is_anew(run: Run, kind: HierarchyKind) -> bool:
+    """Whether no finished row is taken over: their numbers may be others, or all is to be of this run's
+    date."""
+    return bool(run.damaged) or not run.afresh.isdisjoint(kind.stages)
 
 
 def in_batches(order: Ints, elements: Ints) -> list[Ints]:
@@ -293,7 +299,7 @@ def finished_reports(
     """Reports with references as people read them: human_readable_ids. told: what each group depends on;
     None: all are made."""
     groups, name = reports.tables["reports"], kind.reports_table
-    again = range(len(groups)) if run.damaged else ()
+    again = range(len(groups)) if _is_anew(run, kind) else ()
     known = run.taken_over(
         "finish", groups, kind.name, (name,), told=told or [None] * len(groups), again=again
     )
