@@ -18,9 +18,16 @@ from hypothesis import strategies as st
 from machine import Small, machine, tiny_parts
 from world import PEOPLE, TOWN, Built, Silent, World
 
+from graphrag_ray import offline
 from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages import instance_ranges, read_stage, reports_stage
+from graphrag_ray.indexing.stages import (
+    document_parts,
+    extract_stage,
+    instance_ranges,
+    read_stage,
+    reports_stage,
+)
 from graphrag_ray.store import snapshots
 from graphrag_ray.store.snapshots import Manifest
 
@@ -161,6 +168,30 @@ def test_settings_that_are_changed_and_changed_back_give_what_was(world: World, 
     assert world.asked() == asked
     for name in ("entity_instances", "relationship_instances"):
         assert [p.path for p in newest(world).parts(name)] == paths[name], name
+
+
+def test_of_a_part_in_which_one_document_changed_the_others_are_not_cut_asked_about_or_embedded_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    cut, replayed, embedded = list[str](), list[str](), list[str]()
+    whole, outcomes, embed = document_parts.text_units_table, extract_stage.outcomes, offline.embed_many
+    world.changes |= {"embeddings": {"enabled": True}}
+    world.write(PEOPLE)
+    with tiny_parts(1 << 20):
+        world.index()
+        monkeypatch.setattr(
+            document_parts, "text_units_table", lambda d, *more: cut.append(d.path) or whole(d, *more)
+        )
+        monkeypatch.setattr(
+            extract_stage, "outcomes", lambda *x: replayed.extend(r["text"] for r in x[3]) or outcomes(*x)
+        )
+        monkeypatch.setattr(offline, "embed_many", lambda texts: embedded.extend(texts) or embed(texts))
+        text = PEOPLE["39.txt"] + " ANX wrote to AMX."
+        world.write({"39.txt": text})
+        world.index()
+    assert cut == ["39.txt"] and replayed == [text]
+    assert any(text in t for t in embedded)
+    assert not any(other in t for t in embedded for name, other in PEOPLE.items() if name != "39.txt")
 
 
 def test_vectors_are_made_anew_where_other_columns_are_said_above_chunks(

@@ -38,7 +38,7 @@ IN_CONTEXTS: Mapping[str, list[str]] = {
 """What a context shows of each kind, and what it rests on."""
 
 CACHE_BYTES = 128 << 20
-"""Blocks that a process keeps. The last one stays, however large."""
+"""ElementBlocks that a process keeps. The last one stays, however large."""
 
 
 class BlockCache:
@@ -71,7 +71,7 @@ _cache = BlockCache(CACHE_BYTES)
 
 
 @dataclass(frozen=True)
-class Blocks:
+class ElementBlocks:
     """Elements of a kind. parts: of each block."""
 
     parts: Sequence[Sequence[Part]]
@@ -107,9 +107,9 @@ class Blocks:
         )
 
 
-def blocks_of(result: Result, kinds: Iterable[str]) -> dict[str, Blocks]:
+def blocks_of(result: Result, kinds: Iterable[str]) -> dict[str, ElementBlocks]:
     """What `lay_out` made of these kinds."""
-    return {kind: Blocks(result.tables.get(f"block_{kind}", [])) for kind in kinds}
+    return {kind: ElementBlocks(result.tables.get(f"block_{kind}", [])) for kind in kinds}
 
 
 def _block(store: Store, parts: Sequence[Part], columns: Sequence[str] | None) -> pa.Table:

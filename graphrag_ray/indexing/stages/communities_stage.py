@@ -22,7 +22,7 @@ from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, IN_TABLES, Blocks, blocks_of
+from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, IN_TABLES, ElementBlocks, blocks_of
 from graphrag_ray.indexing.stages.describe_stage import COLUMNS, KINDS, Kind, ends_of, read_columns
 from graphrag_ray.indexing.stages.driver_columns import columns_of, places_of
 from graphrag_ray.indexing.stages.id_columns import Keys
@@ -52,7 +52,7 @@ class Layout:
 
     hierarchy: Hierarchy
     elements: Elements
-    blocks: dict[str, Blocks]
+    blocks: dict[str, ElementBlocks]
     node_keys: Any
     contents: tuple[Hashes, Hashes, Hashes] | None = None
     edge_keys: Keys | None = None

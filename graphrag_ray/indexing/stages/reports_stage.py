@@ -26,7 +26,7 @@ from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.indexing.run import Run, failure_rows
 from graphrag_ray.indexing.spool import Spool
-from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, Blocks
+from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks
 from graphrag_ray.indexing.stages.communities_stage import Layout
 from graphrag_ray.indexing.stages.parent_reports import (
     SKETCHES,
@@ -136,14 +136,14 @@ class ReportWork:
     work: Work[WrittenReport]
 
     @classmethod
-    def of(cls, run: Run, blocks: Mapping[str, Blocks], keep_below: float) -> ReportWork:
+    def of(cls, run: Run, blocks: Mapping[str, ElementBlocks], keep_below: float) -> ReportWork:
         spec = report_spec(run.settings, run.prompts)
         budget = _Budget(run.settings.reports.context_tokens, _vocabulary(run, "report"), keep_below)
         start = partial(_start, partial(report, spec=spec), blocks, budget)
         return cls(spec, budget, Work("report", start, _label, returns=True))
 
     @classmethod
-    def of_summaries(cls, run: Run, blocks: Mapping[str, Blocks], context_tokens: int) -> ReportWork:
+    def of_summaries(cls, run: Run, blocks: Mapping[str, ElementBlocks], context_tokens: int) -> ReportWork:
         spec = summary_spec(run.settings, run.prompts)
         budget = _Budget(context_tokens, _vocabulary(run, "summary"), 0.0, longest_record(context_tokens))
         start = partial(_start, partial(summary, spec=spec), blocks, budget)
@@ -420,7 +420,7 @@ class ReportSource:
 
 
 def _start(
-    ask: _Ask, blocks: Mapping[str, Blocks], budget: _Budget, store: Store, row: Row
+    ask: _Ask, blocks: Mapping[str, ElementBlocks], budget: _Budget, store: Store, row: Row
 ) -> Dialogue[WrittenReport]:
     """Render the context that was planned, then ask for its report, unless that of before stands."""
     elements = _records(store, blocks, row)
@@ -468,7 +468,7 @@ def _record_tokens(written: Report, budget: _Budget) -> int:
 
 
 def _records(
-    store: Store, blocks: Mapping[str, Blocks], row: Row
+    store: Store, blocks: Mapping[str, ElementBlocks], row: Row
 ) -> list[tuple[report_context.Record, list[str] | Evidence]]:
     """What a context shows, and the chunks that each of it rests on."""
     kinds, places = row["kinds"], row["places"]

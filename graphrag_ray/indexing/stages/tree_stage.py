@@ -42,7 +42,7 @@ from graphrag_ray.graph.summary_tree import (
 )
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, Blocks, blocks_of
+from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks, blocks_of
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
 from graphrag_ray.indexing.stages.graph_hierarchy import (
     Placed,
@@ -242,7 +242,7 @@ class _Chunks:
         tokens: of the nodes."""
         run, ids, clusters = self.run, so_far.ids[-1], so_far.levels[-1].clusters
         height = len(so_far.levels) - 1
-        blocks: Mapping[str, Blocks] = {}
+        blocks: Mapping[str, ElementBlocks] = {}
         below = places = None
         if height:
             below = so_far.below()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.indexing.stages.blocks import BlockCache, Blocks
+from graphrag_ray.indexing.stages.blocks import BlockCache, ElementBlocks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import write_part
 
@@ -30,14 +30,14 @@ def stored(tmp_path_factory):
 @given(places=st.lists(st.integers(0, N - 1)))
 def test_elements_come_in_the_order_asked_for_with_the_columns_asked_for(stored, places):
     store, parts = stored
-    found = Blocks(parts).rows(store, np.array(places, dtype=np.int64), ["id"])
+    found = ElementBlocks(parts).rows(store, np.array(places, dtype=np.int64), ["id"])
     assert found == [{"id": str(p)} for p in places]
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, N), (3, 3), (4, 6), (5, 10), (22, 23)])
 def test_a_slice_holds_the_places_between_its_ends(stored, start, end):
     store, parts = stored
-    found = Blocks(parts).between(store, start, end, ["id"])
+    found = ElementBlocks(parts).between(store, start, end, ["id"])
     assert found["id"].to_pylist() == [str(p) for p in range(start, end)]
 
 
