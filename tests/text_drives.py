@@ -39,7 +39,7 @@ from graphrag_ray.forecast.assumptions import parse_assumptions
 from graphrag_ray.forecast.corpus_counts import ChunkCounter
 from graphrag_ray.forecast.sample import sample_graph
 from graphrag_ray.graph.aliases import parse_names
-from graphrag_ray.graph.descriptions import describe, describe_spec, layer
+from graphrag_ray.graph.descriptions import TokensOf, describe, describe_spec, layer
 from graphrag_ray.graph.merge import ExtractedFrom, entity_instance_rows, relationship_instance_rows
 from graphrag_ray.graph.merge_claims import claim_rows
 from graphrag_ray.judging.answer_claims import answer_claims, answer_claims_spec
@@ -231,7 +231,8 @@ def merged(text: str) -> Any:
 def described(text: str) -> Any:
     spec = describe_spec(PROMPTS, SETTINGS)
     pieces = [text, text[::2], *text.split("\n")]
-    layer(pieces, replace(spec, batch_tokens=50, joined_tokens=20), lambda t: offsets(t, VOCABULARY).tolist())
+    tokens = TokensOf(lambda t: count(t, VOCABULARY), lambda t: offsets(t, VOCABULARY).tolist())
+    layer(pieces, replace(spec, batch_tokens=50, joined_tokens=20), tokens)
     return [played(describe("entity", text, pieces, spec), text, ended) for ended in ("stop", "length")]
 
 

@@ -3,7 +3,7 @@
 What fits one call is summarised in one; more is reduced as a tree, layer by layer:
 
     texts = descriptions
-    while len(parts := layer(texts, spec, token_ends)) > 1:
+    while len(parts := layer(texts, spec, tokens)) > 1:
         texts = [result of describe(kind, name, part, spec) for part in parts]   # in order
     result of describe(kind, name, parts[0], spec)
 """
@@ -28,8 +28,14 @@ _MARKS = dict.fromkeys(map(ord, '"“”„‟«»'), None) | dict.fromkeys(map(
 JOINED_TEXTS = 3
 """So many descriptions at most are put one after the other instead of summarised: more repeat themselves."""
 
-TokenEnds = Callable[[str], Sequence[int]]
-"""A text -> the character offset at which each of its tokens ends (`corpus.tokens.offsets`)."""
+
+@dataclass(frozen=True)
+class TokensOf:
+    """count: a text -> how many tokens it has (`corpus.tokens.count`); ends: a text -> the character offset
+    at which each of them ends (`corpus.tokens.offsets`, ten times slower)."""
+
+    count: Callable[[str], int]
+    ends: Callable[[str], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +127,7 @@ def describe(
     return text
 
 
-def layer(descriptions: Sequence[str], spec: DescribeSpec, token_ends: TokenEnds) -> list[list[str]]:
+def layer(descriptions: Sequence[str], spec: DescribeSpec, tokens: TokensOf) -> list[list[str]]:
     """The batches of one layer of the tree, at least one; one means that the next call is the last, and one
     of one text that there is no call.
 
@@ -133,10 +139,9 @@ def layer(descriptions: Sequence[str], spec: DescribeSpec, token_ends: TokenEnds
     half = max(1, spec.batch_tokens // 2)
     texts, counts = [], []
     for description in distinct(descriptions, spec.alike_once):
-        ends = token_ends(description)
-        too_long = len(ends) > half
-        texts.append(description[: ends[half - 1]] if too_long else description)
-        counts.append(half if too_long else len(ends))
+        n = tokens.count(description)
+        texts.append(description[: tokens.ends(description)[half - 1]] if n > half else description)
+        counts.append(min(n, half))
     if 1 < len(texts) <= JOINED_TEXTS and sum(counts) <= spec.joined_tokens:
         return [[joined(texts)]]
     return batches(texts, counts, max(2, spec.batch_tokens)) or [[]]

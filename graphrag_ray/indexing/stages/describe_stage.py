@@ -21,7 +21,7 @@ from graphrag_ray.base.row_hashes import digests, row_hashes
 from graphrag_ray.corpus.tokens import count, offsets, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
-from graphrag_ray.graph.descriptions import DescribeSpec, describe, describe_spec, each_once, layer
+from graphrag_ray.graph.descriptions import DescribeSpec, TokensOf, describe, describe_spec, each_once, layer
 from graphrag_ray.graph.integer_arrays import Ints, same_lists
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
 from graphrag_ray.indexing.stages.driver_columns import columns_of, places_of, same_groups
@@ -80,7 +80,8 @@ def describe_all(run: Run, merged: Result) -> Result:
     shown_in = vocabulary_for(report_model.model, report_model.tokenizer).name
     work = Work("describe", partial(_start, spec), _label)
 
-    split = partial(layer, spec=spec, token_ends=partial(_ends, vocabulary))
+    tokens = TokensOf(partial(count, vocabulary_name=vocabulary), partial(_ends, vocabulary))
+    split = partial(layer, spec=spec, tokens=tokens)
     how = [spec_key(spec), vocabulary, shown_in]
 
     def compute() -> Result:

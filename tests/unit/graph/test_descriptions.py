@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.messages import ChatReply
-from graphrag_ray.graph.descriptions import batches, describe, describe_spec, distinct, layer
+from graphrag_ray.graph.descriptions import TokensOf, batches, describe, describe_spec, distinct, layer
 from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.settings.prompts import PLACEHOLDERS, load_prompts
 from graphrag_ray.settings.settings_file import parse_settings
@@ -26,6 +26,9 @@ SPEC = describe_spec(load_prompts(), Settings())
 
 def token_ends(text):
     return [m.end() for m in re.finditer(r"\S+\s*", text)]
+
+
+TOKENS = TokensOf(lambda text: len(token_ends(text)), token_ends)
 
 
 def summary(dialogue, reply):
@@ -50,7 +53,7 @@ def test_descriptions_that_differ_by_marks_alone_are_one():
 
 def test_descriptions_that_differ_by_marks_alone_need_no_model(spec):
     once = replace(spec, alike_once=True)
-    assert layer(ALIKE, once, token_ends) == [[ALIKE[0]]]
+    assert layer(ALIKE, once, TOKENS) == [[ALIKE[0]]]
     with pytest.raises(StopIteration) as stop:
         next(describe("entity", "BOB", ALIKE, once))
     assert stop.value.value == ALIKE[0]
@@ -65,12 +68,12 @@ def test_an_index_that_asked_for_each_of_them_goes_on_to_ask_the_same(spec):
 def test_a_few_short_descriptions_are_put_one_after_the_other(spec):
     few = replace(spec, joined_tokens=8)
     for texts in permutations(["He sings", "Bob bakes rye.", "彼はパン屋だ。"]):
-        assert layer(texts, few, token_ends) == [["Bob bakes rye. He sings. 彼はパン屋だ。"]]
-    assert layer(["Bob bakes rye bread daily.", "Bob sold the old mill."], few, token_ends) == [
+        assert layer(texts, few, TOKENS) == [["Bob bakes rye. He sings. 彼はパン屋だ。"]]
+    assert layer(["Bob bakes rye bread daily.", "Bob sold the old mill."], few, TOKENS) == [
         ["Bob bakes rye bread daily.", "Bob sold the old mill."]
     ]
-    assert layer(["a", "b", "c", "d"], few, token_ends) == [["a", "b", "c", "d"]]
-    assert layer(["Bob bakes.", "He sings."], spec, token_ends) == [["Bob bakes.", "He sings."]]
+    assert layer(["a", "b", "c", "d"], few, TOKENS) == [["a", "b", "c", "d"]]
+    assert layer(["Bob bakes.", "He sings."], spec, TOKENS) == [["Bob bakes.", "He sings."]]
 
 
 def test_the_offline_engine_joins_in_its_own_way():
@@ -147,16 +150,16 @@ def test_a_spec_survives_pickling(spec):
 
 def test_what_fits_is_one_batch():
     assert batches(["a", "b", "c"], [1, 1, 1], 3) == [["a", "b", "c"]]
-    assert layer(["one two", "three"], SPEC, token_ends) == [["one two", "three"]]
+    assert layer(["one two", "three"], SPEC, TOKENS) == [["one two", "three"]]
 
 
 @pytest.mark.parametrize("descriptions", [[], ["", " "]])
 def test_a_layer_of_nothing_is_one_batch_of_nothing(descriptions):
-    assert layer(descriptions, SPEC, token_ends) == [[]]
+    assert layer(descriptions, SPEC, TOKENS) == [[]]
 
 
 def test_a_description_longer_than_half_a_batch_is_cut_at_the_end_of_a_token():
-    ((short, cut),) = layer(["Bob bakes.", "word " * 50], replace(SPEC, batch_tokens=20), token_ends)
+    ((short, cut),) = layer(["Bob bakes.", "word " * 50], replace(SPEC, batch_tokens=20), TOKENS)
     assert short == "Bob bakes."
     assert cut == "word " * 10
 
@@ -169,7 +172,7 @@ def test_a_description_longer_than_half_a_batch_is_cut_at_the_end_of_a_token():
 def test_the_tree_ends_whatever_a_model_writes(lengths, batch_tokens, reply_tokens):
     texts = [" ".join(f"w{i}" for _ in range(n)) for i, n in enumerate(lengths)]
     calls = 0
-    while len(parts := layer(texts, replace(SPEC, batch_tokens=batch_tokens), token_ends)) > 1:
+    while len(parts := layer(texts, replace(SPEC, batch_tokens=batch_tokens), TOKENS)) > 1:
         assert len(parts) < len(texts)
         for part in parts:
             assert len(part) == 1 or sum(len(token_ends(t)) for t in part) <= max(2, batch_tokens)
@@ -185,7 +188,7 @@ def test_one_new_instance_repays_one_branch_of_the_tree(spec):
         """The calls of a whole tree; replies are functions of the request, as a journal gives them."""
         calls, texts = set(), descriptions
         while True:
-            parts, texts = layer(texts, replace(SPEC, batch_tokens=300), token_ends), []
+            parts, texts = layer(texts, replace(SPEC, batch_tokens=300), TOKENS), []
             for part in parts:
                 dialogue = describe("entity", "HUB", part, spec)
                 try:
