@@ -24,6 +24,7 @@ from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import (
     document_parts,
     extract_stage,
+    graph_hierarchy,
     instance_ranges,
     read_stage,
     reports_stage,
@@ -280,6 +281,13 @@ def test_each_step_keeps_nearly_all_of_its_parts_where_one_document_of_many_chan
     monkeypatch.setattr(
         reports_stage, "_start", lambda *given: planned.append(given[-1]["community"]) or start(*given)
     )
+    rows: list[int] = []
+    table_of = graph_hierarchy._community_table
+    monkeypatch.setattr(
+        graph_hierarchy,
+        "_community_table",
+        lambda *given: rows.append(len(given[-1].communities) - len(given[-1].copied)) or table_of(*given),
+    )
     monkeypatch.setattr("world.Silent", Counting)
     done = world.index()
     told = world.observer.told
@@ -288,4 +296,6 @@ def test_each_step_keeps_nearly_all_of_its_parts_where_one_document_of_many_chan
     for step in ("read", "merge", "describe", "communities", "embed", "finish"):
         kept = told[step]["parts_kept"]
         assert kept["of"] > 20 and kept["kept"] > 0.5 * kept["of"], step
-    assert 0 < len(set(planned)) < 0.6 * done.manifest.counts["communities"]
+    communities = done.manifest.counts["communities"]
+    assert 0 < len(set(planned)) < 0.6 * communities
+    assert 0 < sum(rows) < 0.8 * communities
