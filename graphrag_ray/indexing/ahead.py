@@ -22,6 +22,8 @@ from graphrag_ray.store.parts import Part, read_part, read_table
 
 MOST_TOLD = 20
 """Columns that a message lists."""
+MOST_READ = 16
+"""Parts of a table that are read; the others are taken to be like them."""
 KINDS = {"added": "new", "changed": "changed", "removed": "removed"}
 
 
@@ -39,18 +41,16 @@ def tell_ahead(run: Run, corpus: Result) -> None:
     touched = asked + units["removed"]
     if not touched and not any(changed.values()):
         return
-    elements = np.concatenate([_instances(run, parent.parts(name)) for name in ("entities", "relationships")])
-    several = elements[elements > 1]  # what is told of once needs no summary
-    communities = _chunks(run, parent.parts("communities"))
-    run.observer.note(
-        told(
-            changed,
-            asked,
-            round(expected(several, before, touched)),
-            round(expected(communities, before, touched)),
-            len(communities),
-        )
-    )
+    descriptions = 0.0
+    for name in ("entities", "relationships"):
+        some, times = _some(parent.parts(name))
+        instances = _instances(run, some)
+        # What is told of once needs no summary.
+        descriptions += times * expected(instances[instances > 1], before, touched)
+    some, times = _some(parent.parts("communities"))
+    reports = times * expected(_chunks(run, some), before, touched)
+    of = sum(part.rows for part in parent.parts("communities"))
+    run.observer.note(told(changed, asked, round(descriptions), round(reports), of))
 
 
 def tell_unknown_columns(run: Run, corpus: Result) -> None:
@@ -82,6 +82,13 @@ def told(changed: Mapping[str, int], chunks: int, descriptions: int, reports: in
         f"Documents: {documents}. To come: at most {plural(chunks, 'chunk')} to extract, at most some "
         f"{descriptions:,} descriptions, and about {reports:,} of {of:,} reports, which rest on what changed."
     )
+
+
+def _some(parts: list[Part]) -> tuple[list[Part], float]:
+    """Parts from all over a table, and how many times as many rows it has."""
+    some = parts[:: -(-len(parts) // MOST_READ) or 1]
+    rows = sum(part.rows for part in some)
+    return some, sum(part.rows for part in parts) / rows if rows else 1.0
 
 
 def _instances(run: Run, parts: list[Part]) -> npt.NDArray[np.int64]:
