@@ -137,7 +137,7 @@ _STAGES = (
     Stage("search", 2, reads=("read", "describe", "reports", "attributed", "tree", "embed")),
     Stage(
         "finish",
-        3,
+        4,
         reads=(
             "read",
             "merge",

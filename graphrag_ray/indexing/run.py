@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from graphrag_ray.base import logs, schema
+from graphrag_ray.base import logs, schema, unforeseen
 from graphrag_ray.base.declarations import STAGES, versions
 from graphrag_ray.base.errors import CorruptPart, ProcessDied
 from graphrag_ray.base.unforeseen import is_unforeseen
@@ -49,7 +49,10 @@ class Run:
 
     inputs     hashes of the folders whose documents the index holds after it
     asked      by dialogue, how many items a model has completed
-    afresh     names of steps that are done although nothing may have changed, without looking at what was
+    afresh     names of steps that are done although nothing may have changed; of their parent's results
+               nothing is taken over
+    distrusted  whether its parent was found to hold something of another form than ours: nothing of it is
+               taken over any more
     damaged    paths of parts that its parent names and that are not, or no longer, there: nothing that is
                made of them is taken over
     put_right  paths of parts that were found to be damaged while it ran, and were set aside
@@ -77,6 +80,7 @@ class Run:
     damaged: set[str] = field(default_factory=set)
     put_right: set[str] = field(default_factory=set)
     afresh: frozenset[str] = frozenset()
+    distrusted: bool = False
     reused: set[str] = field(default_factory=set)
     doing: tuple[str, float] | None = None
     chores: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -116,7 +120,7 @@ class Run:
             result, reused = known, True
         else:
             try:
-                result, reused = compute(), False
+                result, reused = self._computed(name, compute), False
             except BaseException as e:
                 if is_unforeseen(e):
                     e.add_note(f"step {name}")
@@ -132,6 +136,23 @@ class Run:
         self.observer.step_ended(name, self.seconds[name], counts, reused)
         return result
 
+    def _computed(self, name: str, compute: Callable[[], Result]) -> Result:
+        """What the step comes to. An index may be a stranger's, or of a version with a bug: where what the
+        parent snapshot says cannot be understood, the step is done once more without it."""
+        try:
+            return compute()
+        except BaseException as e:
+            usual = not is_unforeseen(e) or isinstance(e, MemoryError)
+            if usual or self.parent is None or self.distrusted or name in self.afresh:
+                raise
+            self.distrusted = True
+            self.kept.pop(name, None)
+            self.observer.note(
+                f"Step {name} could not go on from snapshot {self.parent.number}, so its tables are anew: "
+                f"{unforeseen.told(e)}"
+            )
+        return compute()
+
     def _kept_counts(self, name: str, asked: int) -> dict[str, Any]:
         """What of a step was made, for people: nothing where the parent snapshot had nothing of it."""
         kept, of = self.kept.get(name, (0, 0))
@@ -144,7 +165,7 @@ class Run:
     def before(self, name: str) -> Result | None:
         """What a step came to in the parent snapshot; None where nothing of it is to be taken over, as of a
         stage that has another version now."""
-        if self.parent is None or name in self.afresh:
+        if self.parent is None or self.distrusted or name in self.afresh:
             return None
         is_same = self.parent.run.get("versions", {}).get(name) == STAGES[name].version
         return self.of_parent.get(name) if is_same else None

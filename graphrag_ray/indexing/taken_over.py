@@ -51,7 +51,7 @@ class TakenOver(Generic[X]):
                 tables[name].append(made[name][n] if at < 0 else self.before[name][at])
             failures = [part for name in self.names if is_failures(name) for part in tables[name][-1]]
             is_open = bool(failures) and at < 0 and "transient" in _kinds(store, failures)
-            hashes.append("" if is_open else _failed(hash_, self.retried) if failures else hash_)
+            hashes.append("" if is_open else _failed(hash_, self.retried) if failures and hash_ else hash_)
             n += at < 0
         return Result(tables, made_from={self.names[0]: hashes})
 

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,6 +16,7 @@ from examples import fewer
 from hypothesis import given
 from hypothesis import strategies as st
 from machine import Small, machine, tiny_parts
+from stored_index import reseal
 from world import PEOPLE, TOWN, Built, Silent, World
 
 from graphrag_ray import offline
@@ -28,8 +29,10 @@ from graphrag_ray.indexing.stages import (
     instance_ranges,
     read_stage,
     reports_stage,
+    row_indexes,
+    search_stage,
 )
-from graphrag_ray.store import snapshots
+from graphrag_ray.store import blobs, snapshots
 from graphrag_ray.store.snapshots import Manifest
 
 NAMES = ["ANNA", "BERT", "CORA", "DIRK", "EDNA", "FRED", "GINA", "HANS", "INGE", "JOHN", "KATE", "LARS"]
@@ -49,6 +52,10 @@ settings = st.sampled_from(
         {"chunking": {"prepend": ["title"]}},
         {"reports": {"keep_below": 0}},
         {"communities": {"max_size": 2, "small_component": 1}},
+        {"communities": {"max_size": 3, "small_component": 1}},
+        {"reports": {"context_tokens": 600}},
+        {"graph": {"weight": "strength"}},
+        {"hierarchies": ["leiden", "attributed"]},
     ]
 )
 changes = st.dictionaries(files, st.one_of(texts, texts, st.none()), min_size=1, max_size=3)
@@ -56,9 +63,12 @@ changes = st.dictionaries(files, st.one_of(texts, texts, st.none()), min_size=1,
 
 @contextmanager
 def everything_anew() -> Iterator[None]:
-    """Of the parent snapshot no part is taken over."""
+    """Of the parent snapshot no part is taken over, and no index is derived from one of its."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "before", lambda self, name: None)
+        patch.setattr(search_stage, "_derived", lambda *given: None)
+        patch.setattr(row_indexes, "_derived", lambda *given: None)
+        patch.setattr(blobs, "made", lambda store, table: {})
         yield
 
 
@@ -96,7 +106,9 @@ def test_an_update_comes_to_what_a_run_comes_to_that_takes_nothing_over(
             for name, parts in newest(other).tables.items():
                 assert [p.path for p in newest(world).parts(name)] == [p.path for p in parts], name
             for name, made in newest(other).steps.items():
-                assert newest(world).steps[name]["tables"] == made["tables"], name
+                own_step = newest(world).steps[name]
+                assert own_step["tables"] == made["tables"], name
+                assert name == "search" or own_step["counts"] == made["counts"], name
         asked = len(computer.asked)
         assert not world.index(allow_deletes=True).committed and len(computer.asked) == asked
 
@@ -151,6 +163,21 @@ def test_a_file_of_equal_size_and_time_is_read_where_input_is_verified(world: Wo
     assert seen == dict.fromkeys(TOWN, 2)
 
 
+def test_files_of_another_folder_are_read_though_names_sizes_and_times_are_the_same(
+    world: World, seen: Counter[str]
+):
+    for folder, names in (("one", ["ANNA", "BERT"]), ("other", ["CORA", "DIRK"])):
+        world.input = world.root.parent / folder
+        world.input.mkdir()
+        for n, name in enumerate(names):
+            path = world.input / f"{n}.txt"
+            path.write_text(f"{name} met INGE there.")
+            os.utime(path, (1_000_000_000, 1_000_000_000))
+        world.index(allow_deletes=True)
+    assert sorted(row["text"][:4] for row in world.table("documents")) == ["CORA", "DIRK"]
+    assert seen == {"0.txt": 2, "1.txt": 2}
+
+
 def test_a_file_that_cannot_be_read_is_tried_by_every_run(world: World, seen: Counter[str]):
     world.write({**TOWN, "torn.parquet": b"PAR1 and no more"})
     world.index()
@@ -195,6 +222,22 @@ def test_of_a_part_in_which_one_document_changed_the_others_are_not_cut_asked_ab
     assert not any(other in t for t in embedded for name, other in PEOPLE.items() if name != "39.txt")
 
 
+def test_communities_that_did_not_change_and_their_reports_keep_their_date(world: World, seen: Counter[str]):
+    world.changes |= {"communities": {"max_size": 3}}
+    for at, documents in (
+        (1_700_000_000.0, PEOPLE),
+        (1_710_000_000.0, {"39.txt": PEOPLE["39.txt"] + " ANX wrote to AMX."}),
+    ):
+        world.write(documents)
+        world.index(at=at)
+    dates = {
+        name: {row["community"]: row["period"] for row in world.table(name)}
+        for name in ("communities", "community_reports")
+    }
+    assert dates["communities"] == dates["community_reports"]
+    assert set(dates["communities"].values()) == {"2023-11-14", "2024-03-09"}
+
+
 def test_vectors_are_made_anew_where_other_columns_are_said_above_chunks(
     built: Built, world: World, seen: Counter[str]
 ):
@@ -230,6 +273,8 @@ def test_nothing_is_taken_over_that_another_version_of_a_stage_made(
         ("extract", "found_entities"),
         ("merge", "entity_instances"),
         ("merge", "entities_statistics"),
+        ("merge", "lower_words"),
+        ("merge", "lower_all"),
         ("merge", "covariates"),
         ("communities", "block_entities"),
         ("describe", "relationships"),
@@ -255,6 +300,67 @@ def test_damaged_parts_are_made_anew_and_the_others_kept(
     assert newest(world).tables == other
     kept = {p.path for p in before.parts("text_units")} & {p.path for p in newest(world).parts("text_units")}
     assert len(kept) >= len(PEOPLE) - 3
+
+
+def of_one_group(groups: list[Any]) -> list[Any]:
+    return groups[:1]
+
+
+def twice_as_many(groups: list[Any]) -> list[Any]:
+    return [*groups, *groups]
+
+
+@pytest.mark.parametrize("change", [of_one_group, twice_as_many])
+@pytest.mark.parametrize(
+    ("step", "table"),
+    [
+        ("read", "split_documents"),
+        ("read", "text_units"),
+        ("extract", "found_entities"),
+        ("merge", "entity_instances"),
+        ("merge", "entities"),
+        ("describe", "entity_columns"),
+        ("communities", "hierarchy_nodes"),
+        ("reports", "signatures"),
+        ("reports", "reports"),
+        ("finish", "numbers_entities"),
+        ("finish", "text_units"),
+    ],
+)
+def test_an_update_of_an_index_that_lacks_groups_or_has_them_twice_comes_to_its_end(
+    built: Built,
+    world: World,
+    seen: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    table: str,
+    change: Callable[[list[Any]], list[Any]],
+):
+    world.changes |= {"communities": {"max_size": 3}}
+    documents = dict(list(PEOPLE.items())[:14])
+    world.write(documents)
+    world.index()
+
+    def said_of(snapshot: dict[str, Any]) -> None:
+        tables = snapshot["steps"][step]["tables"]
+        tables[table] = change(tables[table])
+
+    reseal(world.root, said_of)
+    monkeypatch.setattr("world.Silent", Trusting)
+    documents["13.txt"] += " ABX wrote to ADX."
+    world.write(documents)
+    world.index()
+    afresh = built(documents, communities={"max_size": 3})
+    for name in ("documents", "text_units", "entities", "relationships"):
+        ids = [sorted(row["id"] for row in index.table(name)) for index in (world, afresh)]
+        assert ids[0] == ids[1], name
+
+
+class Trusting(Silent):
+    """An observer of a run that may give up what is there."""
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
 
 
 class Counting(Silent):

@@ -47,11 +47,12 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
 
     period: ISO date of the run
     """
-    ids = _ids(run, results)
-    numbers = _all_numbers(run, results, ids)
-    done = Finished(next_human_readable_id={t: n.next for t, n in numbers.items()})
+    done = Finished()
 
     def compute() -> Result:
+        ids = _ids(run, results)
+        numbers = _all_numbers(run, results, ids)
+        done.next_human_readable_id = {t: n.next for t, n in numbers.items()}
         share = run.executor.share(numbers)
         made = [_finish_units(run, numbers, share, results, ids["text_units"])]
         if results.graph:

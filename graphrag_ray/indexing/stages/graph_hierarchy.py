@@ -33,7 +33,7 @@ from graphrag_ray.indexing.stages.communities_stage import (
 from graphrag_ray.indexing.stages.id_columns import places_in
 from graphrag_ray.indexing.stages.reports_stage import batches_by_number, write_reports
 from graphrag_ray.indexing.stages.short_ids import Numbers, Rendered, number, prefixes_of, renumbered
-from graphrag_ray.indexing.step_result import Result, joined
+from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined
 from graphrag_ray.reports.signatures import WIDTH, Hashes, signatures
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
@@ -43,7 +43,7 @@ _BELOW, _ABOVE = 3, WIDTH
 """Columns of what is signed: which communities are below, and which one is above."""
 _SIGNED = pa.schema([("key", pa.uint64()), *((f"s{n}", pa.uint64()) for n in range(WIDTH + 1))])
 """The first 64 bits of a community's id, and what its row depends on."""
-_NOTED = _SIGNED.append(pa.field("group", pa.int64()))
+_NOTED = _SIGNED.append(pa.field("group", pa.int64())).append(pa.field("period", pa.string()))
 COMMUNITIES_AT_ONCE = 2_000
 ELEMENTS_AT_ONCE = 200_000
 """Communities of a part hold so many nodes and edges together, or there is one only: those of the coarsest
@@ -97,9 +97,11 @@ class GraphHierarchy:
         shared = run.executor.share((self.kind, self.layout, ids, own))
         placed = run.executor.share((self.kind, self.layout.hierarchy, ids, own))
         signed = self._signed()
-        communities = _communities(run, shared, self.kind, self.layout, self.ids, own, signed, period)
-        told = self._told_of_reports(run, signed)
-        reports = finished_reports(run, numbers, placed, self.kind, self.reports, period, told)
+        then = _rows_before(run, self.kind, signed, self.ids)
+        periods = [of or period for of in then.periods]
+        communities = _communities(run, shared, self.kind, self.layout, self.ids, own, signed, then, periods)
+        told = self._told_of_reports(run, signed, periods)
+        reports = finished_reports(run, numbers, placed, self.kind, self.reports, periods, told)
         return joined([communities, reports])
 
     def _signed(self) -> Hashes | None:
@@ -113,16 +115,19 @@ class GraphHierarchy:
         nothing_cut = np.zeros(h.n_communities, np.bool_)
         return np.column_stack([signatures(h, self.layout.elements, contents, keys, nothing_cut), above])
 
-    def _told_of_reports(self, run: Run, signed: Hashes | None) -> list[Any] | None:
-        """By group of the reports, their parts and where their communities stand."""
+    def _told_of_reports(self, run: Run, signed: Hashes | None, periods: Sequence[str]) -> list[Any] | None:
+        """By group of the reports, their parts, and where their communities stand and of which dates they
+        are."""
         if signed is None:
             return None
         number = {id_: c for c, id_ in enumerate(self.ids)}
         told = []
         for group in self.reports.tables["reports"]:
             of = read_table(run.store, group, ["community"])["community"].to_pylist() if group else []
-            places = signed[[number[id_] for id_ in of]][:, [_BELOW, _ABOVE]]
-            told.append([group, hashlib.sha256(places.tobytes()).hexdigest()])
+            at = [number[id_] for id_ in of]
+            places = signed[at][:, [_BELOW, _ABOVE]]
+            dates = [periods[c] for c in at]
+            told.append([group, hashlib.sha256(places.tobytes()).hexdigest(), fingerprint_of(dates)])
         return told
 
 
@@ -160,10 +165,11 @@ def _communities(
     ids: Sequence[str],
     number: Ints,
     signed: Hashes | None,
-    period: str,
+    then: _Before,
+    periods: Sequence[str],
 ) -> Result:
-    """number: the short id of each; signed: what tells which rows are as they were. These are copied, with
-    the date of the run that made them. What is signed is noted for the next run."""
+    """number: the short id of each; signed: what tells which rows are as they were; then: those that are;
+    periods: of each, the date of the run that made its row. What is signed is noted for the next run."""
     h, edge_community = layout.hierarchy, layout.elements.edge_community
     first, last = (np.searchsorted(edge_community, ends) for ends in (np.arange(h.n_communities), h.last))
     sizes = np.maximum(h.sizes() + last - first, ELEMENTS_AT_ONCE // COMMUNITIES_AT_ONCE)
@@ -175,17 +181,19 @@ def _communities(
         told = [hashlib.sha256(signed[of].tobytes()).hexdigest() for of in groups]
     again = range(len(groups)) if _is_anew(run, kind) else ()
     known = run.taken_over("finish", groups, kind.name, (kind.communities,), told=told, again=again)
-    make = partial(_community_table, shared, period)
+    make = partial(_community_table, shared, run.executor.share(periods))
     if signed is None:
         rows = [_Rows(of) for of in known.new]
         return known.with_new(run.store, run.executor.map("finish", make, rows))
-    noted = f"signed_{kind.communities}"
     columns = [prefixes_of(pa.array(ids, pa.string())), *signed.T]
-    table = pa.table(columns, _SIGNED).take(pa.array(np.concatenate([np.empty(0, np.int64), *groups])))
+    table = pa.table(columns, _SIGNED)
+    table = table.append_column("period", pa.array(periods, pa.string()))
+    table = table.take(pa.array(np.concatenate([np.empty(0, np.int64), *groups])))
     table = table.append_column("group", pa.array(np.repeat(np.arange(len(groups)), [*map(len, groups)])))
-    rows = _copied(run, kind, noted, pa.table(columns, _SIGNED), ids, known.new)
+    rows = [then.rows(of, ids) for of in known.new]
     result = known.with_new(run.store, run.executor.map("finish", make, rows))
-    result.tables[noted] = [write_parts(run.store, noted, [table])]
+    name = _noted_rows(kind)
+    result.tables[name] = [write_parts(run.store, name, [table.select(_NOTED.names)])]
     return result
 
 
@@ -198,27 +206,46 @@ class _Rows:
     parts: Sequence[Part] = ()
 
 
-def _copied(
-    run: Run, kind: HierarchyKind, noted: str, signed: pa.Table, ids: Sequence[str], groups: Sequence[Ints]
-) -> list[_Rows]:
-    """With rows of the parent snapshot. noted: the table of what is signed; signed: its rows of now, by
-    community."""
-    before = run.before("finish")
-    if before is None or _is_anew(run, kind) or not before.parts(noted):
-        return [_Rows(of) for of in groups]
+@dataclass(frozen=True)
+class _Before:
+    """Rows of communities that are the parent snapshot's.
+
+    group    [C] which group of its parts holds the row; -1: there is none
+    periods  [C] the date of the row; None where there is none
+    parts    of each group
+    """
+
+    group: Ints
+    periods: Sequence[str | None]
+    parts: Sequence[Sequence[Part]] = ()
+
+    def rows(self, of: Ints, ids: Sequence[str]) -> _Rows:
+        copied = of[self.group[of] >= 0]
+        parts = [part for n in np.unique(self.group[copied]).tolist() for part in self.parts[n]]
+        return _Rows(of, [ids[c] for c in copied.tolist()], parts)
+
+
+def _rows_before(run: Run, kind: HierarchyKind, signed: Hashes | None, ids: Sequence[str]) -> _Before:
+    """signed: see `GraphHierarchy._signed`."""
+    before, noted = run.before("finish"), _noted_rows(kind)
+    group = np.full(len(ids), -1, np.int64)
+    if signed is None or before is None or _is_anew(run, kind) or not before.parts(noted):
+        return _Before(group, [None] * len(ids))
     then = read_table(run.store, before.parts(noted), None, _NOTED)
-    at = places_in(then["key"].to_numpy(), signed["key"].to_numpy(), np.argsort(then["key"].to_numpy()))
+    keys = then["key"].to_numpy()
+    at = places_in(keys, prefixes_of(pa.array(ids, pa.string())), np.argsort(keys))
     same = at >= 0
-    for name in _SIGNED.names[1:]:
-        same[same] = then[name].to_numpy()[at[same]] == signed[name].to_numpy()[same]
-    held, number = before.tables.get(kind.communities, []), then["group"].to_numpy()
-    same[same] = (number[at[same]] >= 0) & (number[at[same]] < len(held))
-    found = []
-    for of in groups:
-        copied = of[same[of]]
-        parts = [part for n in np.unique(number[at[copied]]).tolist() for part in held[n]]
-        found.append(_Rows(of, [ids[c] for c in copied.tolist()], parts))
-    return found
+    for n, name in enumerate(_SIGNED.names[1:]):
+        same[same] = then[name].to_numpy()[at[same]] == signed[same, n]
+    parts, number = before.tables.get(kind.communities, []), then["group"].to_numpy()
+    same[same] = (number[at[same]] >= 0) & (number[at[same]] < len(parts))
+    group[same] = number[at[same]]
+    dates = then["period"].take(pa.array(np.where(same, at, 0), mask=~same)).to_pylist()
+    return _Before(group, dates, parts)
+
+
+def _noted_rows(kind: HierarchyKind) -> str:
+    return f"signed_{kind.communities}"
 
 
 def _is_anew(run: Run, kind: HierarchyKind) -> bool:
@@ -238,7 +265,9 @@ def in_batches(order: Ints, elements: Ints) -> list[Ints]:
     return [*batches, order[start:]] if len(order) else []
 
 
-def _community_table(shared: Callable[[], _Shared], period: str, store: Store, x: _Rows) -> Iterator[Tables]:
+def _community_table(
+    shared: Callable[[], _Shared], periods: Callable[[], Sequence[str]], store: Store, x: _Rows
+) -> Iterator[Tables]:
     kind, layout, ids, numbers = shared()
     own = ids.take(pa.array(x.communities))
     held = read_table(store, x.parts, None, schema.COMMUNITIES)
@@ -268,7 +297,7 @@ def _community_table(shared: Callable[[], _Shared], period: str, store: Store, x
         "entity_ids": _lists(entity_ids),
         "relationship_ids": _lists(relationship_ids),
         "text_unit_ids": _lists(text_unit_ids),
-        "period": [period] * len(wanted),
+        "period": [periods()[c] for c in wanted.tolist()],
         "size": h.end[wanted] - h.start[wanted],
         "hierarchy": [kind.name] * len(wanted),
         "packed": h.packed[wanted],
@@ -293,24 +322,25 @@ def finished_reports(
     placed: Callable[[], Placed],
     kind: HierarchyKind,
     reports: Result,
-    period: str,
+    periods: Sequence[str],
     told: Sequence[Any] | None = None,
 ) -> Result:
-    """Reports with references as people read them: human_readable_ids. told: what each group depends on;
-    None: all are made."""
+    """Reports with references as people read them: human_readable_ids. periods: the date of each community's
+    row, which is its report's; told: what each group of reports depends on; None: all are made."""
     groups, name = reports.tables["reports"], kind.reports_table
     again = range(len(groups)) if _is_anew(run, kind) else ()
     known = run.taken_over(
         "finish", groups, kind.name, (name,), told=told or [None] * len(groups), again=again
     )
-    written = run.executor.map("finish", partial(_report_table, numbers, placed, period), known.new)
+    make = partial(_report_table, numbers, placed, run.executor.share(periods))
+    written = run.executor.map("finish", make, known.new)
     return known.with_new(run.store, written)
 
 
 def _report_table(
     numbers: Callable[[], dict[str, Numbers]],
     placed: Callable[[], Placed],
-    period: str,
+    periods: Callable[[], Sequence[str]],
     store: Store,
     parts: list[Part],
 ) -> Iterator[Tables]:
@@ -318,13 +348,13 @@ def _report_table(
         return
     kind, h, ids, known = placed()
     sizes = h.sizes()
-    number = dict(zip(ids.to_pylist(), range(len(ids)), strict=True))
     shown = Rendered(numbers())
     rows = []
-    written = read_table(store, parts).to_pylist()
+    table = read_table(store, parts)
+    places = pc.index_in(table["community"], value_set=ids).to_pylist()
+    written = table.drop_columns(["community"]).to_pylist()
     shown.prepare(reference for row in written for reference in row["references"])
-    for row in written:
-        c = number[row.pop("community")]
+    for row, c in zip(written, places, strict=True):
         findings = [{k: shown.render(v) for k, v in f.items()} for f in row["findings"]]
         summary, explanation = shown.render(row["summary"]), shown.render(row["rating_explanation"])
         content = {
@@ -348,7 +378,7 @@ def _report_table(
                 "rating_explanation": explanation,
                 "findings": findings,
                 "full_content_json": orjson.dumps(content, option=orjson.OPT_INDENT_2).decode(),
-                "period": period,
+                "period": periods()[c],
                 "size": int(sizes[c]),
                 "hierarchy": kind.name,
             }

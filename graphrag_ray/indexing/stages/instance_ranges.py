@@ -132,6 +132,8 @@ def _before(run: Run, step: str, found: str, table: str, beside: str, how: str, 
         return None
     if len(merged.tables.get(table, ())) != n or found not in source.tables:
         return None
+    if rows_of(merged.tables[table]) != rows_of(source.tables[found]):
+        return None  # one of them says what is not true
     needed = [*merged.parts(table), *merged.parts(beside)]
     return None if run.lost([*needed, *source.parts(found)]) else merged
 
@@ -140,7 +142,9 @@ def _signed(groups: Sequence[Sequence[Part]], before: Result | None, found: str)
     """Parts that came and parts that went; those together that stand between the same unchanged groups, since
     most of their rows are in both."""
     assert before is not None
-    then = before.tables[found]
+    # A part that was damaged and made anew has the same path, and what the parent says of it may be wrong.
+    own = {part.path: part for group in groups for part in group}
+    then = [[own.get(part.path, part) for part in group] for group in before.tables[found]]
     counts = [Counter(part for group in of for part in group) for of in (groups, then)]
     unchanged = {tuple(group) for group in groups} & {tuple(group) for group in then}
     come = _by_place(groups, unchanged, counts[0] - counts[1])
@@ -175,7 +179,7 @@ def _by_place(
 def partitioned(ranges: int, store: Store, x: _Signed) -> Iterator[pa.Table]:
     """Rows with the number of their id range: the ranges' ids ascend, whatever their number."""
     tables = (
-        table.append_column(_SIGN, pa.array(np.full(table.num_rows, sign, np.int8)))
+        table.append_column(_SIGN, pa.array(np.full(table.num_rows, sign, np.int64)))
         for parts, sign in x
         for table in (read_part(store, part) for part in parts)
     )
@@ -202,8 +206,11 @@ def _reduce(
         if not net.num_rows:
             return {}
         held = read_table(store, old()[rows[PARTITION][0].as_py()], None, of)
-        sign = pa.array(np.ones(held.num_rows, np.int8))
-        instances = _added_up([held.append_column(_SIGN, sign), net]).select(of.names).cast(of)
+        sign = pa.array(np.ones(held.num_rows, np.int64))
+        rows = _added_up([held.append_column(_SIGN, sign), net])
+        times = np.maximum(rows[_SIGN].to_numpy(), 0)
+        rows = rows.take(pa.array(np.repeat(np.arange(rows.num_rows), times)))
+        instances = rows.select(of.names).cast(of)
     instances = sort_instances(instances)
     return {name: instances, **reduce(instances)}
 
@@ -214,4 +221,4 @@ def _added_up(tables: Sequence[pa.Table]) -> pa.Table:
     rows = pa.concat_tables([table.select([*names, _SIGN]) for table in tables])
     sums = rows.group_by(names, use_threads=False).aggregate([(_SIGN, "sum")])
     kept = sums.filter(pc.not_equal(sums[f"{_SIGN}_sum"], 0))
-    return kept.append_column(_SIGN, kept[f"{_SIGN}_sum"].cast(pa.int8())).drop_columns([f"{_SIGN}_sum"])
+    return kept.rename_columns({f"{_SIGN}_sum": _SIGN})

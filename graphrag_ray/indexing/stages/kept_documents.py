@@ -111,7 +111,8 @@ def _parent_s(run: Run, allow_deletes: bool) -> Result:
     old = run.of_parent["read"]
     failures = [[] if run.lost(group) else group for group in old.tables["failures"]]
     names = ("documents", "text_units")
-    if not any(run.lost(old.parts(name)) for name in names):
+    pairs = len(old.tables["documents"]) == len(old.tables["text_units"])
+    if pairs and not any(run.lost(old.parts(name)) for name in names):
         return Result(old.tables | {"failures": failures})
     written = {name: run.parent.parts(name) for name in names}
     if not any(run.lost(parts) for parts in written.values()):

@@ -98,6 +98,7 @@ def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | No
     same = index_url and protocol_of(index_url) == protocol_of(input_url)
     own = f"{fs._strip_protocol(index_url)}/" if same else ""
     stored = tuple(f"{at}{kept}" for at in {*indexes, own} if at for kept in INDEX_HOLDS)
+    folder = stable_id("input", display_url(fs.unstrip_protocol(base)))
     files, others, now = [], Counter[str](), time.time()
     for path, info in found.items():
         name = _name(path, base, alone=path == root)
@@ -106,7 +107,7 @@ def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | No
         if _extension(name) in EXTENSIONS:
             size = int(info.get("size") or 0)
             followed = _followed(path, info)
-            seen, at = _seen_as(followed, now), modified(followed)
+            seen, at = _seen_as(followed, folder, now), modified(followed)
             files.append(InputFile(fs.unstrip_protocol(path), name, size, seen, at))
         else:
             others[_extension(_without_query(path))] += 1
@@ -122,7 +123,7 @@ def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | No
         others,
         _told(indexes, own, base),
         _name(own.rstrip("/"), base, alone=False) if _is_inside(own, root) else "",
-        stable_id("input", display_url(fs.unstrip_protocol(base))),
+        folder,
     )
 
 
@@ -137,10 +138,10 @@ def _followed(path: str, info: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"size": of.st_size, "mtime": of.st_mtime}
 
 
-def _seen_as(info: Mapping[str, Any], now: float) -> str:
-    """A hash of what a storage says of a file: its size with the time of its change, its ETag, its version.
-    "" where it says too little, and for a file that was changed a moment ago: it may be changed once more in
-    the same tick of its clock.
+def _seen_as(info: Mapping[str, Any], folder: str, now: float) -> str:
+    """A hash of the folder and what a storage says of a file in it: its size with the time of its change, its
+    ETag, its version. "" where it says too little, and for a file that was changed a moment ago: it may be
+    changed once more in the same tick of its clock.
 
     info: of fsspec; now: unix seconds
     """
@@ -150,7 +151,8 @@ def _seen_as(info: Mapping[str, Any], now: float) -> str:
         times = [modified({"mtime": info[name]}) for name in _TIMES if name in told]
         if not times or any(at is None or at > now - RECENT_S for at in times):
             return ""
-    return stable_id("seen", str(info.get("size")), *(f"{name} {told[name]}" for name in sorted(told)))
+    values = [f"{name} {told[name]}" for name in sorted(told)]
+    return stable_id("seen", folder, str(info.get("size")), *values)
 
 
 def skipped_indexes(indexes: Sequence[str]) -> str:

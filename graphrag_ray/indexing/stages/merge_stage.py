@@ -174,7 +174,8 @@ def _lower_words(run: Run, extracted: Result) -> Result:
     known = run.taken_over("merge", groups, "lower_words", ("lower_words",))
     words = known.with_new(run.store, run.executor.map("merge", _count_lower_case, known.new))
     before = run.before("merge")
-    if before is None or "lower_all" not in before.tables or run.lost(before.parts("lower_words")):
+    names = ("lower_words", "lower_all")
+    if before is None or not before.parts(names[1]) or run.lost([p for n in names for p in before.parts(n)]):
         before = Result()
     now, then = Counter(words.parts("lower_words")), Counter(before.parts("lower_words"))
     come = [*before.parts("lower_all"), *(now - then).elements()]

@@ -3,6 +3,7 @@ resembles, and what each was written from."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -81,13 +82,15 @@ def earlier_reports(
     be as in an index from scratch. spec: a report that was asked for in another way is none of them; planned:
     [C] communities that are asked about."""
     parent = run.parent
-    if parent is None or "reports" in run.afresh or "reports" not in parent.steps:
+    if parent is None or run.distrusted or "reports" in run.afresh or "reports" not in parent.steps:
         return None
     written = run.of_parent["reports"]
     found = run.of_parent["communities"]
     needed = [p for result in (written, found) for name in result.tables for p in result.parts(name)]
-    needed += [p for name in ("documents", "text_units", *ELEMENTS) for p in parent.parts(name)]
-    if "sketches" not in written.tables or run.lost(needed):
+    needed += [p for name in ("text_units", *ELEMENTS) for p in parent.parts(name)]
+    needed += run.of_parent["read"].parts("documents")
+    rows = [sum(part.rows for part in written.parts(name)) for name in ("reports", "sketches")]
+    if "sketches" not in written.tables or rows[0] != rows[1] or run.lost(needed):
         return None
     before = restored(run, found)
     keys = parent_columns(run, "entity")["id"].to_numpy()
@@ -154,10 +157,12 @@ def _rows(store: Store, parts: Sequence[Part], number: Mapping[str, int]) -> Ite
     """Of some communities, as far as the rows name them."""
     wanted = pa.array(list(number), pa.string())
     for part in parts:
-        table = read_part(store, part)
-        if "community" in table.column_names:
-            table = table.filter(pc.is_in(table["community"], value_set=wanted))
-        yield from table.to_pylist()
+        held = read_part(store, part, ["community"])
+        by_id = "community" in held.column_names
+        is_wanted = pc.is_in(held["community"], value_set=wanted) if by_id else None
+        if is_wanted is None or pc.any(is_wanted).as_py():
+            table = read_part(store, part)
+            yield from (table if is_wanted is None else table.filter(is_wanted)).to_pylist()
 
 
 def report_of(row: Mapping[str, Any]) -> Report:
@@ -195,9 +200,12 @@ def _lost(run: Run, corpus: Result, layout: Layout) -> Lost:
 def _resting_on_deleted(run: Run, corpus: Result) -> Hashes | None:
     """Elements of the parent that rested on a document which is deleted now; None where none is."""
     assert run.parent is not None
-    before = read_table(run.store, run.parent.parts("documents"), ["id"], schema.DOCUMENTS)["id"]
-    now = read_table(run.store, corpus.parts("documents"), ["id"], schema.DOCUMENTS)["id"]
-    deleted = before.filter(pc.invert(pc.is_in(before, now.combine_chunks())))
+    then, now = (Counter(of.parts("documents")) for of in (run.of_parent["read"], corpus))
+    went, come = (
+        read_table(run.store, [*parts.elements()], ["id"], schema.DOCUMENTS)["id"]
+        for parts in (then - now, now - then)
+    )
+    deleted = went.filter(pc.invert(pc.is_in(went, come.combine_chunks())))
     if not len(deleted):
         return None
     units = run.parent.parts("text_units")

@@ -259,8 +259,11 @@ def _reports_below(
 ) -> Spool[WrittenReport]:
     """Unchanged reports that the contexts of others may show."""
     found: Spool[WrittenReport] = Spool()
-    shown = np.flatnonzero(before.unchanged & (parent >= 0) & ~before.unchanged[parent]).tolist()
+    wanted = np.flatnonzero(before.unchanged & (parent >= 0) & ~before.unchanged[parent])
     rows = RowsOf(store, before.parts["reports"], WRITTEN)
+    # Part by part: in the order of the hierarchy each would be read again and again.
+    parts = rows.parts_of([ids[c] for c in wanted.tolist()])
+    shown = wanted[np.argsort(parts, kind="stable")].tolist()
     for at in range(0, len(shown), PART_ROWS):
         some = shown[at : at + PART_ROWS]
         for c, row in zip(some, rows.of([ids[c] for c in some]).to_pylist(), strict=True):

@@ -197,7 +197,7 @@ def _shards(
 
 def _of_parent(run: Run, columns: tuple[str, ...]) -> tuple[dict[str, list[Texts]], Groups]:
     """The texts and the embeddings of the parent snapshot; none where it has no shards."""
-    if run.parent is None or not {"read", "search"} <= run.parent.steps.keys():
+    if run.parent is None or run.distrusted or not {"read", "search"} <= run.parent.steps.keys():
         return {}, {}
     return earlier_texts(run.of_parent, columns), embeddings_of(run.of_parent.values())
 

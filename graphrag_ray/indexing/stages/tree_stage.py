@@ -116,7 +116,8 @@ class TreeHierarchy:
         inputs = in_batches(order, self.tree.sizes()[order])
         written = run.executor.map("finish", partial(_cluster_table, placed, chunk_ids, period), inputs)
         clusters = Result(by_input(written, KIND.communities))
-        return joined([clusters, finished_reports(run, numbers, placed, KIND, self.reports, period)])
+        periods = [period] * len(ids)
+        return joined([clusters, finished_reports(run, numbers, placed, KIND, self.reports, periods)])
 
 
 def build_tree(run: Run, corpus: Result, graph: ExtractedGraph | None) -> TreeHierarchy:
@@ -417,7 +418,7 @@ def _earlier(run: Run, height: int, budget: int) -> EarlierLevel | None:
     """A level of the parent snapshot; None where there is none, its clusters were made by other settings, or
     it is damaged."""
     parent = run.parent
-    if parent is None or STEP not in parent.steps or STEP in run.afresh:
+    if parent is None or run.distrusted or STEP not in parent.steps or STEP in run.afresh:
         return None
     try:
         options = Tree.model_validate(parent.settings.get("tree", {}))

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.graph.hierarchy import Hierarchy
+from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.reports.kept_reports import Evidence
 from graphrag_ray.reports.signatures import WIDTH, Hashes, as_before
@@ -93,12 +94,17 @@ class RowsOf:
         chunks = [chunk for column in held for chunk in column.chunks]
         self._ids = pa.chunked_array(chunks, pa.string()).combine_chunks()
 
+    def parts_of(self, communities: Sequence[str]) -> Ints:
+        """The number of the part that holds each."""
+        place = pc.index_in(pa.array(communities, pa.string()), value_set=self._ids)
+        number: Ints = self._of[place.to_numpy(zero_copy_only=False).astype(np.int64)]
+        return number
+
     def of(self, communities: Sequence[str]) -> pa.Table:
         """In the order of the communities."""
         wanted = pa.array(communities, pa.string())
-        place = pc.index_in(wanted, value_set=self._ids).to_numpy(zero_copy_only=False).astype(np.int64)
         tables = [self.columns.empty_table()]
-        for part in np.unique(self._of[place]).tolist():
+        for part in np.unique(self.parts_of(communities)).tolist():
             table = read_part(self.store, self.parts[part])
             table = table.filter(pc.is_in(table["community"], value_set=wanted))
             tables.append(table.select(self.columns.names).cast(self.columns))

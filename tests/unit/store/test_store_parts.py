@@ -48,6 +48,7 @@ def test_the_same_table_is_the_same_part_whoever_made_it(store):
     fields = [f.with_metadata({"x": "y"}) for f in SCHEMA]
     marked_fields = whole.cast(pa.schema(fields))
     written = {parts.write_part(store, "t", t) for t in (whole, chunked, marked, marked_fields)}
+    written |= {parts.write_part(store, "t", parts.read_part(store, part)) for part in written}
     assert len(written) == 1
     assert len(store.list("tables")) == 1
     assert parts.read_part(store, written.pop()).equals(whole)

@@ -28,8 +28,8 @@ LONG_AGO = NOW - 3600
     ],
 )
 def test_another_size_time_etag_or_version_is_another_file(one: dict[str, Any], other: dict[str, Any]):
-    assert _seen_as(one, NOW) == _seen_as(dict(one), NOW + 9) != ""
-    assert _seen_as(one, NOW) != _seen_as(other, NOW) != ""
+    assert _seen_as(one, "folder", NOW) == _seen_as(dict(one), "folder", NOW + 9) != ""
+    assert _seen_as(one, "folder", NOW) != _seen_as(other, "folder", NOW) != ""
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,10 @@ def test_another_size_time_etag_or_version_is_another_file(one: dict[str, Any], 
     ],
 )
 def test_a_file_of_which_too_little_is_said_is_not_known_again(info: dict[str, Any]):
-    assert _seen_as(info, NOW) == ""
+    assert _seen_as(info, "folder", NOW) == ""
 
 
 def test_an_etag_tells_what_was_written_just_now():
-    assert _seen_as({"size": 3, "ETag": '"a"', "LastModified": datetime.fromtimestamp(NOW, UTC)}, NOW)
+    assert _seen_as(
+        {"size": 3, "ETag": '"a"', "LastModified": datetime.fromtimestamp(NOW, UTC)}, "folder", NOW
+    )
