@@ -230,7 +230,7 @@ class FailureWatch:
 
     def message(self, stage: str) -> str:
         common = max(self.first, key=lambda e: self.first[e]) if self.first else ""
-        again = "items that failed in passing are tried again."
+        again = "items that failed for now are tried again."
         if self.failed > self.passing:
             again += (
                 " Items whose replies could not be used are asked again when their prompt or model changes, "

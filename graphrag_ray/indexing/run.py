@@ -49,8 +49,7 @@ class Run:
 
     inputs     hashes of the folders whose documents the index holds after it
     asked      by dialogue, how many items a model has completed
-    afresh     names of steps that are done although nothing may have changed; of their parent's results
-               nothing is taken over
+    afresh     names of steps that are done even where nothing changed, and take nothing over
     distrusted  whether its parent was found to hold something of another form than ours: nothing of it is
                taken over any more
     damaged    paths of parts that its parent names and that are not, or no longer, there: nothing that is
@@ -126,6 +125,7 @@ class Run:
                     e.add_note(f"step {name}")
                 raise
         self.doing = None
+        pa.default_memory_pool().release_unused()  # it keeps what threads that ended had
         self.reused = self.reused | {name} if reused else self.reused - {name}
         self.memo[name] = {"fingerprint": fingerprint if result.final else "", **result.to_json()}
         self.seconds[name] = time.monotonic() - started

@@ -41,7 +41,7 @@ class TakenOver(Generic[X]):
     retried: str
 
     def with_new(self, store: Store, written: Written) -> Result:
-        """The tables of all inputs. written: of the new ones. An input in which an item failed in passing is
+        """The tables of all inputs. written: of the new ones. An input in which an item failed for now is
         done again by the next run."""
         made = by_input(written, *self.names)
         tables: dict[str, list[list[Part]]] = {name: [] for name in self.names}

@@ -34,7 +34,7 @@ def failures(
 ) -> None:
     """Every item of the last run without a result: what failed, in which document, and why.
 
-    Every run tries again what failed in passing. What failed for good it leaves, until its text, prompt or
+    Every run tries again what failed for now. What failed for good it leaves, until its text, prompt or
     model changes, or --retry puts it back. That spends nothing by itself: the next `index` asks again, with
     the same request, so at temperature 0 a model may well answer the same. Replies that were paid for stay
     in the journal.

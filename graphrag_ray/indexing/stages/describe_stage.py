@@ -145,8 +145,8 @@ def ends_of(nodes: pa.Table, edges: pa.Table) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class Group:
-    """The merged rows of a range of ids. before, described: what they were in the parent snapshot, where the
-    range was the same one, and what came of them."""
+    """The merged rows of a range of ids. before: the rows of this range in the parent snapshot; described:
+    these with their descriptions. Both are empty where the parent had other ranges."""
 
     kind: Kind
     merged: list[Part]

@@ -17,12 +17,15 @@ import pyarrow.compute as pc
 from graphrag_ray.graph.integer_arrays import Ints, id_prefixes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.id_columns import Keys
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.parts import Part, read_part, read_table
 
 GROUP = "group"
 """The number of a row's group."""
+IDS = pa.schema([("id", pa.uint64())])
+NOTED_IDS = pa.schema([(GROUP, pa.int32()), *IDS])
 
 
 def columns_of(
@@ -67,10 +70,22 @@ def _believed(
     rows = np.bincount(held[held >= 0], minlength=max(before, default=-1) + 1)
     found = []
     for group, place in zip(groups, before, strict=True):
-        # Of rows that are not in the group itself, only what is held is known.
+        # A group without parts here: how many rows it has, only what is held tells.
         expected = sum(part.rows for part in group)
         found.append(place if place >= 0 and expected in (0, int(rows[place])) else -1)
     return found
+
+
+def noted_ids(run: Run, finished: Result, table: str) -> pa.Table | None:
+    """GROUP and the first 64 bits of each id of documents, text_units or covariates, as a snapshot has noted
+    them. finished: its last step; None: it has not, or they are damaged."""
+    parts = finished.parts(ids_table(table))
+    return read_table(run.store, parts, None, NOTED_IDS) if parts and not run.lost(parts) else None
+
+
+def ids_table(table: str) -> str:
+    """The name of the table that notes the ids of another one."""
+    return f"ids_{table}"
 
 
 def same_groups(now: Sequence[Sequence[Part]], then: Sequence[Sequence[Part]]) -> list[int]:

@@ -19,7 +19,7 @@ from graphrag_ray.graph.integer_arrays import degrees
 from graphrag_ray.indexing.results import ExtractedGraph, Results
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.describe_stage import COLUMNS, ends_of, read_columns
-from graphrag_ray.indexing.stages.driver_columns import GROUP, columns_of, same_groups
+from graphrag_ray.indexing.stages.driver_columns import GROUP, IDS, columns_of, ids_table, same_groups
 from graphrag_ray.indexing.stages.instance_ranges import range_of
 from graphrag_ray.indexing.stages.row_indexes import index_rows
 from graphrag_ray.indexing.stages.short_ids import Numbers, noted, number, numbered_before, prefixes_of
@@ -29,8 +29,6 @@ from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_table, write_parts
 
 Ints = npt.NDArray[np.int64]
-_ID = pa.schema([("id", pa.uint64())])
-_NOTED = pa.schema([(GROUP, pa.int32()), *_ID])
 
 
 @dataclass
@@ -66,9 +64,7 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
             done.tables |= {name: of.parts(name) for name in of.tables if not is_failures(name)}
         _write_one(run, done, "failures", failures)
         done.tables |= index_rows(run, done.tables)
-        kept = {
-            _noted_ids(name): [write_parts(run.store, _noted_ids(name), [of])] for name, of in ids.items()
-        }
+        kept = {ids_table(name): [write_parts(run.store, ids_table(name), [of])] for name, of in ids.items()}
         return joined([finished, noted(run, numbers), Result(kept)])
 
     run.step("finish", None, compute)
@@ -83,21 +79,10 @@ def _ids(run: Run, results: Results) -> dict[str, pa.Table]:
     finished, found = run.before("finish"), {}
     for name, step, result in made:
         then = run.of_parent[step].tables.get(name, []) if step in run.of_parent else []
-        held = finished.parts(_noted_ids(name)) if finished and not run.damaged else []
+        held = finished.parts(ids_table(name)) if finished and not run.damaged else []
         groups = result.tables[name]
-        found[name] = columns_of(run, groups, _ID, same_groups(groups, then), held)
+        found[name] = columns_of(run, groups, IDS, same_groups(groups, then), held)
     return found
-
-
-def ids_noted(run: Run, finished: Result, table: str) -> pa.Table | None:
-    """GROUP and the first 64 bits of each id of documents, text_units or covariates, as a snapshot has noted
-    them. finished: its last step; None: it has not, or they are damaged."""
-    parts = finished.parts(_noted_ids(table))
-    return read_table(run.store, parts, None, _NOTED) if parts and not run.lost(parts) else None
-
-
-def _noted_ids(table: str) -> str:
-    return f"ids_{table}"
 
 
 def _all_numbers(run: Run, results: Results, ids: Mapping[str, pa.Table]) -> dict[str, Numbers]:

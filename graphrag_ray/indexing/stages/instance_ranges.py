@@ -139,8 +139,8 @@ def _before(run: Run, step: str, found: str, table: str, beside: str, how: str, 
 
 
 def _signed(groups: Sequence[Sequence[Part]], before: Result | None, found: str) -> list[_Signed]:
-    """Parts that came and parts that went; those together that stand between the same unchanged groups, since
-    most of their rows are in both."""
+    """Parts that came and parts that went. One that came goes with one that went from the same place, since
+    most of their rows are in both: these are netted before the shuffle."""
     assert before is not None
     # A part that was damaged and made anew has the same path, and what the parent says of it may be wrong.
     own = {part.path: part for group in groups for part in group}

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from graphrag_ray.base import schema
 from graphrag_ray.graph.integer_arrays import same_lists
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.driver_columns import GROUP
-from graphrag_ray.indexing.stages.finish_stage import ids_noted
+from graphrag_ray.indexing.stages.driver_columns import GROUP, noted_ids
 from graphrag_ray.indexing.stages.id_columns import keys, places_in
 from graphrag_ray.indexing.step_result import is_failures
 from graphrag_ray.store.files import Store
@@ -23,7 +22,8 @@ from graphrag_ray.store.parts import Part, read_part, read_table
 UNIT_COLUMNS = ["id", "document_id", "position", "header", "text"]
 
 MOST_LOOKED_AT = 8
-"""Chunks of before that are read for each of now, at most: of a corpus in another order, all would be."""
+"""For each chunk, so many chunks of the parent are read at most. In a corpus that is in another order, each
+part holds chunks of many parts of before."""
 
 Found = Mapping[str, list[Part]]
 """Parts of a step's tables about a group of chunks."""
@@ -128,7 +128,7 @@ def earlier_groups(
     tables: what else is needed of the parent's groups
     """
     corpus, finished = run.of_parent.get("read"), run.of_parent.get("finish")
-    noted = ids_noted(run, finished, "text_units") if groups and finished else None
+    noted = noted_ids(run, finished, "text_units") if groups and finished else None
     units = corpus.tables.get("text_units", []) if corpus else []
     needed = [units, *tables]
     if noted is None or run.lost([part for of in needed for group in of for part in group]):

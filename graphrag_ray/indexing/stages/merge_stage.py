@@ -32,7 +32,7 @@ from graphrag_ray.graph.merge import descriptions_by_key, merge_entities, merge_
 from graphrag_ray.graph.merge_claims import merge_claims, with_entities
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.driver_columns import GROUP, columns_of, places_of, same_groups
+from graphrag_ray.indexing.stages.driver_columns import GROUP, IDS, columns_of, places_of, same_groups
 from graphrag_ray.indexing.stages.instance_ranges import INSTANCES, Ranges, in_ranges
 from graphrag_ray.indexing.step_result import Result, by_input, joined, rows_of
 from graphrag_ray.offline.prune_names import lower_case_words, word_hash, written_as_names
@@ -59,7 +59,6 @@ _STATISTICS = {
     "covariates": pa.schema([("subject_entity_id", pa.uint64())]),
 }
 """Columns of merged rows by which is pruned, or by which claims are matched."""
-_ID = pa.schema([("id", pa.uint64())])
 _EVIDENCE = ("word", "as_name", "n_units")
 """Those that are for nothing else."""
 _LOWER = pa.schema([("word", pa.uint64()), ("count", pa.int64())])
@@ -310,7 +309,7 @@ def _claims(run: Run, claimed: Result, entities: list[list[Part]], vocabulary: s
     before = run.before("merge")
     held = before.parts("entity_ids") if before else []
     then = before.tables.get("entities", []) if before and held and not run.lost(held) else []
-    ids = columns_of(run, entities, _ID, same_groups(entities, then), held if then else [])
+    ids = columns_of(run, entities, IDS, same_groups(entities, then), held if then else [])
     is_entity = np.isin(statistics["subject_entity_id"].to_numpy(), ids["id"].to_numpy())
     kept = _told(run, "covariates", ranges, statistics[GROUP].to_numpy(), is_entity, _matched)
     tables = kept.tables | {ranges.table: ranges.parts}
