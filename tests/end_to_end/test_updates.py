@@ -276,6 +276,7 @@ def test_nothing_is_taken_over_that_another_version_of_a_stage_made(
         ("merge", "lower_words"),
         ("merge", "lower_all"),
         ("merge", "covariates"),
+        ("merge", "covariate_columns"),
         ("communities", "block_entities"),
         ("describe", "relationships"),
         ("finish", "text_units"),

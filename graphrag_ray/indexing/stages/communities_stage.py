@@ -27,7 +27,7 @@ from graphrag_ray.indexing.stages.describe_stage import COLUMNS, KINDS, Kind, en
 from graphrag_ray.indexing.stages.driver_columns import columns_of, places_of
 from graphrag_ray.indexing.stages.id_columns import Keys
 from graphrag_ray.indexing.stages.lay_out import lay_out
-from graphrag_ray.indexing.stages.short_ids import prefixes_of
+from graphrag_ray.indexing.stages.merge_stage import claim_columns
 from graphrag_ray.indexing.step_result import Result, joined
 from graphrag_ray.reports.elements import Elements, arrange
 from graphrag_ray.settings.index_settings import Communities
@@ -234,11 +234,9 @@ def read_graph(run: Run, merged: Result, described: Result) -> IntegerGraph:
     entities, edges = (read_columns(run, described, kind) for kind in COLUMNS)
     node_keys = entities["id"].to_numpy()
     source, target = ends_of(entities, edges)
-    of_claims = {name: pa.string() for name in ("id", "subject_entity_id")}
-    of_claims |= {"n_tokens": pa.int64(), "content": pa.uint64()}
-    claims = _read(run, merged.tables["covariates"], of_claims)
-    matched = np.flatnonzero(claims["subject_entity_id"].is_valid().to_numpy())
-    subjects = prefixes_of(claims["subject_entity_id"].take(pa.array(matched)))
+    claims = claim_columns(run, merged)
+    subjects = claims["subject_entity_id"].to_numpy()
+    matched = np.flatnonzero(subjects)
     return IntegerGraph(
         n_nodes=entities.num_rows,
         node_keys=node_keys,
@@ -249,18 +247,13 @@ def read_graph(run: Run, merged: Result, described: Result) -> IntegerGraph:
         weight=edges["weight"].to_numpy(),
         edge_tokens=edges["n_tokens"].to_numpy(),
         claim_rows=matched.astype(np.int64),
-        claim_node=places_of(node_keys, subjects),
+        claim_node=places_of(node_keys, subjects[matched]),
         claim_tokens=claims["n_tokens"].to_numpy()[matched],
         node_content=entities["content"].to_numpy(),
         edge_content=edges["content"].to_numpy(),
-        claim_keys=prefixes_of(claims["id"]),
+        claim_keys=claims["id"].to_numpy(),
         claim_content=claims["content"].to_numpy(),
     )
-
-
-def _read(run: Run, groups: list[list[Part]], columns: dict[str, pa.DataType]) -> pa.Table:
-    of = pa.schema(list(columns.items()))
-    return read_table(run.store, [p for g in groups for p in g], list(columns), of)
 
 
 def saved(run: Run, hierarchy: Hierarchy) -> dict[str, list[list[Part]]]:

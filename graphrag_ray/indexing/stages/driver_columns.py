@@ -24,6 +24,8 @@ from graphrag_ray.store.parts import Part, read_part, read_table
 
 GROUP = "group"
 """The number of a row's group."""
+_NO_ID = "0" * 32
+_NO_ID = "0" * 32
 IDS = pa.schema([("id", pa.uint64())])
 NOTED_IDS = pa.schema([(GROUP, pa.int32()), *IDS])
 
@@ -35,8 +37,8 @@ def columns_of(
     before: Sequence[int] = (),
     held: Sequence[Part] = (),
 ) -> pa.Table:
-    """Columns of all rows, with that of their groups before them. Ids come as their first 64 bits, of other
-    texts only whether there is one.
+    """Columns of all rows, with that of their groups before them. Ids come as their first 64 bits, 0 where
+    there is none; of other texts only whether there is one.
 
     columns  names, and types of integers
     held     what this function gave of the parent snapshot's groups; before: of each group, its number among
@@ -112,7 +114,7 @@ def _as_integers(store: Store, of: pa.Schema, part: Part) -> pa.Table:
         if pa.types.is_boolean(field.type):
             columns.append(pc.not_equal(column, "").combine_chunks())
         elif pa.types.is_string(column.type):
-            prefixes = id_prefixes(column)
+            prefixes = id_prefixes(column.fill_null(_NO_ID))
             assert prefixes is not None, "tables hold ids of our own"
             columns.append(pa.array(prefixes))
         else:

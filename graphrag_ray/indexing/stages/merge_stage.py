@@ -59,6 +59,15 @@ _STATISTICS = {
     "covariates": pa.schema([("subject_entity_id", pa.uint64())]),
 }
 """Columns of merged rows by which is pruned, or by which claims are matched."""
+CLAIM_COLUMNS = pa.schema(
+    [
+        ("id", pa.uint64()),
+        ("subject_entity_id", pa.uint64()),
+        ("n_tokens", pa.int64()),
+        ("content", pa.uint64()),
+    ]
+)
+"""Table covariate_columns of the step, for the driver. A subject that is no entity is 0."""
 _EVIDENCE = ("word", "as_name", "n_units")
 """Those that are for nothing else."""
 _LOWER = pa.schema([("word", pa.uint64()), ("count", pa.int64())])
@@ -91,7 +100,8 @@ class _Reducing:
 def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Result:
     """Tables entity_instances, relationship_instances, entities and relationships (merged, pruned, not
     yet described: columns of graph.merge plus `descriptions`), covariates. One group per range of ids. More
-    tables are for the next run: claim_instances, *_statistics, entity_ids, lower_words, lower_all."""
+    tables are for the next run: claim_instances, *_statistics, entity_ids, lower_words, lower_all; and
+    covariate_columns."""
     prune = run.settings.graph.prune == "on" or (
         run.settings.graph.prune == "auto"
         and run.settings.model(run.settings.model_name("extract")).provider == "offline"
@@ -313,10 +323,26 @@ def _claims(run: Run, claimed: Result, entities: list[list[Part]], vocabulary: s
     is_entity = np.isin(statistics["subject_entity_id"].to_numpy(), ids["id"].to_numpy())
     kept = _told(run, "covariates", ranges, statistics[GROUP].to_numpy(), is_entity, _matched)
     tables = kept.tables | {ranges.table: ranges.parts}
-    for name, table in ((beside, statistics), ("entity_ids", ids)):
+    columns = _claim_columns(run, tables["covariates"])
+    for name, table in ((beside, statistics), ("entity_ids", ids), ("covariate_columns", columns)):
         tables |= by_input(run.executor.map("merge", _just, [{name: table}]), name)
     counts = {"claims_without_entity": int((~is_entity).sum())}
     return Result(tables, counts, made_from=kept.made_from | {ranges.table: [ranges.how]})
+
+
+def _claim_columns(run: Run, groups: list[list[Part]]) -> pa.Table:
+    before = run.before("merge")
+    held = before.parts("covariate_columns") if before else []
+    then = before.tables.get("covariates", []) if before and held and not run.lost(held) else []
+    return columns_of(run, groups, CLAIM_COLUMNS, same_groups(groups, then), held if then else [])
+
+
+def claim_columns(run: Run, merged: Result) -> pa.Table:
+    """The driver's columns of claims. merged: of this snapshot or of another, maybe of an earlier version."""
+    held = merged.parts("covariate_columns")
+    if held and not run.lost(held):
+        return read_table(run.store, held, None, CLAIM_COLUMNS)
+    return columns_of(run, merged.tables["covariates"], CLAIM_COLUMNS)
 
 
 def _reduce_claims(vocabulary: str, instances: pa.Table) -> Tables:

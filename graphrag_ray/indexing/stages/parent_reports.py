@@ -26,7 +26,8 @@ from graphrag_ray.indexing.stages.communities_stage import (
     parent_columns,
     restored,
 )
-from graphrag_ray.indexing.stages.id_columns import keys, places_in
+from graphrag_ray.indexing.stages.id_columns import places_in
+from graphrag_ray.indexing.stages.merge_stage import claim_columns
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.reports.kept_reports import Earlier, Hashes, Lost, Shown, Sketch
@@ -191,7 +192,7 @@ def _lost(run: Run, corpus: Result, layout: Layout) -> Lost:
     no_more = [
         np.setdiff1d(parent_columns(run, "entity")["id"].to_numpy(), layout.node_keys),
         np.setdiff1d(parent_columns(run, "relationship")["id"].to_numpy(), layout.edge_keys),
-        np.setdiff1d(keys(run.store, run.parent.parts("covariates")), layout.claim_keys),
+        np.setdiff1d(claim_columns(run, run.of_parent["merge"])["id"].to_numpy(), layout.claim_keys),
     ]
     gone = _resting_on_deleted(run, corpus)
     return Lost(np.unique(np.concatenate([*no_more, *([] if gone is None else [gone])])), gone is not None)
