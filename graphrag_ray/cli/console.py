@@ -39,7 +39,7 @@ def print_indexed(done: Indexed, root: str) -> None:
     else:
         out.print(f"Snapshot {manifest.number} is committed at {root}")
     # What was added and removed is told of the run that did it.
-    print_counts(out, counts if done.committed else {n: v for n, v in counts.items() if n not in CHANGES})
+    print_counts(out, _counts(done))
     if done.committed:
         seconds = "  ".join(f"{name} {s:.1f}" for name, s in done.seconds.items() if s >= 0.05)
         out.print(f"  seconds        {seconds}")
@@ -94,12 +94,18 @@ def _communities(counts: Mapping[str, Any]) -> str:
     return f"{shown}  ({total:,} different ones{why})"
 
 
+def _counts(done: Indexed) -> Mapping[str, Any]:
+    """Of the snapshot; of a run that changed nothing without what the run before it changed."""
+    counts = done.manifest.counts
+    return counts if done.committed else {name: n for name, n in counts.items() if name not in CHANGES}
+
+
 def indexed_json(done: Indexed) -> dict[str, Any]:
     m = done.manifest
     return {
         "snapshot": m.number,
         "committed": done.committed,
-        "counts": m.counts,
+        "counts": _counts(done),
         "changes": m.run.get("changes", {}) if done.committed else {},
         "seconds": done.seconds,
         "usage": list(done.accounts.rows()),

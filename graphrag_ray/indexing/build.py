@@ -125,7 +125,8 @@ def _place(
         size = max(given, held)
         told = f"{'INPUT' if given >= held else 'the index'} has {size / 1e6:,.1f} MB of text"
     else:
-        size, told = changed, f"{changed / 1e6:,.1f} MB of text may have changed"
+        some = f"{changed / 1e6:,.1f} MB of text may have changed"
+        size, told = changed, some if changed else "no file has changed"
     limit = f"run.in_process_mb is {limit_mb:g}"
     if size <= limit_mb * 1e6:
         return True, f"In this process, without Ray: {told} ({limit}; --ray uses Ray)."

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from graphrag_ray.base.errors import CorruptPart, UsageError
+from graphrag_ray.base.wording import plural
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store import damaged_files, snapshots
@@ -60,8 +61,17 @@ def look_over(run: Run, journals: Sequence[str], everything: bool) -> None:
     logs = [info for name in journals for info in list_parts(run.store, name)]
     whole = [part for part in parts if part.path not in wrong]
     if everything or sum(p.bytes for p in whole) + sum(info.bytes for info in logs) <= VERIFIED_BYTES:
-        for path in _unsound(run, [*(p.path for p in whole), *(info.path for info in logs)]):
+        paths = [*(p.path for p in whole), *(info.path for info in logs)]
+        unsound = _unsound(run, paths)
+        for path in unsound:
             _put_aside(run, path, f"{run.store.url_of(path)} is damaged")
+        if everything and paths:
+            told = (
+                f"{plural(len(unsound) + len(wrong), 'file')} damaged"
+                if unsound or wrong
+                else "none is damaged"
+            )
+            run.observer.note(f"{plural(len(paths), 'file')} of the index checked byte by byte: {told}.")
 
 
 def put_right(run: Run, error: CorruptPart) -> None:

@@ -226,7 +226,8 @@ def _date(text: str) -> str:
 def _told(condition: Condition, values: Sequence[Sequence[str]]) -> str:
     counted = Counter(v for of_document in values for v in of_document).most_common()
     if not counted:
-        return f"none has a {condition.name}"
+        of_date = "; input.date_column names the column that holds it" if condition.name == "date" else ""
+        return f"none has a {condition.name}{of_date}"
     shown = ", ".join(f"{_short(v)} ({n})" for v, n in counted[:MAX_TOLD])
     more = f" and {len(counted) - MAX_TOLD} more" if len(counted) > MAX_TOLD else ""
     return f"{condition.name} is {shown}{more}"

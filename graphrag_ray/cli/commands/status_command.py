@@ -46,7 +46,7 @@ def status(
     as_json: bool,
 ) -> None:
     """What the index holds, what its last run changed and paid and how it ended, who is working on it and how
-    far that is, and what of it is damaged (exit code 1).
+    far that is, and which of its files are missing or cut short (exit code 1).
 
     Nothing but the index is needed, no access to where a run works. One on another machine is watched for a
     sign of life, 20 seconds at most.

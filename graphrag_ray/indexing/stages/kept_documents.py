@@ -74,9 +74,11 @@ def keep_and_count(
     removed = int(pc.sum(gone).as_py() or 0) - int(pc.sum(keep).as_py() or 0)
     n_before = n_same + before.num_rows
     if removed > MAX_DELETED_FRACTION * n_before and not allow_deletes:
+        paths = before.filter(pc.and_(gone, pc.invert(keep)))["path"]
         raise DeletionRefused(
             f"this run would delete {removed:,} of {plural(n_before, 'document')}, because INPUT does "
-            "not hold them any more. Use --add to keep them, or --allow-deletes if they should go."
+            f"not hold them any more ({_named(paths)}). Use --add to keep them, or --allow-deletes if they "
+            "should go."
         )
     both = before.join(now, "id", right_suffix="_now", join_type="inner")
     changed = both.filter(pc.not_equal(both["content_hash"], both["content_hash_now"]))
@@ -137,14 +139,18 @@ def _refuse_to_replace(run: Run, base: str, changed: pa.Table) -> None:
     known = run.parent.run.get("inputs") if run.parent else None
     if known is None or base in known or not changed.num_rows:
         return
-    names = sorted(set(changed["path"].to_pylist()))
-    more = ", …" if len(names) > NAMES_TOLD else ""
     raise DeletionRefused(
         f"--add would replace {plural(changed.num_rows, 'document')} of another INPUT that "
         f"{'has the same name' if changed.num_rows == 1 else 'have the same names'}: "
-        f"{', '.join(names[:NAMES_TOLD])}{more} (a document's name is its path below INPUT). Index a folder "
-        "that holds both, or use --allow-deletes to replace them."
+        f"{_named(changed['path'])} (a document's name is its path below INPUT). Index a folder that holds "
+        "both, or use --add with --allow-deletes to replace them."
     )
+
+
+def _named(paths: pa.ChunkedArray) -> str:
+    """The first of some names."""
+    names = pc.unique(paths).sort()
+    return f"{', '.join(names[:NAMES_TOLD].to_pylist())}{', …' if len(names) > NAMES_TOLD else ''}"
 
 
 def read_alike(run: Run) -> bool:
