@@ -220,10 +220,14 @@ def step_line(
     """A step that has ended: how long it took, what it came to, as far as the line is no longer than
     `width`."""
     how = "unchanged" if reused else f"{seconds:.1f} s"
-    shown = [_told(k, v) for k, v in counts.items() if v]
+    shown = [_told(k, v) for k, v in counts.items() if v and not (reused and k in _WORK)]
     while width and shown and 25 + len("  ".join(shown)) >= width:
         shown.pop()
     return Text.assemble((f"{name:<12}", "bold"), f" {how:>10}  ", ("  ".join(shown), "dim"))
+
+
+_WORK = frozenset({"made", "derived", "kept_reports"})
+"""Counts of what a run did, which are told of no step that was taken as it was."""
 
 
 def _told(name: str, value: Any) -> str:

@@ -42,6 +42,9 @@ EXTENSIONS = frozenset((*_TEXTS, *_PAGES, *OPENERS))
 ROWS = "dataset"
 """The path of documents that are rows of no file: of a dataset or a table in memory."""
 
+ROW = "row"
+"""Stands before the number of a row of which the id is not known."""
+
 _BLOCK_BYTES = 1 << 20
 _MAX_COLUMNS_TOLD = 50
 _NAME_LENGTH = 20
@@ -257,25 +260,27 @@ def _document_of(path: str, row: Row, options: index_settings.Input, seen: set[s
     try:
         return _document(path, row, options, seen)
     except Exception as e:  # noqa: BLE001 - whatever it is, it is about this row
-        return Unreadable(path, _place(row), unforeseen.told(e))
+        return Unreadable(path, _place(row, options), unforeseen.told(e))
 
 
-def _place(row: Row) -> str:
-    """What a row is called that has no id."""
-    return "" if row.number == WHOLE_FILE else row.name or str(row.number)
+def _place(row: Row, options: index_settings.Input) -> str:
+    """What a row is called of which no id is known: by its number, which may be the id of another row."""
+    if row.number == WHOLE_FILE:
+        return ""
+    return row.name or (f"{ROW} {row.number}" if options.id_column else str(row.number))
 
 
 def _document(path: str, row: Row, options: index_settings.Input, seen: set[str]) -> Document | Unreadable:
-    place = _place(row)
+    place = _place(row, options)
     if row.values is None:
         return Unreadable(path, place, row.fault)
     name = place
     if options.id_column is not None:
         name = _as_line(row.values.get(options.id_column)) or ""
         if not name:
-            return Unreadable(path, place, f"row {place} has no id (column {options.id_column!r})")
+            return Unreadable(path, place, f"{place} has no id (column {options.id_column!r})")
         if name in seen:
-            return Unreadable(path, name, f"row {place} has the id {name!r} of an earlier row")
+            return Unreadable(path, name, f"{place} has the id {name!r} of an earlier row")
         seen.add(name)
     text = _as_text(row.values.get(options.text_column))
     if not text.strip():

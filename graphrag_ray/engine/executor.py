@@ -199,6 +199,8 @@ class Executor(Protocol):
 
 def by_partition(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     """The rows of each PARTITION that there is, in the order in which they stand."""
+    if not table.num_rows:
+        return
     partition = table[PARTITION].to_numpy()
     if table.nbytes > TAKEN_BYTES:  # a column of texts holds 2 GB in one piece, and no more
         for p in np.unique(partition).tolist():

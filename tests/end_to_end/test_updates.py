@@ -222,6 +222,46 @@ def test_of_a_part_in_which_one_document_changed_the_others_are_not_cut_asked_ab
     assert not any(other in t for t in embedded for name, other in PEOPLE.items() if name != "39.txt")
 
 
+def test_rows_in_another_order_with_other_metadata_change_no_entity(world: World, seen: Counter[str]):
+    rows = [{"id": "a", "text": "ANNA met BERT there.", "x": 1}, {"id": "b", "text": "ANNA met CORA there."}]
+    world.write({"rows.jsonl": "".join(f"{json.dumps(row)}\n" for row in rows)})
+    world.index(input={"id_column": "id"})
+    before = newest(world)
+    rows[0]["x"] = 2
+    world.write({"rows.jsonl": "".join(f"{json.dumps(row)}\n" for row in reversed(rows))})
+    world.index(input={"id_column": "id"})
+    assert newest(world).steps["merge"]["tables"] == before.steps["merge"]["tables"]
+
+
+def test_a_row_of_which_not_even_the_id_can_be_read_lets_no_document_of_its_file_go(
+    world: World, seen: Counter[str]
+):
+    rows = [json.dumps({"id": f"{9 - n}", "text": f"{name} met INGE."}) for n, name in enumerate(NAMES[:4])]
+    world.write({"rows.jsonl": "\n".join(rows)})
+    world.index(input={"id_column": "id"})
+    world.write({"rows.jsonl": "\n".join([rows[0], rows[1][:-9], *rows[2:]])})
+    world.index(input={"id_column": "id"})
+    assert {row["row"] for row in world.table("documents")} == {"9", "8", "7", "6"}
+    assert "is kept" in world.table("failures")[0]["error"]
+
+
+def test_a_document_that_was_kept_and_can_be_read_again_has_chunks_of_the_settings_of_now(
+    built: Built, world: World, seen: Counter[str]
+):
+    documents = {"a.txt": " ".join(PEOPLE.values()), "b.txt": PEOPLE["00.txt"]}
+    world.write(documents)
+    world.index()
+    small = {"chunking": {"size": 100, "overlap": 0}}
+    world.write({"a.txt": ""})
+    world.index(**small)
+    world.write(documents)
+    world.index(**small)
+    ids = [
+        sorted(row["id"] for row in index.table("text_units")) for index in (world, built(documents, **small))
+    ]
+    assert ids[0] == ids[1]
+
+
 def test_communities_that_did_not_change_and_their_reports_keep_their_date(world: World, seen: Counter[str]):
     world.changes |= {"communities": {"max_size": 3}}
     for at, documents in (

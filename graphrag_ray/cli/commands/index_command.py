@@ -212,7 +212,8 @@ def _settings(
         _tell_settings(observer, parent, settings, config)
     elif before is not None:
         observer.note(
-            "Settings of the run before this one, which was not finished (--config or --set change them)."
+            "Settings of the run before this one, which was not finished or whose snapshot is damaged "
+            "(--config or --set change them)."
         )
     return settings
 

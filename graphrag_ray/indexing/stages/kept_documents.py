@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,7 +14,9 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import DeletionRefused
 from graphrag_ray.base.ids import document_id
+from graphrag_ray.base.row_hashes import digests, row_hashes
 from graphrag_ray.base.wording import plural
+from graphrag_ray.corpus.parse import ROW
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.step_result import Result, by_input, rows_of
 from graphrag_ray.store.files import Store
@@ -26,8 +29,11 @@ EMPTY = "empty"
 """In the place of a failure's kind, while it is read: a file that holds nothing. It is a failure only where
 the parent snapshot has a document of it, which somebody may have lost."""
 
+_NO_ID = re.compile(rf"{ROW} \d+")
 _KEPT = re.compile(r"; its version of snapshot (\d+) is kept$")
 
+_Pair: TypeAlias = tuple[list[Part], list[Part]]
+"""(parts of documents, parts of their chunks)"""
 _Some: TypeAlias = tuple[list[Part], list[Part], pa.Array]
 """(parts of documents, parts of their chunks, ids of those documents that are kept)"""
 
@@ -53,24 +59,19 @@ def keep_and_count(
         n = rows_of(tables["documents"])
         return {"documents": n, "added": n, "changed": 0, "removed": 0}
     old = _parent_s(run, allow_deletes)
-    # What both have is the same documents, and is not looked at.
-    same = {part.path for group in tables["documents"] for part in group}
-    same &= {part.path for part in old.parts("documents")}
-    come = [part for group in tables["documents"] for part in group if part.path not in same]
+    # What both have is the same documents and chunks, and is not looked at.
+    come_pairs, pairs = (_pairs(of) for of in (tables, old.tables))
+    same = {_paths(pair) for pair in come_pairs} & {_paths(pair) for pair in pairs}
+    come_pairs, pairs = ([pair for pair in of if _paths(pair) not in same] for of in (come_pairs, pairs))
+    come = [part for documents, _ in come_pairs for part in documents]
     now = read_table(run.store, come, ["id", "content_hash"], schema.DOCUMENTS)
     stay = now.slice(0, 0) if unchanged is None else unchanged
     now = pa.concat_tables([now, stay])
-    pairs = [
-        pair
-        for group in zip(old.tables["documents"], old.tables["text_units"], strict=True)
-        for pair in pairs_of(*group)
-        if any(part.path not in same for part in pair[0])
-    ]
     went = [part for documents, _ in pairs for part in documents]
     before = read_table(run.store, went, ["id", "content_hash", "path"], schema.DOCUMENTS)
     n_same = sum(part.rows for part in old.parts("documents")) - before.num_rows
     gone = pc.invert(pc.is_in(before["id"], now["id"].combine_chunks()))
-    keep = gone if add else pc.and_(gone, _unreadable_today(before, failed))
+    keep = gone if add else pc.and_(gone, _unreadable_today(run, before, failed))
     removed = int(pc.sum(gone).as_py() or 0) - int(pc.sum(keep).as_py() or 0)
     n_before = n_same + before.num_rows
     if removed > MAX_DELETED_FRACTION * n_before and not allow_deletes:
@@ -92,7 +93,8 @@ def keep_and_count(
         "removed": removed,
     }
     salvaged = run.lost(run.of_parent["read"].parts("text_units"))
-    if counts["added"] or counts["changed"] or removed or salvaged or not read_alike(run):
+    others = counts["added"] or counts["changed"] or removed or salvaged or not read_alike(run)
+    if others or not _has_rows_of(run, pairs, come_pairs):
         stays = pc.or_(keep, pc.is_in(before["id"], stay["id"].combine_chunks()))
         _add_kept(run, tables, pairs, before["id"], stays.combine_chunks())
     else:
@@ -101,6 +103,25 @@ def keep_and_count(
     told, n = _told_kept(run, failed, kept, old)
     _one_table(run, tables, told)
     return counts | ({"kept": n} if n else {})
+
+
+def _has_rows_of(run: Run, pairs: Sequence[_Pair], came: Sequence[_Pair]) -> bool:
+    """Whether the parent has the same rows and chunks of documents that were read now. What it kept itself of
+    documents that could not be read may have been cut by other settings."""
+    if not came:
+        return True
+    hashes = []
+    for of in (pairs, came):
+        rows = [table["hash"].to_numpy() for table in run.executor.stream("keep", _hashed, list(of))]
+        hashes.append(np.concatenate([np.empty(0, np.uint64), *rows]))
+    return bool(np.isin(hashes[1], hashes[0]).all())
+
+
+def _hashed(store: Store, pair: _Pair) -> Iterator[pa.Table]:
+    for parts, of in zip(pair, (schema.DOCUMENTS, schema.TEXT_UNITS), strict=True):
+        table = read_table(store, parts, None, of)
+        columns = [digests(column) if pa.types.is_string(column.type) else column for column in table.columns]
+        yield pa.table({"hash": pa.array(row_hashes(columns, table.num_rows), pa.uint64())})
 
 
 def _parent_s(run: Run, allow_deletes: bool) -> Result:
@@ -161,16 +182,22 @@ def read_alike(run: Run) -> bool:
     return all(run.parent.settings.get(n) == now[n] for n in ("input", "chunking", "models", "stages"))
 
 
-def _unreadable_today(before: pa.Table, failed: pa.Table) -> pa.ChunkedArray:
-    """Which documents of the parent are in files, or rows of files, that could not be read now."""
+def _unreadable_today(run: Run, before: pa.Table, failed: pa.Table) -> pa.ChunkedArray:
+    """Which documents of the parent are in files, or rows of files, that could not be read now. A row whose
+    id could not be read may be any of its file."""
     files, rows = [], []
     for path, item in zip(failed["document"].to_pylist(), failed["item"].to_pylist(), strict=True):
-        if item == path:
+        if _is_any(run, path, item):
             files.append(path)
         else:
             rows.append(document_id(path, item))
     in_files = pc.is_in(before["path"], pa.array(files, pa.string()))
     return pc.or_(in_files, pc.is_in(before["id"], pa.array(rows, pa.string())))
+
+
+def _is_any(run: Run, path: str, item: str) -> bool:
+    """Whether a failure may be about any document of its file."""
+    return item == path or (run.settings.input.id_column is not None and bool(_NO_ID.fullmatch(item)))
 
 
 def _told_kept(run: Run, failed: pa.Table, kept: pa.Table, old: Result) -> tuple[pa.Table, int]:
@@ -183,7 +210,7 @@ def _told_kept(run: Run, failed: pa.Table, kept: pa.Table, old: Result) -> tuple
     rows, n = failed.to_pylist(), 0
     for row in rows:
         path, item = row["document"], row["item"]
-        if path in paths if item == path else document_id(path, item) in ids:
+        if path in paths if _is_any(run, path, item) else document_id(path, item) in ids:
             # The number of the first run that failed stays: otherwise each run would be a change.
             told = since.get((path, item))
             row["error"] += f"; its version of snapshot {told[1] if told else run.parent.number} is kept"
@@ -211,7 +238,16 @@ def _just(store: Store, failed: pa.Table) -> Iterator[Mapping[str, pa.Table]]:
     yield {"failures": failed}
 
 
-def pairs_of(documents: list[Part], units: list[Part]) -> list[tuple[list[Part], list[Part]]]:
+def _pairs(tables: Mapping[str, list[list[Part]]]) -> list[_Pair]:
+    groups = zip(tables["documents"], tables["text_units"], strict=True)
+    return [pair for group in groups for pair in pairs_of(*group)]
+
+
+def _paths(pair: _Pair) -> tuple[str, ...]:
+    return tuple(part.path for parts in pair for part in parts)
+
+
+def pairs_of(documents: list[Part], units: list[Part]) -> list[_Pair]:
     """The smallest sets of parts that hold documents with all of their chunks. `read` writes pairs, and every
     document has a chunk; parts that do not pair stay together."""
     if len(documents) != len(units):
@@ -222,7 +258,7 @@ def pairs_of(documents: list[Part], units: list[Part]) -> list[tuple[list[Part],
 def _add_kept(
     run: Run,
     tables: dict[str, list[list[Part]]],
-    pairs: Sequence[tuple[list[Part], list[Part]]],
+    pairs: Sequence[_Pair],
     ids: pa.ChunkedArray,
     keep: pa.Array,
 ) -> None:
@@ -231,7 +267,7 @@ def _add_kept(
 
     ids, keep: of all documents of the pairs, in their order
     """
-    at, wanted, inputs = 0, list[tuple[list[Part], list[Part]] | None](), list[_Some]()
+    at, wanted, inputs = 0, list[_Pair | None](), list[_Some]()
     for documents, units in pairs:
         rows = sum(part.rows for part in documents)
         mine = keep.slice(at, rows)

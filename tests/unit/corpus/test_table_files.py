@@ -103,7 +103,7 @@ def test_ids_name_rows_and_a_repeated_or_missing_one_is_a_fault(extension: str) 
     }[extension]
     a, b, again, none, c = read(f"t.{extension}", data, id_column="id")
     assert [type(x) for x in (a, b, again, none, c)] == [Document, Document, Unreadable, Unreadable, Document]
-    assert [x.row for x in (a, b, again, none, c)] == ["a", "b", "a", "4", "c"]
+    assert [x.row for x in (a, b, again, none, c)] == ["a", "b", "a", "row 4", "c"]
     assert isinstance(again, Unreadable)
     assert "'a'" in again.reason
     assert again.id == a.id
@@ -127,7 +127,7 @@ def test_a_row_without_text_is_a_fault_and_the_others_survive(extension: str) ->
 
 def test_rows_before_the_first_with_text_are_told_as_well() -> None:
     found = read("t.jsonl", lines({"k": 1, "id": "a"}, b"{", {"text": "x", "id": "c"}), id_column="id")
-    assert [(type(x), x.row) for x in found] == [(Unreadable, "a"), (Unreadable, "2"), (Document, "c")]
+    assert [(type(x), x.row) for x in found] == [(Unreadable, "a"), (Unreadable, "row 2"), (Document, "c")]
 
 
 def test_a_broken_line_is_a_fault_that_names_the_line() -> None:
