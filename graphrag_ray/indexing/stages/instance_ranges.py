@@ -206,11 +206,14 @@ def _reduce(
         if not net.num_rows:
             return {}
         held = read_table(store, old()[rows[PARTITION][0].as_py()], None, of)
-        sign = pa.array(np.ones(held.num_rows, np.int64))
-        rows = _added_up([held.append_column(_SIGN, sign), net])
+        # Only of ids that changed: to compare whole rows is slow.
+        changed = pc.is_in(held[0], value_set=net[0].combine_chunks())
+        some = held.filter(changed)
+        some = some.append_column(_SIGN, pa.array(np.ones(some.num_rows, np.int64)))
+        rows = _added_up([some, net.select(some.column_names)])
         times = np.maximum(rows[_SIGN].to_numpy(), 0)
         rows = rows.take(pa.array(np.repeat(np.arange(rows.num_rows), times)))
-        instances = rows.select(of.names).cast(of)
+        instances = pa.concat_tables([held.filter(pc.invert(changed)), rows.select(of.names).cast(of)])
     instances = sort_instances(instances)
     return {name: instances, **reduce(instances)}
 
