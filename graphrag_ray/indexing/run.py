@@ -50,7 +50,7 @@ class Run:
     inputs     hashes of the folders whose documents the index holds after it
     asked      by dialogue, how many items a model has completed
     afresh     names of steps that are done even where nothing changed, and take nothing over
-    distrusted  whether its parent was found to hold something of another form than ours: nothing of it is
+    distrusted whether its parent was found to hold something of another form than ours: nothing of it is
                taken over any more
     damaged    paths of parts that its parent names and that are not, or no longer, there: nothing that is
                made of them is taken over
@@ -148,7 +148,7 @@ class Run:
             self.distrusted = True
             self.kept.pop(name, None)
             self.observer.note(
-                f"Step {name} could not go on from snapshot {self.parent.number}, so its tables are anew: "
+                f"Step {name} could not go on from snapshot {self.parent.number}. Its tables are made anew: "
                 f"{unforeseen.told(e)}"
             )
         return compute()
