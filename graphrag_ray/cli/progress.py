@@ -31,6 +31,8 @@ DRAWN_EVERY_S = 0.5
 BAR, SHORT_BAR = 20, 10
 """Characters of the bar; of that in a narrow terminal."""
 NARROW = 100
+_WORK = frozenset({"made", "derived", "kept_reports"})
+"""Counts of what a run did: of a step that was taken as it was they are not told."""
 
 OFFLINE = "No model is configured: the offline engine answers (classical methods, no key, no cost)."
 EMBEDDED_OFFLINE = "Embeddings are made by the bundled small model, free; models.embedding names another."
@@ -224,10 +226,6 @@ def step_line(
     while width and shown and 25 + len("  ".join(shown)) >= width:
         shown.pop()
     return Text.assemble((f"{name:<12}", "bold"), f" {how:>10}  ", ("  ".join(shown), "dim"))
-
-
-_WORK = frozenset({"made", "derived", "kept_reports"})
-"""Counts of what a run did, which are told of no step that was taken as it was."""
 
 
 def _told(name: str, value: Any) -> str:

@@ -142,7 +142,8 @@ class Run:
         try:
             return compute()
         except BaseException as e:
-            usual = not is_unforeseen(e) or isinstance(e, MemoryError)
+            # Neither memory nor a disk that is full says anything about the parent.
+            usual = not is_unforeseen(e) or isinstance(e, MemoryError | OSError)
             if usual or self.parent is None or self.distrusted or name in self.afresh:
                 raise
             self.distrusted = True

@@ -148,6 +148,18 @@ def test_shuffle_brings_each_partition_together(make: Make, partitions: int, bun
     assert sums == [[sum(range(k, 30, partitions))] for k in range(partitions)]
 
 
+def test_a_shuffle_of_many_inputs_brings_all_of_them_together(make: Make):
+    """There are more of them than Ray's tasks that split them."""
+    executor = make()
+
+    def rows(store: Store, n: int) -> Iterator[pa.Table]:
+        yield pa.table({"n": [n], "partition": pa.array([n % 3], pa.int32())})
+
+    written = executor.shuffle("step", rows, range(150), total, 3)
+    sums = [read_table(executor.store, w["totals"])["sum"].to_pylist() for w in written]
+    assert sums == [[sum(range(k, 150, 3))] for k in range(3)]
+
+
 def test_the_parts_of_a_journal_are_merged_in_pieces_and_damaged_ones_set_aside(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ):

@@ -24,7 +24,7 @@ from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph.descriptions import DescribeSpec, TokensOf, describe, describe_spec, each_once, layer
 from graphrag_ray.graph.integer_arrays import Ints, same_lists
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
-from graphrag_ray.indexing.stages.driver_columns import columns_of, places_of, same_groups
+from graphrag_ray.indexing.stages.driver_columns import columns_since, places_of
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined, passing, spec_key
 from graphrag_ray.indexing.taken_over import TakenOver
 from graphrag_ray.reports import report_context
@@ -110,24 +110,20 @@ def describe_all(run: Run, merged: Result) -> Result:
         )
         result = joined(of.with_new(run.store, list(islice(done, len(of.new)))) for of in known.values())
         made_from = result.made_from | {"descriptions": [told]}
-        tables = result.tables | _columns(run, result.tables, before)
+        tables = result.tables | _columns(run, result.tables)
         return Result(tables, {}, not passing(run.store, tables), made_from)
 
     depends_on = [merged.tables["entities"], merged.tables["relationships"], *how]
     return run.step("describe", depends_on, compute, work.name)
 
 
-def _columns(
-    run: Run, tables: Mapping[str, list[list[Part]]], before: Result | None
-) -> dict[str, list[list[Part]]]:
+def _columns(run: Run, tables: Mapping[str, list[list[Part]]]) -> dict[str, list[list[Part]]]:
     """The driver's columns of both kinds."""
     found = {}
     for kind, name in KINDS.items():
-        then = before.tables.get(name, []) if before else []
-        held = before.parts(f"{kind}_columns") if before else []
-        held = [] if run.lost(held) else held
-        columns = columns_of(run, tables[name], COLUMNS[kind], same_groups(tables[name], then), held)
-        found[f"{kind}_columns"] = [write_parts(run.store, f"{kind}_columns", [columns])]
+        noted = f"{kind}_columns"
+        columns = columns_since(run, "describe", name, tables[name], COLUMNS[kind], noted)
+        found[noted] = [write_parts(run.store, noted, [columns])]
     return found
 
 

@@ -25,7 +25,6 @@ from graphrag_ray.store.parts import Part, read_part, read_table
 GROUP = "group"
 """The number of a row's group."""
 _NO_ID = "0" * 32
-_NO_ID = "0" * 32
 IDS = pa.schema([("id", pa.uint64())])
 NOTED_IDS = pa.schema([(GROUP, pa.int32()), *IDS])
 
@@ -76,6 +75,16 @@ def _believed(
         expected = sum(part.rows for part in group)
         found.append(place if place >= 0 and expected in (0, int(rows[place])) else -1)
     return found
+
+
+def columns_since(
+    run: Run, step: str, table: str, groups: Sequence[Sequence[Part]], columns: pa.Schema, noted: str
+) -> pa.Table:
+    """`columns_of` the groups of a step's table, with what the parent's step has noted of them in another."""
+    before = run.before(step)
+    held = before.parts(noted) if before else []
+    then = before.tables.get(table, []) if before and held and not run.lost(held) else []
+    return columns_of(run, groups, columns, same_groups(groups, then), held if then else [])
 
 
 def noted_ids(run: Run, finished: Result, table: str) -> pa.Table | None:

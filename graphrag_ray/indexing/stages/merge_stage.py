@@ -32,7 +32,7 @@ from graphrag_ray.graph.merge import descriptions_by_key, merge_entities, merge_
 from graphrag_ray.graph.merge_claims import merge_claims, with_entities
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.driver_columns import GROUP, IDS, columns_of, places_of, same_groups
+from graphrag_ray.indexing.stages.driver_columns import GROUP, IDS, columns_of, columns_since, places_of
 from graphrag_ray.indexing.stages.instance_ranges import INSTANCES, Ranges, in_ranges
 from graphrag_ray.indexing.step_result import Result, by_input, joined, rows_of
 from graphrag_ray.offline.prune_names import lower_case_words, word_hash, written_as_names
@@ -316,25 +316,16 @@ def _claims(run: Run, claimed: Result, entities: list[list[Part]], vocabulary: s
     beside = "covariates_statistics"
     ranges = in_ranges(run, "claims", claimed, "found_claims", "claim_instances", how, reduce, beside)
     statistics = _statistics(run, "covariates", ranges)
-    before = run.before("merge")
-    held = before.parts("entity_ids") if before else []
-    then = before.tables.get("entities", []) if before and held and not run.lost(held) else []
-    ids = columns_of(run, entities, IDS, same_groups(entities, then), held if then else [])
+    ids = columns_since(run, "merge", "entities", entities, IDS, "entity_ids")
     is_entity = np.isin(statistics["subject_entity_id"].to_numpy(), ids["id"].to_numpy())
     kept = _told(run, "covariates", ranges, statistics[GROUP].to_numpy(), is_entity, _matched)
     tables = kept.tables | {ranges.table: ranges.parts}
-    columns = _claim_columns(run, tables["covariates"])
+    groups = tables["covariates"]
+    columns = columns_since(run, "merge", "covariates", groups, CLAIM_COLUMNS, "covariate_columns")
     for name, table in ((beside, statistics), ("entity_ids", ids), ("covariate_columns", columns)):
         tables |= by_input(run.executor.map("merge", _just, [{name: table}]), name)
     counts = {"claims_without_entity": int((~is_entity).sum())}
     return Result(tables, counts, made_from=kept.made_from | {ranges.table: [ranges.how]})
-
-
-def _claim_columns(run: Run, groups: list[list[Part]]) -> pa.Table:
-    before = run.before("merge")
-    held = before.parts("covariate_columns") if before else []
-    then = before.tables.get("covariates", []) if before and held and not run.lost(held) else []
-    return columns_of(run, groups, CLAIM_COLUMNS, same_groups(groups, then), held if then else [])
 
 
 def claim_columns(run: Run, merged: Result) -> pa.Table:

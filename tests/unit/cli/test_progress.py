@@ -97,6 +97,12 @@ def test_no_line_is_longer_than_the_terminal(width: int):
     assert len(ended) <= max(width, 26) and ("C0 13, C1 45" in ended or width < 60)
 
 
+def test_of_a_step_that_is_as_it_was_no_work_is_told():
+    counts = {"shards": 8, "made": 8, "derived": 4}
+    assert "shards 8  made 8  derived 4" in step_line("search", 0.1, counts, False).plain
+    assert step_line("search", 0.1, counts, True).plain.endswith("unchanged  shards 8")
+
+
 def test_another_sweep_of_a_step_starts_counting_anew():
     assert "89 s left" in line_after(seen(900, 100.0), seen(1, 0.2), seen(10, 1.0))
 
