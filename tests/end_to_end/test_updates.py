@@ -222,7 +222,7 @@ def test_of_a_part_in_which_one_document_changed_the_others_are_not_cut_asked_ab
     assert not any(other in t for t in embedded for name, other in PEOPLE.items() if name != "39.txt")
 
 
-def test_rows_in_another_order_with_other_metadata_change_no_entity(world: World, seen: Counter[str]):
+def test_rows_in_another_order_with_other_metadata_change_no_entity(world: World):
     rows = [{"id": "a", "text": "ANNA met BERT there.", "x": 1}, {"id": "b", "text": "ANNA met CORA there."}]
     world.write({"rows.jsonl": "".join(f"{json.dumps(row)}\n" for row in rows)})
     world.index(input={"id_column": "id"})

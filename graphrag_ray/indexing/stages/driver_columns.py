@@ -68,7 +68,8 @@ def _believed(
     """`before` without groups of which other numbers of rows are held: a stranger's parts may lie."""
     if (np.diff(held) < 0).any():
         return [-1] * len(groups)
-    rows = np.bincount(held[held >= 0], minlength=max(before, default=-1) + 1)
+    n = max(before, default=-1) + 1
+    rows = np.bincount(held[(held >= 0) & (held < n)], minlength=n)
     found = []
     for group, place in zip(groups, before, strict=True):
         # A group without parts here: how many rows it has, only what is held tells.

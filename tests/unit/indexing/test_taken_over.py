@@ -54,7 +54,7 @@ def test_a_damaged_group_is_done_again_and_the_others_stay(tmp_path: Path):
     assert of(first, ["a", "b"], damaged={part("b").path}).new == ["b"]
 
 
-def test_what_failed_in_passing_is_done_again_and_what_failed_for_good_when_it_was_put_back(tmp_path: Path):
+def test_what_failed_for_now_is_done_again_and_what_failed_for_good_when_it_was_put_back(tmp_path: Path):
     store = Store(str(tmp_path))
     failures = {"a": failed(store, "transient"), "b": failed(store, "permanent")}
     first = done(store, of(None, ["a", "b", "c"]), failures)
@@ -63,6 +63,15 @@ def test_what_failed_in_passing_is_done_again_and_what_failed_for_good_when_it_w
     second = done(store, again)
     assert of(second, ["a", "b", "c"]).new == []
     assert of(second, ["a", "b", "c"], retried="b was put back").new == ["b"]
+
+
+def test_an_input_that_every_run_does_is_never_taken_over(tmp_path: Path):
+    store = Store(str(tmp_path))
+
+    def known(before: Result | None) -> TakenOver[str]:
+        return taken_over(before, (), "extract", ["a"], "x", TABLES, [None], "")
+
+    assert known(done(store, known(None), {"a": failed(store, "permanent")})).new == ["a"]
 
 
 def test_a_stranger_s_manifest_whose_groups_do_not_fit_is_of_no_use():

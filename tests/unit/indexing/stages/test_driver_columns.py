@@ -94,3 +94,14 @@ def test_places_of_ids_in_any_order(ids: list[int], wanted: list[int]):
     assert found.tolist() == [ids.index(w) if w in ids else -1 for w in wanted]
     rising = np.sort(keys)
     assert places_in(rising, rising).tolist() == list(range(len(ids)))
+
+
+def test_an_id_that_is_not_there_is_zero(stored: Numbers):
+    part = stored.written(pa.table({"subject": pa.array(["ab" * 16, None], pa.string())}))
+    columns = columns_of(stored.run, [[part]], pa.schema([("subject", pa.uint64())]))  # type: ignore[arg-type]
+    assert columns["subject"].to_pylist() == [int("ab" * 8, 16), 0]
+
+
+def test_numbers_of_groups_that_there_never_were_take_no_memory():
+    one = [[Part("numbers", 1, 1)]]
+    assert driver_columns._believed(np.array([0, 2**31 - 1], np.int32), one, [0]) == [0]
