@@ -24,7 +24,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does
 
 from graphrag_ray import open_index
-from graphrag_ray.asking.ask import Index
+from graphrag_ray.query.ask import Index
 
 MB = 1e6
 COLD = 3

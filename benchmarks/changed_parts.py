@@ -27,6 +27,7 @@ from walks import NAMES_FOR_LINKS, NAMES_OF_CHUNK, chunk_id, drawn
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.ids import stable_id
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
@@ -34,11 +35,10 @@ from graphrag_ray.indexing.changes import changes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import walk_stage
 from graphrag_ray.indexing.stages.row_indexes import CoveredParts, WantedIndex, index_rows, make_index
-from graphrag_ray.search.id_halves import ids_of
-from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_part, write_part
+from graphrag_ray.store.search.id_halves import ids_of
 from graphrag_ray.store.snapshots import Manifest
 
 PART_ROWS = 1_000

@@ -34,9 +34,9 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 import numpy as np  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
-from graphrag_ray.search import chnsw  # noqa: E402
-from graphrag_ray.search.mapped_arrays import InMemory  # noqa: E402
-from graphrag_ray.search.vectors import unit  # noqa: E402
+from graphrag_ray.store.search import chnsw  # noqa: E402
+from graphrag_ray.store.search.mapped_arrays import InMemory  # noqa: E402
+from graphrag_ray.store.search.vectors import unit  # noqa: E402
 
 K = 5
 EFS = (5, 8, 12, 20, 40, 80, 160, 400)

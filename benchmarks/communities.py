@@ -26,8 +26,8 @@ import leidenalg
 import numpy as np
 import numpy.typing as npt
 
+from graphrag_ray.base.index_settings import Communities
 from graphrag_ray.graph.communities import communities
-from graphrag_ray.settings.index_settings import Communities
 
 CROSS = 0.15
 HUB_SHARE = 0.02

@@ -54,6 +54,7 @@ def write_rows(passages: Path, folder: Path, tokens: int) -> int:
 
 def read_by(way: str, rows: str, root: str) -> None:
     """In a process of its own."""
+    from graphrag_ray.base.settings_file import parse_settings
     from graphrag_ray.engine.gateways import Models
     from graphrag_ray.engine.given_rows import GivenRows
     from graphrag_ray.engine.observer import Observer
@@ -62,7 +63,6 @@ def read_by(way: str, rows: str, root: str) -> None:
     from graphrag_ray.indexing.build import open_rows
     from graphrag_ray.indexing.run import Run
     from graphrag_ray.indexing.stages.read_stage import read
-    from graphrag_ray.settings.settings_file import parse_settings
     from graphrag_ray.store.files import Store
 
     settings = parse_settings({"input": {"id_column": "id"}})

@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 import time
 
+from graphrag_ray.base.index_settings import of_index
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.indexing.estimate import SAMPLE_CHUNKS, estimate
 from graphrag_ray.indexing.status import status_of
-from graphrag_ray.settings.index_settings import of_index
-from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import open_latest
 

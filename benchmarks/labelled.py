@@ -19,7 +19,7 @@ import yaml
 
 from graphrag_ray.base.ids import entity_key
 from graphrag_ray.base.messages import CallParameters, ChatRequest
-from graphrag_ray.extract.delimited_records import DELIMITERS, Records, parse_records
+from graphrag_ray.graph.delimited_records import DELIMITERS, Records, parse_records
 from graphrag_ray.offline import answer
 
 LABELS = Path(__file__).parents[1] / "tests" / "unit" / "offline" / "labelled" / "2wiki.yaml"

@@ -25,18 +25,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray import open_index
-from graphrag_ray.asking.ask import Index
 from graphrag_ray.base import schema
 from graphrag_ray.base.arrow_arrays import strings
 from graphrag_ray.base.ids import entity_id, stable_id
 from graphrag_ray.indexing.stages.row_indexes import WantedIndex, covered_by_each, make_index
 from graphrag_ray.indexing.stages.search_stage import SHARD_ROWS
-from graphrag_ray.search import keyword, vectors
-from graphrag_ray.search.id_halves import halves, ids_of
+from graphrag_ray.query.ask import Index
 from graphrag_ray.store import blobs, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, write_part
+from graphrag_ray.store.search import keyword, vectors
+from graphrag_ray.store.search.id_halves import halves, ids_of
 from graphrag_ray.store.snapshots import Manifest
 
 ROWS = 60_000

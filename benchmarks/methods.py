@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graphrag_ray import open_index
-from graphrag_ray.asking.ask import Index
-from graphrag_ray.query.answer import Answer
-from graphrag_ray.query.methods import METHODS, OFFERED
+from graphrag_ray.query.ask import Index
+from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.methods import METHODS, OFFERED
 
 
 @dataclass(frozen=True)

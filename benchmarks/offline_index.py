@@ -17,27 +17,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base.ids import report_id
+from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.corpus.chunks import chunk as cut
 from graphrag_ray.corpus.parse import Document, documents_in
 from graphrag_ray.corpus.tokens import count as count_tokens
 from graphrag_ray.engine.drive import run
-from graphrag_ray.extract.extraction_dialogue import ExtractedRecords, ShownChunk, extract, extract_spec
-from graphrag_ray.graph import merge
+from graphrag_ray.graph import merge, report_context
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.descriptions import describe, describe_spec
+from graphrag_ray.graph.elements import arrange
+from graphrag_ray.graph.extraction_dialogue import ExtractedRecords, ShownChunk, extract, extract_spec
 from graphrag_ray.graph.hierarchy import Hierarchy
 from graphrag_ray.graph.integer_arrays import degrees, graph_arrays, id_prefixes
+from graphrag_ray.graph.plan import EDGE, NODE, ContextPlan
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
+from graphrag_ray.graph.report_dialogue import Report, full_content, report, report_spec
+from graphrag_ray.graph.schedule import Schedule
 from graphrag_ray.offline import answer
 from graphrag_ray.offline.prune_names import lower_case_words, weak_names
-from graphrag_ray.query import map_reduce
-from graphrag_ray.reports import report_context
-from graphrag_ray.reports.elements import arrange
-from graphrag_ray.reports.plan import EDGE, NODE, ContextPlan
-from graphrag_ray.reports.report_dialogue import Report, full_content, report, report_spec
-from graphrag_ray.reports.schedule import Schedule
-from graphrag_ray.settings.index_settings import Settings
-from graphrag_ray.settings.prompts import load_prompts
+from graphrag_ray.query.methods import map_reduce
 
 VOCABULARY = "cl100k_base"
 

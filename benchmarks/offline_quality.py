@@ -27,10 +27,10 @@ from offline_index import Built, ask, build, coarsest_full, demo_chunks, podcast
 
 from graphrag_ray.base import records
 from graphrag_ray.base.ids import entity_key, report_id
+from graphrag_ray.base.settings_file import load_settings
+from graphrag_ray.graph import report_context
 from graphrag_ray.graph.leiden import components
-from graphrag_ray.reports import report_context
-from graphrag_ray.reports.report_dialogue import full_content
-from graphrag_ray.settings.settings_file import load_settings
+from graphrag_ray.graph.report_dialogue import full_content
 
 OFF_TOPIC = (
     "What is a good recipe for sourdough bread?",

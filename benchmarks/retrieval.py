@@ -39,9 +39,9 @@ from typing import Any
 import Stemmer
 
 from graphrag_ray import open_index
-from graphrag_ray.asking.ask import Index
-from graphrag_ray.settings.index_settings import of_index
-from graphrag_ray.settings.settings_file import load_settings
+from graphrag_ray.base.index_settings import of_index
+from graphrag_ray.base.settings_file import load_settings
+from graphrag_ray.query.ask import Index
 
 METHODS = ("keyword", "vector", "hybrid", "local")
 CUTS = (1, 5, 10)
@@ -129,7 +129,7 @@ def keywords_held(index: Index, questions: Sequence[str], methods: Sequence[str]
 
 
 def by_keyword(index: Index, question: str) -> list[str]:
-    from graphrag_ray.search import keyword
+    from graphrag_ray.store.search import keyword
 
     return [id_ for id_, _ in keyword.search(index.searcher.keyword_shards("text_unit"), question, MOST)]
 

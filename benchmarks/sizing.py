@@ -15,17 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.prompts import load_prompts
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.drive import run
-from graphrag_ray.extract.extraction_dialogue import extract, extract_spec
-from graphrag_ray.forecast.corpus_counts import ChunkCounter, CorpusCounts
-from graphrag_ray.forecast.forecast import Forecast, Learned, SampleReading, forecast
+from graphrag_ray.graph.extraction_dialogue import extract, extract_spec
+from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter, CorpusCounts
+from graphrag_ray.indexing.forecast.forecast import Forecast, Learned, SampleReading, forecast
 from graphrag_ray.indexing.index import load_names
 from graphrag_ray.indexing.stages.list_input import list_input
 from graphrag_ray.indexing.stages.read_stage import read_file
 from graphrag_ray.offline import answer
-from graphrag_ray.settings.index_settings import Settings
-from graphrag_ray.settings.prompts import load_prompts
-from graphrag_ray.settings.settings_file import parse_settings
 
 DEMO = Path(__file__).parents[1] / "demo" / "corpus"
 

@@ -34,15 +34,15 @@ import pyarrow as pa
 from simulated import endpoint
 
 from graphrag_ray import open_index
+from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.settings_file import load_settings
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.graph import report_context
 from graphrag_ray.graph.communities import communities
 from graphrag_ray.graph.integer_arrays import graph_arrays, id_prefixes
 from graphrag_ray.indexing.index import Indexed, index
-from graphrag_ray.reports import report_context
-from graphrag_ray.settings.index_settings import Settings
-from graphrag_ray.settings.settings_file import load_settings
 from graphrag_ray.store.files import Store
 
 STAGES = ("extract", "describe", "report", "embed")

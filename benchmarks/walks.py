@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from graphrag_ray.base.ids import name_id
-from graphrag_ray.search import name_links
-from graphrag_ray.search.name_links import NameLinks
-from graphrag_ray.search.walk import DAMPING, walk
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.search import name_links
+from graphrag_ray.store.search.name_links import NameLinks
+from graphrag_ray.store.search.walk import DAMPING, walk
 
 NAMES_OF_CHUNK = 20
 SHARD_CHUNKS = 131_072

@@ -22,7 +22,7 @@ from pathlib import Path
 from graphrag_ray.base.declarations import STAGES
 
 ROOT = Path(__file__).parents[1]
-PURE = ("corpus", "extract", "graph", "reports", "query", "search", "indexing.stages")
+PURE = ("corpus", "graph", "query.methods", "store.search", "indexing.stages")
 ALSO = ("graphrag_ray.base.ids", "graphrag_ray.base.records")
 STAGE_FILES = "graphrag_ray/indexing/stages"
 RECORD = Path(__file__).with_suffix(".json")

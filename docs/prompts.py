@@ -17,29 +17,29 @@ from typing import Any
 from unittest import mock
 
 from graphrag_ray import offline, open_index
-from graphrag_ray.asking.ask import Index
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Request
+from graphrag_ray.base.prompts import PLACEHOLDERS, load_criteria, load_prompts
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.drive import Driver, Open, run
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
-from graphrag_ray.evaluate.written_questions import top_reports
-from graphrag_ray.indexing.index import index
-from graphrag_ray.judging.answer_claims import answer_claims, answer_claims_spec
-from graphrag_ray.judging.corpus_questions import (
+from graphrag_ray.evaluate.judging.answer_claims import answer_claims, answer_claims_spec
+from graphrag_ray.evaluate.judging.corpus_questions import (
     corpus_description,
     corpus_questions,
     description_spec,
     question_specs,
 )
-from graphrag_ray.judging.correct_answer import correct_spec, is_correct
-from graphrag_ray.judging.judge_dialogue import judge, judge_spec
-from graphrag_ray.query import condense, drift_dialogues, lightrag_keywords, zero_shot
-from graphrag_ray.query.answer import Answer
-from graphrag_ray.query.map_reduce import asked_for_text
-from graphrag_ray.query.method import Ran
-from graphrag_ray.settings.index_settings import Settings
-from graphrag_ray.settings.prompts import PLACEHOLDERS, load_criteria, load_prompts
-from graphrag_ray.settings.settings_file import parse_settings
+from graphrag_ray.evaluate.judging.correct_answer import correct_spec, is_correct
+from graphrag_ray.evaluate.judging.judge_dialogue import judge, judge_spec
+from graphrag_ray.evaluate.written_questions import top_reports
+from graphrag_ray.indexing.index import index
+from graphrag_ray.query.ask import Index
+from graphrag_ray.query.methods import condense, drift_dialogues, lightrag_keywords, zero_shot
+from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.map_reduce import asked_for_text
+from graphrag_ray.query.methods.method import Ran
 from graphrag_ray.store.files import Store
 
 CORPUS = Path(__file__).parents[1] / "demo" / "corpus"

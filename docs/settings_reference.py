@@ -1,4 +1,4 @@
-"""The settings reference: every section and key of `graphrag_ray/settings/index_settings.py`, as Markdown.
+"""The settings reference: every section and key of `graphrag_ray/base/index_settings.py`, as Markdown.
 
     python docs/settings_reference.py > docs/settings.md
 
@@ -24,8 +24,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 import graphrag_ray
+from graphrag_ray.base import index_settings
 from graphrag_ray.base.declarations import MODEL_STAGES
-from graphrag_ray.settings import index_settings
 
 INTRODUCTION = """\
 # Settings
@@ -91,9 +91,7 @@ def main() -> None:
 
 def reference() -> str:
     """The whole page."""
-    comments = comments_of(
-        (Path(graphrag_ray.__file__).parent / "settings" / "settings.yaml").read_text("utf-8")
-    )
+    comments = comments_of((Path(graphrag_ray.__file__).parent / "base" / "settings.yaml").read_text("utf-8"))
     parts = [INTRODUCTION]
     general = []
     for name, info in index_settings.Settings.model_fields.items():

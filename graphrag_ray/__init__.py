@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from graphrag_ray.asking.ask import Index
+    from graphrag_ray.base.index_settings import Settings, Storage
     from graphrag_ray.engine.observer import Observer
     from graphrag_ray.indexing.index import Indexed
-    from graphrag_ray.settings.index_settings import Settings, Storage
+    from graphrag_ray.query.ask import Index
 
 __all__ = ["build_index", "open_index"]
 
@@ -117,7 +117,7 @@ def open_index(
     """Open the newest snapshot of an index, or the one with a number, for questions.
 
     settings   how to ask; None: those that the index was built with, its models where this machine knows them
-               (`settings/user_settings.py`)
+               (`base/user_settings.py`)
     storage    how the index is reached, as in settings.Storage; None: as `settings.storage`, else the
                environment, says
     cache      a folder or URL where replies of models are kept: what was asked before is not asked again. The
@@ -125,10 +125,10 @@ def open_index(
 
     Raises IndexNotFound where there is none, or none finished; StoreError.
     """
-    from graphrag_ray.asking.ask import Index
-    from graphrag_ray.settings.index_settings import of_index
-    from graphrag_ray.settings.settings_file import load_settings, storage_of
-    from graphrag_ray.settings.user_settings import Known
+    from graphrag_ray.base.index_settings import of_index
+    from graphrag_ray.base.settings_file import load_settings, storage_of
+    from graphrag_ray.base.user_settings import Known
+    from graphrag_ray.query.ask import Index
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import open_latest
 

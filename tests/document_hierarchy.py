@@ -17,13 +17,13 @@ from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import community_id, report_id
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.engine.work import Row, Work
+from graphrag_ray.graph import report_context
+from graphrag_ray.graph.report_dialogue import Report, ReportSpec, full_content, report, report_spec
 from graphrag_ray.indexing import index as indexing
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
 from graphrag_ray.indexing.stages.short_ids import Numbers, Rendered, number, prefixes_of, renumbered
 from graphrag_ray.indexing.step_result import Result, spec_key
-from graphrag_ray.reports import report_context
-from graphrag_ray.reports.report_dialogue import Report, ReportSpec, full_content, report, report_spec
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import read_table, write_parts
 

@@ -14,8 +14,10 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Dialogue, Reply, Request
+from graphrag_ray.base.prompts import load_prompts
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.drive import run
-from graphrag_ray.query.method import (
+from graphrag_ray.query.methods.method import (
     Dialogues,
     Given,
     Hit,
@@ -29,9 +31,7 @@ from graphrag_ray.query.method import (
     Walk,
     WalkHit,
 )
-from graphrag_ray.search.walk import count_holders, walk
-from graphrag_ray.settings.prompts import load_prompts
-from graphrag_ray.settings.settings_file import parse_settings
+from graphrag_ray.store.search.walk import count_holders, walk
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from graphrag_ray.base.ids import name_id, stable_id
-from graphrag_ray.search import name_links
-from graphrag_ray.search.mapped_arrays import InMemory
-from graphrag_ray.search.name_links import NameLinks
+from graphrag_ray.store.search import name_links
+from graphrag_ray.store.search.mapped_arrays import InMemory
+from graphrag_ray.store.search.name_links import NameLinks
 
 Links = Mapping[tuple[str, str], int]
 """(chunk, name) -> weight."""

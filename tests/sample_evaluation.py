@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from graphrag_ray.evaluate.judging.judgements import JUDGEMENTS, RELIABILITY, WIN_RATES
 from graphrag_ray.evaluate.report_page import Evaluation
-from graphrag_ray.judging.judgements import JUDGEMENTS, RELIABILITY, WIN_RATES
 
 CRITERIA = {
     "comprehensiveness": "How much detail does the answer provide? Does it cover all aspects?",

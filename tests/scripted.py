@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+from graphrag_ray.base.index_settings import Endpoint, Model, Price
 from graphrag_ray.base.messages import (
     CallParameters,
     ChatReply,
@@ -15,7 +16,6 @@ from graphrag_ray.base.messages import (
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limit_headers import LimitHeaders
 from graphrag_ray.llm.limiter import LocalLimiter
-from graphrag_ray.settings.index_settings import Endpoint, Model, Price
 
 PRICE = Price(input_usd_per_mtok=1.0, output_usd_per_mtok=2.0)
 HELLO = ChatReply("Hello.", usage=Usage(100, 50))

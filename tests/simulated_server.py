@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from graphrag_ray.base.index_settings import Endpoint
 from graphrag_ray.llm.limits import Ended, LimiterState
-from graphrag_ray.settings.index_settings import Endpoint
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,10 @@ from driving import COUNT, Snapshot
 from graphrag_ray.base import records
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.ids import entity_key, name_id, stable_id
+from graphrag_ray.base.index_settings import Chunking, Input, as_about
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest
+from graphrag_ray.base.prompts import PLACEHOLDERS, load_criteria, load_prompts
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.urls import display_url, without_secrets
 from graphrag_ray.corpus.boundaries import character_end, last_character_end
 from graphrag_ray.corpus.byte_ranges import jsonl_is_split, jsonl_segments, lines_of
@@ -32,42 +35,54 @@ from graphrag_ray.corpus.embedding import Embedder
 from graphrag_ray.corpus.parse import documents_in, segments_of
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
 from graphrag_ray.corpus.tokens import count, count_many, offsets
-from graphrag_ray.extract.claims_dialogue import claims, claims_spec
-from graphrag_ray.extract.delimited_records import DELIMITERS, parse_claims, parse_date, parse_records
-from graphrag_ray.extract.extraction_dialogue import ShownChunk, extract, extract_spec
-from graphrag_ray.forecast.assumptions import parse_assumptions
-from graphrag_ray.forecast.corpus_counts import ChunkCounter
-from graphrag_ray.forecast.sample import sample_graph
-from graphrag_ray.graph.aliases import parse_names
-from graphrag_ray.graph.descriptions import TokensOf, describe, describe_spec, layer
-from graphrag_ray.graph.merge import ExtractedFrom, entity_instance_rows, relationship_instance_rows
-from graphrag_ray.graph.merge_claims import claim_rows
-from graphrag_ray.judging.answer_claims import answer_claims, answer_claims_spec
-from graphrag_ray.judging.answer_metrics import answer_scores
-from graphrag_ray.judging.claim_clusters import agreement, clusters, distinct
-from graphrag_ray.judging.corpus_questions import (
+from graphrag_ray.evaluate.judging.answer_claims import answer_claims, answer_claims_spec
+from graphrag_ray.evaluate.judging.answer_metrics import answer_scores
+from graphrag_ray.evaluate.judging.claim_clusters import agreement, clusters, distinct
+from graphrag_ray.evaluate.judging.corpus_questions import (
     corpus_description,
     corpus_questions,
     description_spec,
     question_specs,
 )
-from graphrag_ray.judging.correct_answer import correct_spec, is_correct
-from graphrag_ray.judging.head_to_head import is_swapped, reliability, win_rates
-from graphrag_ray.judging.judge_dialogue import judge, judge_spec
-from graphrag_ray.judging.judgements import JUDGEMENTS
-from graphrag_ray.judging.retrieval_metrics import retrieval_scores
+from graphrag_ray.evaluate.judging.correct_answer import correct_spec, is_correct
+from graphrag_ray.evaluate.judging.head_to_head import is_swapped, reliability, win_rates
+from graphrag_ray.evaluate.judging.judge_dialogue import judge, judge_spec
+from graphrag_ray.evaluate.judging.judgements import JUDGEMENTS
+from graphrag_ray.evaluate.judging.retrieval_metrics import retrieval_scores
+from graphrag_ray.graph import report_context as contexts
+from graphrag_ray.graph.about_corpus import (
+    about,
+    about_line,
+    about_spec,
+    entity_lines,
+    is_to_be_told,
+    title_lines,
+)
+from graphrag_ray.graph.aliases import parse_names
+from graphrag_ray.graph.claims_dialogue import claims, claims_spec
+from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse_date, parse_records
+from graphrag_ray.graph.descriptions import TokensOf, describe, describe_spec, layer
+from graphrag_ray.graph.extraction_dialogue import ShownChunk, extract, extract_spec
+from graphrag_ray.graph.merge import ExtractedFrom, entity_instance_rows, relationship_instance_rows
+from graphrag_ray.graph.merge_claims import claim_rows
+from graphrag_ray.graph.report_context import Context
+from graphrag_ray.graph.report_dialogue import full_content, report, report_spec
+from graphrag_ray.graph.summary_dialogue import read_summary, summary, summary_spec
+from graphrag_ray.indexing.forecast.assumptions import parse_assumptions
+from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter
+from graphrag_ray.indexing.forecast.sample import sample_graph
 from graphrag_ray.offline import answer as offline_answer
 from graphrag_ray.offline.prune_names import weak_names, word_hash
 from graphrag_ray.offline.question_terms import why_nothing
 from graphrag_ray.offline.static_embeddings import embed_many
-from graphrag_ray.query import condense, methods, where
-from graphrag_ray.query.asked_hierarchy import looked_at
-from graphrag_ray.query.chain import checked, split_chain, stands_in
-from graphrag_ray.query.evidence import evidence, passages
-from graphrag_ray.query.method import Question
-from graphrag_ray.query.quotes import best_sentence
-from graphrag_ray.query.rating import with_below
-from graphrag_ray.query.step_dialogues import (
+from graphrag_ray.query.methods import condense, methods, where
+from graphrag_ray.query.methods.asked_hierarchy import looked_at
+from graphrag_ray.query.methods.chain import checked, split_chain, stands_in
+from graphrag_ray.query.methods.evidence import evidence, passages
+from graphrag_ray.query.methods.method import Question
+from graphrag_ray.query.methods.quotes import best_sentence
+from graphrag_ray.query.methods.rating import with_below
+from graphrag_ray.query.methods.step_dialogues import (
     ANSWER,
     FACTS,
     NEXT,
@@ -78,23 +93,8 @@ from graphrag_ray.query.step_dialogues import (
     step_spec,
     walk_answer,
 )
-from graphrag_ray.query.written import Written
-from graphrag_ray.reports import report_context as contexts
-from graphrag_ray.reports.about_corpus import (
-    about,
-    about_line,
-    about_spec,
-    entity_lines,
-    is_to_be_told,
-    title_lines,
-)
-from graphrag_ray.reports.report_context import Context
-from graphrag_ray.reports.report_dialogue import full_content, report, report_spec
-from graphrag_ray.reports.summary_dialogue import read_summary, summary, summary_spec
-from graphrag_ray.search.words import words
-from graphrag_ray.settings.index_settings import Chunking, Input, as_about
-from graphrag_ray.settings.prompts import PLACEHOLDERS, load_criteria, load_prompts
-from graphrag_ray.settings.settings_file import parse_settings
+from graphrag_ray.query.methods.written import Written
+from graphrag_ray.store.search.words import words
 
 Drive = Callable[[str], Any]
 
@@ -506,16 +506,21 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         "tokens": counted,
         "embedded": lambda t: replace(Embedder.of(parse_settings({})), max_tokens=9).embed(t),
     },
-    "extract": {
+    "graph": {
         "records": lambda t: [parse_records(t, truncated=cut_off) for cut_off in (False, True)],
         "claims": lambda t: [parse_claims(t, truncated=cut_off) for cut_off in (False, True)],
         "date": parse_date,
         "extraction": extraction_of,
         "claims dialogue": claims_of,
+        "merge": merged,
+        "describe": described,
+        "names": names_of,
+        "context": rendered,
+        "report": reported,
+        "summary": summarised,
+        "about": told_of,
     },
-    "graph": {"merge": merged, "describe": described, "names": names_of},
-    "reports": {"context": rendered, "report": reported, "summary": summarised, "about": told_of},
-    "query": {
+    "query/methods": {
         **{f"{name} search": asked(name) for name in methods.METHODS},
         "dynamic selection": asked("global", dynamic=True),
         "scored points": asked("global", map_protocol="points"),
@@ -526,7 +531,7 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         "evidence": evidenced,
         "streamed": streamed,
     },
-    "judging": {
+    "evaluate/judging": {
         "judge": judged,
         "claims": claimed,
         "corpus questions": corpus_asked,
@@ -543,7 +548,10 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         "embed": lambda t: embed_many([t, t[:9]]),
         "why nothing": why_nothing,
     },
-    "forecast": {"counter": forecast_of, "assumptions": lambda t: quietly(lambda: parse_assumptions([t]))},
+    "indexing/forecast": {
+        "counter": forecast_of,
+        "assumptions": lambda t: quietly(lambda: parse_assumptions([t])),
+    },
     "what they share": {
         "references": referred,
         "ids": lambda t: (entity_key(t), name_id(t), stable_id("entity", t)),

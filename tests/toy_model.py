@@ -20,9 +20,9 @@ from graphrag_ray.base.messages import (
     Reply,
     Request,
 )
+from graphrag_ray.base.prompts import Prompt, earlier_prompts, load_prompts
 from graphrag_ray.base.records import parse_sections
-from graphrag_ray.extract.delimited_records import COMPLETION, FIELD, RECORD
-from graphrag_ray.settings.prompts import Prompt, earlier_prompts, load_prompts
+from graphrag_ray.graph.delimited_records import COMPLETION, FIELD, RECORD
 
 NAME = re.compile(r"\b[A-Z]{3,}(?: [A-Z]{3,})*\b")
 

@@ -20,14 +20,14 @@ from click.testing import Result
 from endpoint import Endpoint, Status
 
 from graphrag_ray import open_index
-from graphrag_ray.asking.ask import Index
+from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.index import Indexed, index
-from graphrag_ray.query.methods import METHODS, OFFERED
-from graphrag_ray.settings.index_settings import Settings
-from graphrag_ray.settings.settings_file import parse_settings
+from graphrag_ray.query.ask import Index
+from graphrag_ray.query.methods.methods import METHODS, OFFERED
 from graphrag_ray.store import blobs, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import content_hash

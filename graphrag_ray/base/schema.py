@@ -202,11 +202,11 @@ def search_table(kind: str, by: str) -> str:
 
 
 WALKS = search_table("text_unit", "names")
-"""The table whose parts are the shards of the index for walks (`search/name_links.py`)."""
+"""The table whose parts are the shards of the index for walks (`store/search/name_links.py`)."""
 
 
 def rows_table(table: str) -> str:
-    """The table whose parts tell where the rows of each part of a table lie (`search/row_index.py`)."""
+    """The table whose parts tell where the rows of each part of a table lie (`store/search/row_index.py`)."""
     return f"rows_{table}"
 
 

@@ -49,7 +49,7 @@ def from_elsewhere(error: BaseException, trace: str) -> None:
 
 
 def told(error: BaseException, quoting: bool = True) -> str:
-    """`internal error, please report it: ZeroDivisionError: division by zero (query/evidence.py:158)`.
+    """`internal error, please report it: ZeroDivisionError: division by zero (graph/merge.py:158)`.
 
     One line of bounded length, the same for the same error in every process. quoting: with the error's
     message, which may quote a document: for people who may see the corpus.

@@ -20,11 +20,11 @@ from graphrag_ray.cli.writing import print_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from graphrag_ray.asking.ask import Index
-    from graphrag_ray.asking.question_sweep import Batch
-    from graphrag_ray.asking.sources import Source
     from graphrag_ray.indexing.index import Indexed
-    from graphrag_ray.query.answer import Answer, Phase
+    from graphrag_ray.query.ask import Index
+    from graphrag_ray.query.methods.answer import Answer, Phase
+    from graphrag_ray.query.question_sweep import Batch
+    from graphrag_ray.query.sources import Source
 
 CHANGES = ("added", "changed", "removed")
 

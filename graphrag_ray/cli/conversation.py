@@ -16,12 +16,12 @@ from graphrag_ray.cli import console
 from graphrag_ray.cli.safe import console_of, safe
 from graphrag_ray.cli.writing import write_stream
 from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.query import methods
+from graphrag_ray.query.methods import methods
 
 if TYPE_CHECKING:
-    from graphrag_ray.asking.ask import Index
-    from graphrag_ray.asking.chat import Chat
-    from graphrag_ray.query.answer import Answer
+    from graphrag_ray.query.ask import Index
+    from graphrag_ray.query.chat import Chat
+    from graphrag_ray.query.methods.answer import Answer
 
 PROMPT = "> "
 NEWEST = "newest"

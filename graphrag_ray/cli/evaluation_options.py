@@ -13,8 +13,8 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.cli.options import naming_root, open_root, settings_from
 
 if TYPE_CHECKING:
-    from graphrag_ray.asking.ask import Index
     from graphrag_ray.evaluate.evaluation_run import EvaluationRun
+    from graphrag_ray.query.ask import Index
 
 NEEDED = ("scipy", "rapidfuzz", "nltk", "pandas")
 DEFAULT_OUT = "evaluation"

@@ -14,11 +14,11 @@ import click
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.errors import SettingsError, StoreError, UsageError
 from graphrag_ray.base.urls import shown
-from graphrag_ray.query import methods
+from graphrag_ray.query.methods import methods
 
 if TYPE_CHECKING:
+    from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.engine.given_rows import GivenRows
-    from graphrag_ray.settings.index_settings import Settings
     from graphrag_ray.store.files import Store
 
 _SHORT = {
@@ -115,7 +115,7 @@ def reach_options(f: Callable[..., Any]) -> Callable[..., Any]:
 def open_root(root: str, config: str | None, overrides: tuple[str, ...]) -> Store:
     """The store at --root, reached as --set, --config or else the environment say: a snapshot lies in it
     and cannot tell. Nothing is asked of it yet. Raises SettingsError, UsageError."""
-    from graphrag_ray.settings.settings_file import load_storage
+    from graphrag_ray.base.settings_file import load_storage
     from graphrag_ray.store.files import Store
 
     storage = load_storage(config, overrides)
@@ -277,9 +277,9 @@ def settings_from(
     said, root: settings as they stand in an index, and its URL, by which is known how it was reached before
     Raises SettingsError.
     """
-    from graphrag_ray.settings.index_settings import of_index
-    from graphrag_ray.settings.settings_file import load_settings
-    from graphrag_ray.settings.user_settings import Known
+    from graphrag_ray.base.index_settings import of_index
+    from graphrag_ray.base.settings_file import load_settings
+    from graphrag_ray.base.user_settings import Known
 
     base, known = None, None
     if config is None and said is not None:
@@ -296,7 +296,7 @@ def confirmed(
 
     said, root: as in `settings_from`
     """
-    from graphrag_ray.settings.user_settings import described, named_endpoints, remember, unknown_models
+    from graphrag_ray.base.user_settings import described, named_endpoints, remember, unknown_models
 
     settings = load()
     named = {name: named_endpoints(said, name) for name in unknown_models(settings, stages)}
@@ -331,7 +331,7 @@ def forms_of(
     """The short forms as overrides, and then those of --set. Raises SettingsError."""
     import orjson
 
-    from graphrag_ray.settings.settings_file import load_settings
+    from graphrag_ray.base.settings_file import load_settings
 
     given = {name: value for name, value in short.items() if value is not None and name in _SHORT}
     asked = {name: value for name, value in short.items() if value is not None and name in _ASKED}

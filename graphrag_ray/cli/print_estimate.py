@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from graphrag_ray.base.wording import price_setting
-from graphrag_ray.forecast.assumptions import Assumption
-from graphrag_ray.forecast.forecast import Forecast, StageForecast
+from graphrag_ray.indexing.forecast.assumptions import Assumption
+from graphrag_ray.indexing.forecast.forecast import Forecast, StageForecast
 
 
 def print_forecast(found: Forecast, root: str | None) -> None:

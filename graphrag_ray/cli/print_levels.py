@@ -8,7 +8,7 @@ from rich.table import Table
 
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli.safe import console_of
-from graphrag_ray.query.levels import Units
+from graphrag_ray.query.methods.levels import Units
 
 
 def print_levels(found: Sequence[Units]) -> None:

@@ -251,7 +251,7 @@ class Root(click.Option):
 def root_otherwise(config: str | None) -> str | None:
     """Which index is meant where --root is not given: what --config says, since it was typed, or else the
     environment. Raises SettingsError."""
-    from graphrag_ray.settings.settings_file import root_in
+    from graphrag_ray.base.settings_file import root_in
 
     return (root_in(config) if config else None) or os.environ.get(ROOT_VARIABLE) or None
 

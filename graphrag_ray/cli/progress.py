@@ -21,8 +21,8 @@ from graphrag_ray.engine.pace import Recent, StagePace
 if TYPE_CHECKING:
     from rich.live import Live
 
+    from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.engine.executor import SweepProgress
-    from graphrag_ray.settings.index_settings import Settings
 
 LINE_EVERY_S = 5.0
 """Where nothing can move, a step says so often how far it is."""

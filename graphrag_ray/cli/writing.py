@@ -11,8 +11,8 @@ from graphrag_ray.cli.safe import console_of, safe
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from graphrag_ray.asking.answer_streams import AnswerStream
-    from graphrag_ray.query.answer import Answer
+    from graphrag_ray.query.answer_streams import AnswerStream
+    from graphrag_ray.query.methods.answer import Answer
 
 
 def print_text(out: Console, text: str, raw: bool = False) -> None:
@@ -43,8 +43,8 @@ def write_stream(stream: AnswerStream, raw: bool = False) -> Answer:
 
 
 def _render(stream: AnswerStream, out: Console) -> None:
-    from graphrag_ray.asking.answer_streams import StartsAgain
     from graphrag_ray.cli.rendered import RenderedText
+    from graphrag_ray.query.answer_streams import StartsAgain
 
     with RenderedText(out) as rendered:
         for piece in stream:

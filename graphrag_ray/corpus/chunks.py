@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from graphrag_ray.base import index_settings
 from graphrag_ray.corpus import boundaries, tokens
-from graphrag_ray.settings import index_settings
 
 _SPACE = re.compile(r"\s++")
 _MAX_MARKS = 32

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from graphrag_ray.base import ids, schema
+from graphrag_ray.base import ids, index_settings, schema
 from graphrag_ray.corpus.chunks import chunk
 from graphrag_ray.corpus.document import Document, one_line
 from graphrag_ray.corpus.document_titles import begins_with, own_title
 from graphrag_ray.corpus.metadata import PREFIX, metadata_lines
-from graphrag_ray.settings import index_settings
 
 MAX_HEADER_FIELD = 300
 """Characters of a title or a date that a chunk's header shows: a title can be a paragraph by mistake."""

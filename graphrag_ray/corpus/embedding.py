@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import CallParameters, Dialogue, EmbeddingReply, EmbeddingRequest
 from graphrag_ray.corpus.tokens import offsets, vocabulary_for
-from graphrag_ray.settings.index_settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,13 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
-from graphrag_ray.base import unforeseen
+from graphrag_ray.base import index_settings, unforeseen
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.corpus.byte_ranges import Segment, Stretch, parquet_segments
 from graphrag_ray.corpus.decode import NotText, decode
 from graphrag_ray.corpus.document import Document, Unreadable, clean, one_line, to_json
 from graphrag_ray.corpus.markup import declared_charset, read_html
 from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Row, Table, jsonl_rows, open_parquet
-from graphrag_ray.settings import index_settings
 
 __all__ = [
     "EXTENSIONS",

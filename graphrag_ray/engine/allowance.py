@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from graphrag_ray.base.errors import BudgetSpent, PermanentCallError
+from graphrag_ray.base.index_settings import Model, Query
 from graphrag_ray.base.messages import EmbeddingRequest, Request, Usage
 from graphrag_ray.engine.gateways import Ask
 from graphrag_ray.engine.work import AnsweredCall
 from graphrag_ray.llm.accounting import CallRecord
 from graphrag_ray.llm.pricing import cost_usd, dearest_price
 from graphrag_ray.llm.request_sizes import output_limit, prompt_size, text_size, thought_room
-from graphrag_ray.query.budget import Most, budget_in_words
-from graphrag_ray.settings.index_settings import Model, Query
+from graphrag_ray.query.methods.budget import Most, budget_in_words
 
 
 @dataclass

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import FatalCallError
+from graphrag_ray.base.index_settings import Model, Settings
 from graphrag_ray.base.messages import ChatRequest, EmbeddingReply, EmbeddingRequest, Listener, Reply, Request
 from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.work import AnsweredCall
@@ -22,7 +23,6 @@ from graphrag_ray.llm.accounting import CallRecord, InFlight, Limits, Quirks, qu
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.llm.limits import Ended
-from graphrag_ray.settings.index_settings import Model, Settings
 
 if TYPE_CHECKING:
     from graphrag_ray.llm.client import EndpointClient

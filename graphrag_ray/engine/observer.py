@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.engine.executor import SweepProgress
-    from graphrag_ray.settings.index_settings import Settings
 
 
 class Observer:

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from graphrag_ray.base.errors import CallError, FatalCallError, ModelRefused, NotConfigured
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.engine.gateways import Models, connected_to
-from graphrag_ray.settings.index_settings import Settings
 
 GOES_ON = "What is kept is used all the same; the first request that is needed ends the run."
 

@@ -7,13 +7,13 @@ import sys
 from dataclasses import dataclass, field
 
 from graphrag_ray.base.errors import BudgetSpent, SettingsError
+from graphrag_ray.base.index_settings import Budget
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.base.wording import price_setting
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.llm.pricing import PICO_USD, cost_pico_usd, price_of
-from graphrag_ray.settings.index_settings import Budget
 
 FIRST_ITEM = Usage(prompt_tokens=4_000, completion_tokens=1_000)
 """What an item may use before a call of one has been seen: an extraction with a gleaning, say."""

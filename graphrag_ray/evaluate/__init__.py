@@ -28,8 +28,8 @@ CRITERIA = ("comprehensiveness", "diversity", "empowerment", "directness")
 REPLICATES = 5
 
 if TYPE_CHECKING:
-    from graphrag_ray.asking.ask import Index
     from graphrag_ray.evaluate.evaluation_run import EvaluationRun
+    from graphrag_ray.query.ask import Index
 
 __all__ = ["claims", "communities", "compare", "estimate", "qa", "questions"]
 
@@ -79,7 +79,7 @@ def compare(
     from graphrag_ray.evaluate import comparison
     from graphrag_ray.evaluate.claims_of_answers import count_claims, failed_claims
     from graphrag_ray.evaluate.evaluation_files import without_repeats
-    from graphrag_ray.judging.answer_claims import STAGE
+    from graphrag_ray.evaluate.judging.answer_claims import STAGE
 
     posed, told = without_repeats(_posed(questions))
     with _run(index, out, "compare", how) as run:
@@ -110,8 +110,8 @@ def qa(
     questions: a file, or rows or a frame, with columns as `evaluation_files.gold_questions` says
     """
     from graphrag_ray.evaluate.evaluation_files import gold_of, gold_questions, without_repeats
+    from graphrag_ray.evaluate.judging.retrieval_metrics import KS
     from graphrag_ray.evaluate.known_answers import known_answers
-    from graphrag_ray.judging.retrieval_metrics import KS
 
     if isinstance(questions, str):
         gold, told = gold_questions(questions, index.settings.storage.of(questions))
@@ -134,7 +134,7 @@ def claims(
     from graphrag_ray.evaluate.comparison import answered
     from graphrag_ray.evaluate.conditions import check_conditions, parse_conditions
     from graphrag_ray.evaluate.evaluation_files import without_repeats
-    from graphrag_ray.judging.answer_claims import STAGE
+    from graphrag_ray.evaluate.judging.answer_claims import STAGE
 
     posed, told = without_repeats(_posed(questions))
     known = parse_conditions(conditions)
@@ -193,9 +193,9 @@ def _rows(questions: Any) -> list[Any]:
 
 
 def _posed(questions: Any) -> Any:
-    from graphrag_ray.asking.ask import MAX_QUESTION_CHARACTERS
-    from graphrag_ray.asking.question_files import Posed, posed_of
     from graphrag_ray.corpus.table_rows import Row
+    from graphrag_ray.query.ask import MAX_QUESTION_CHARACTERS
+    from graphrag_ray.query.question_files import Posed, posed_of
 
     given = _rows(questions)
     if not given:

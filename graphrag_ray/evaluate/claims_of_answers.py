@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.asking.question_files import Posed
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.evaluate.comparison import texts_of
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
-from graphrag_ray.judging.answer_claims import STAGE, answer_claims, answer_claims_spec
-from graphrag_ray.judging.claim_clusters import THRESHOLDS, agreement, clusters, distinct
-from graphrag_ray.judging.judgements import JUDGEMENTS
+from graphrag_ray.evaluate.judging.answer_claims import STAGE, answer_claims, answer_claims_spec
+from graphrag_ray.evaluate.judging.claim_clusters import THRESHOLDS, agreement, clusters, distinct
+from graphrag_ray.evaluate.judging.judgements import JUDGEMENTS
+from graphrag_ray.query.question_files import Posed
 
 AGREE_WITH: Mapping[str, str] = {"claims": "comprehensiveness", "clusters": "diversity"}
 """The criterion that a count stands for (GraphRAG 4.2)."""

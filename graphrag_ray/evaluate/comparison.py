@@ -24,24 +24,24 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.asking.ask import Index
-from graphrag_ray.asking.question_files import ANSWERS, Posed
 from graphrag_ray.base.declarations import OF_SECTION
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import Dialogue
+from graphrag_ray.base.prompts import load_criteria
 from graphrag_ray.engine.work import Outcome
 from graphrag_ray.evaluate import CRITERIA, REPLICATES
 from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
 from graphrag_ray.evaluate.evaluation_files import answers_elsewhere
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
-from graphrag_ray.judging.head_to_head import is_swapped, reliability, win_rates
-from graphrag_ray.judging.judge_dialogue import STAGE, Verdict, judge, judge_spec
-from graphrag_ray.judging.judgements import JUDGEMENTS
+from graphrag_ray.evaluate.judging.head_to_head import is_swapped, reliability, win_rates
+from graphrag_ray.evaluate.judging.judge_dialogue import STAGE, Verdict, judge, judge_spec
+from graphrag_ray.evaluate.judging.judgements import JUDGEMENTS
 from graphrag_ray.llm.accounting import Accounts
-from graphrag_ray.query import methods
-from graphrag_ray.query.answer import Answer
-from graphrag_ray.query.method import Rows
-from graphrag_ray.settings.prompts import load_criteria
+from graphrag_ray.query.ask import Index
+from graphrag_ray.query.methods import methods
+from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.method import Rows
+from graphrag_ray.query.question_files import ANSWERS, Posed
 from graphrag_ray.version import __version__
 
 MAX_REPLICATES = 100

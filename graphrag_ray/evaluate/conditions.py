@@ -6,15 +6,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from graphrag_ray.asking.ask import Index
 from graphrag_ray.base.errors import SettingsError, UsageError
+from graphrag_ray.base.settings_file import parse_settings
+from graphrag_ray.base.settings_text import apply
+from graphrag_ray.base.user_settings import require_known
 from graphrag_ray.corpus.table_rows import OPENERS
-from graphrag_ray.query import methods
-from graphrag_ray.query.asked_hierarchy import asked_hierarchy, communities_of, reports_of
-from graphrag_ray.query.levels import is_auto, levels
-from graphrag_ray.settings.settings_file import parse_settings
-from graphrag_ray.settings.settings_text import apply
-from graphrag_ray.settings.user_settings import require_known
+from graphrag_ray.query.ask import Index
+from graphrag_ray.query.methods import methods
+from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, communities_of, reports_of
+from graphrag_ray.query.methods.levels import is_auto, levels
 
 MAX_CONDITIONS = 50
 MAX_NAME = 60

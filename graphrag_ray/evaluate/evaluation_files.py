@@ -11,13 +11,13 @@ from typing import Any
 
 import orjson
 
-from graphrag_ray.asking.ask import MAX_QUESTION_CHARACTERS
-from graphrag_ray.asking.question_files import ID_COLUMNS, QUESTION_COLUMNS, Posed, content_of, read_questions
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import whole
 from graphrag_ray.base.urls import shown
 from graphrag_ray.corpus.decode import NotText
 from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Table
+from graphrag_ray.query.ask import MAX_QUESTION_CHARACTERS
+from graphrag_ray.query.question_files import ID_COLUMNS, QUESTION_COLUMNS, Posed, content_of, read_questions
 
 ANSWER_COLUMNS = ("answer", "text", "response", "output")
 GOLD_COLUMNS = ("answer", "answers", "gold", "gold_answers")

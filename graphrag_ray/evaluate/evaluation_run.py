@@ -18,13 +18,10 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from graphrag_ray.asking.ask import Index
-from graphrag_ray.asking.batch import asks_from_here, locked
-from graphrag_ray.asking.question_engine import QuestionEngine
-from graphrag_ray.asking.question_files import Posed
-from graphrag_ray.asking.question_sweep import LOOK_S, READY, QuestionSweep, ReplyPrices, swept
 from graphrag_ray.base.errors import StoreError, UsageError
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import Dialogue
+from graphrag_ray.base.user_settings import require_known
 from graphrag_ray.engine.executor import Executor, SweepProgress
 from graphrag_ray.engine.feed import Feed
 from graphrag_ray.engine.gateways import Models
@@ -37,10 +34,13 @@ from graphrag_ray.engine.work import Outcome
 from graphrag_ray.evaluate.conditions import EvaluationCondition
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.llm.accounting import Accounts
-from graphrag_ray.query import methods
-from graphrag_ray.query.answer import Answer
-from graphrag_ray.settings.index_settings import Settings
-from graphrag_ray.settings.user_settings import require_known
+from graphrag_ray.query.ask import Index
+from graphrag_ray.query.batch import asks_from_here, locked
+from graphrag_ray.query.methods import methods
+from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.question_engine import QuestionEngine
+from graphrag_ray.query.question_files import Posed
+from graphrag_ray.query.question_sweep import LOOK_S, READY, QuestionSweep, ReplyPrices, swept
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 

@@ -13,8 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.asking.ask import Index
-from graphrag_ray.asking.searching import Searching
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.records import strip_references
 from graphrag_ray.base.unforeseen import is_unforeseen
@@ -29,13 +27,15 @@ from graphrag_ray.evaluate.conditions import (
 )
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion, named
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
+from graphrag_ray.evaluate.judging.answer_metrics import answer_scores
+from graphrag_ray.evaluate.judging.correct_answer import PROMPT, correct_spec, is_correct
+from graphrag_ray.evaluate.judging.judge_dialogue import STAGE
+from graphrag_ray.evaluate.judging.retrieval_metrics import KS, retrieval_scores
 from graphrag_ray.evaluate.rehearsal import Rehearsed, rehearsed
-from graphrag_ray.judging.answer_metrics import answer_scores
-from graphrag_ray.judging.correct_answer import PROMPT, correct_spec, is_correct
-from graphrag_ray.judging.judge_dialogue import STAGE
-from graphrag_ray.judging.retrieval_metrics import KS, retrieval_scores
-from graphrag_ray.query.method import Rows, Search
-from graphrag_ray.query.methods import METHODS
+from graphrag_ray.query.ask import Index
+from graphrag_ray.query.methods.method import Rows, Search
+from graphrag_ray.query.methods.methods import METHODS
+from graphrag_ray.query.searching import Searching
 
 KEYWORD = "keyword"
 """A condition of --retrieval-only: chunks by keywords alone, no way of answering."""

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from graphrag_ray.asking.ask import Index
-from graphrag_ray.asking.question_files import Posed
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import ChatRequest, Usage
 from graphrag_ray.evaluate.comparison import check_replicates, chosen_criteria
 from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
+from graphrag_ray.evaluate.judging import answer_claims, judge_dialogue
+from graphrag_ray.evaluate.judging.answer_claims import answer_claims_spec
+from graphrag_ray.evaluate.judging.judge_dialogue import judge_spec
 from graphrag_ray.evaluate.rehearsal import rehearsed
-from graphrag_ray.judging import answer_claims, judge_dialogue
-from graphrag_ray.judging.answer_claims import answer_claims_spec
-from graphrag_ray.judging.judge_dialogue import judge_spec
 from graphrag_ray.llm.pricing import cost_usd, dearest_price
-from graphrag_ray.query import methods
+from graphrag_ray.query.ask import Index
+from graphrag_ray.query.methods import methods
+from graphrag_ray.query.question_files import Posed
 
 SAMPLE = 3
 """Questions whose contexts are put together for each condition, to see what models would be shown."""

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from graphrag_ray.asking.ask import Index
-from graphrag_ray.asking.session import Asker
 from graphrag_ray.base.errors import CallError, GraphRagError, RunStopped, StoreError, UsageError
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Dialogue, Listener, Request
 from graphrag_ray.base.unforeseen import is_unforeseen
@@ -18,7 +16,9 @@ from graphrag_ray.engine.drive import Driver, Open, note_bug
 from graphrag_ray.engine.in_process import awaited
 from graphrag_ray.engine.work import Outcome, outcome_of
 from graphrag_ray.llm.accounting import Accounts
-from graphrag_ray.query.answer import Answer
+from graphrag_ray.query.ask import Index
+from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.session import Asker
 
 T = TypeVar("T")
 

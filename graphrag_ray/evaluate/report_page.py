@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from graphrag_ray.base.wording import plural
+from graphrag_ray.evaluate.judging.judgements import SIGNIFICANT
 from graphrag_ray.evaluate.question_blocks import question_blocks
 from graphrag_ray.evaluate.report_figures import (
     NONE,
@@ -32,7 +33,6 @@ from graphrag_ray.evaluate.report_figures import (
 )
 from graphrag_ray.evaluate.safe_html import Markup, clean, element, json_script
 from graphrag_ray.evaluate.scatter_plot import scatter_plot
-from graphrag_ray.judging.judgements import SIGNIFICANT
 
 WIDE_FROM = 9
 """From so many conditions on, a matrix has the whole width."""

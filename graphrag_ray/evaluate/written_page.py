@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import posixpath
 
-from graphrag_ray.asking.ask import Index
 from graphrag_ray.evaluate.comparison import Comparison
 from graphrag_ray.evaluate.report_page import Evaluation, report_page
+from graphrag_ray.query.ask import Index
 from graphrag_ray.store.files import Store
 
 

@@ -10,11 +10,9 @@ from functools import partial
 import pyarrow as pa
 from pyarrow import csv
 
-from graphrag_ray.asking.ask import Index
 from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
-from graphrag_ray.export.cells import for_spreadsheet
-from graphrag_ray.judging.corpus_questions import (
+from graphrag_ray.evaluate.judging.corpus_questions import (
     STAGE,
     TOP_REPORTS,
     TOP_REPORTS_TOKENS,
@@ -24,9 +22,11 @@ from graphrag_ray.judging.corpus_questions import (
     description_spec,
     question_specs,
 )
-from graphrag_ray.query.asked_hierarchy import asked_hierarchy
-from graphrag_ray.query.method import Ran
-from graphrag_ray.reports.report_context import clean
+from graphrag_ray.export.cells import for_spreadsheet
+from graphrag_ray.graph.report_context import clean
+from graphrag_ray.query.ask import Index
+from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy
+from graphrag_ray.query.methods.method import Ran
 
 MAX_DESCRIPTION = 20_000
 MOST_OF_EACH = 50

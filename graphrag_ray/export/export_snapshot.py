@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from graphrag_ray.asking.reading import Reader
 from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.schema import rows_table
 from graphrag_ray.export import graphml, microsoft, spreadsheets, tree_files
 from graphrag_ray.export.output import open_output
-from graphrag_ray.query.asked_hierarchy import hierarchy_of, looked_at
-from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.query.methods.asked_hierarchy import hierarchy_of, looked_at
+from graphrag_ray.query.reading import Reader
 from graphrag_ray.store.files import Store
 from graphrag_ray.version import __version__
 

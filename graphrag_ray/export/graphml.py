@@ -15,10 +15,10 @@ from typing import TextIO
 
 import pyarrow as pa
 
-from graphrag_ray.asking.reading import Reader
 from graphrag_ray.export.cells import for_xml
 from graphrag_ray.export.members import AT_ONCE, Nodes, read_nodes
 from graphrag_ray.export.output import Output
+from graphrag_ray.query.reading import Reader
 
 FILES = ("graph.graphml",)
 _NODE = {"label": "string", "title": "string", "type": "string", "description": "string", "degree": "long",

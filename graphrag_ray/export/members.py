@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.asking.reading import Reader
 from graphrag_ray.graph.integer_arrays import id_prefixes
+from graphrag_ray.query.reading import Reader
 
 Ints = npt.NDArray[np.int64]
 NONE = -1

@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from graphrag_ray.asking.reading import Reader, schema_of
 from graphrag_ray.base import schema
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.export.output import Output
 from graphrag_ray.export.project import settings_yaml
-from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.query.reading import Reader, schema_of
 from graphrag_ray.store.parts import read_part
 from graphrag_ray.store.snapshots import being_read
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from graphrag_ray.settings.index_settings import Endpoint, Model, Settings
+from graphrag_ray.base.index_settings import Endpoint, Model, Settings
 from graphrag_ray.version import __version__
 
 KEY, ADDRESS = "GRAPHRAG_API_KEY", "GRAPHRAG_API_BASE"

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from graphrag_ray.asking.reading import Reader, schema_of
 from graphrag_ray.export.cells import for_spreadsheet
 from graphrag_ray.export.members import AT_ONCE, Nodes, read_nodes
 from graphrag_ray.export.output import Output
+from graphrag_ray.query.reading import Reader, schema_of
 
 FILES = ("nodes.csv", "edges.csv", "communities.csv", "memberships.csv")
 BOM = b"\xef\xbb\xbf"

@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.asking.reading import Reader
-from graphrag_ray.asking.sources import place
 from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.export.cells import for_xml
 from graphrag_ray.export.graphml import FOOT, document_head, elements
 from graphrag_ray.export.members import AT_ONCE, Places
 from graphrag_ray.export.output import Output
 from graphrag_ray.export.spreadsheets import guarded, write_rows
+from graphrag_ray.query.reading import Reader
+from graphrag_ray.query.sources import place
 
 GRAPH, NODES, EDGES = "graph.graphml", "nodes.csv", "edges.csv"
 _NODE = {"label": "string", "kind": "string", "level": "long", "size": "long", "text": "string"}

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from graphrag_ray.base.index_settings import Attributed, Communities
 from graphrag_ray.graph.codicil import codicil
 from graphrag_ray.graph.communities import communities
 from graphrag_ray.graph.edges import Edges, canonical
@@ -33,7 +34,6 @@ from graphrag_ray.graph.nearest_neighbours import Vectors, nearest_neighbours
 from graphrag_ray.graph.scan import scan
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.graph.spectral import spectral
-from graphrag_ray.settings.index_settings import Attributed, Communities
 
 LEAST_PROGRESS = 0.9
 """A level that has more clusters than this share of its nodes is the last."""

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
+from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.graph.batches import stable_batches
-from graphrag_ray.settings.index_settings import Settings
-from graphrag_ray.settings.prompts import Prompt, reply_lengths
 
 _ENDS = (*".!?…。！？।؟", *"\"'”’)]»」")
 _MARKS = dict.fromkeys(map(ord, '"“”„‟«»'), None) | dict.fromkeys(map(ord, "‘’"), "'")

@@ -14,8 +14,8 @@ import igraph
 import numpy as np
 import numpy.typing as npt
 
+from graphrag_ray.base.index_settings import Communities
 from graphrag_ray.graph.integer_arrays import Ints
-from graphrag_ray.settings.index_settings import Communities
 
 Floats = npt.NDArray[np.float64]
 

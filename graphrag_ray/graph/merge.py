@@ -25,7 +25,7 @@ from graphrag_ray.base.schema import ENTITY_INSTANCES, RELATIONSHIP_INSTANCES
 from graphrag_ray.graph.integer_arrays import Ints, codes, first_rows, run_starts, text_units_by_key
 
 if TYPE_CHECKING:
-    from graphrag_ray.extract.extraction_dialogue import ExtractedRecords
+    from graphrag_ray.graph.extraction_dialogue import ExtractedRecords
 
 _CHUNK_BYTES = 1 << 28  # of descriptions gathered into one chunk; Arrow's strings end at 2 GB
 _MICRO = 1_000_000  # strengths are added in millionths

@@ -19,7 +19,7 @@ from graphrag_ray.graph.integer_arrays import Ints, codes, first_rows, text_unit
 from graphrag_ray.graph.merge import ExtractedFrom
 
 if TYPE_CHECKING:
-    from graphrag_ray.extract.claims_dialogue import ClaimRecords
+    from graphrag_ray.graph.claims_dialogue import ClaimRecords
 
 CLAIM_INSTANCES = pa.schema(
     [

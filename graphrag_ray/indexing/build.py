@@ -13,6 +13,9 @@ from typing import Any
 from graphrag_ray.base import logs
 from graphrag_ray.base.declarations import ASKING_STAGES, HIERARCHIES, STAGES, versions
 from graphrag_ray.base.errors import FatalCallError, SettingsError, UsageError
+from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Settings, Storage, of_index
+from graphrag_ray.base.settings_file import load_settings, storage_of
+from graphrag_ray.base.user_settings import Known, remember, require_known, unknown_models
 from graphrag_ray.corpus.parse import missing_column
 from graphrag_ray.engine.executor import Executor
 from graphrag_ray.engine.gateways import Models
@@ -28,9 +31,6 @@ from graphrag_ray.indexing.contents import require_paths
 from graphrag_ray.indexing.index import settings_before
 from graphrag_ray.indexing.new_prompts import cost_of_prompts
 from graphrag_ray.indexing.stages.list_input import InputFile, list_input
-from graphrag_ray.settings.index_settings import OFFLINE_MODEL_ID, Settings, Storage, of_index
-from graphrag_ray.settings.settings_file import load_settings, storage_of
-from graphrag_ray.settings.user_settings import Known, remember, require_known, unknown_models
 from graphrag_ray.store import locks, runs
 from graphrag_ray.store.compaction import totals
 from graphrag_ray.store.files import Store

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphrag_ray.base.errors import SettingsError
+from graphrag_ray.base.index_settings import Names as NamesSettings
+from graphrag_ray.base.index_settings import Settings, of_index
+from graphrag_ray.base.prompts import Prompt, earlier_prompts, kept_prompts, load_prompts
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.text_files import read_text
 from graphrag_ray.base.urls import shown
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph.aliases import EntityNames, parse_names
-from graphrag_ray.settings.index_settings import Names as NamesSettings
-from graphrag_ray.settings.index_settings import Settings, of_index
-from graphrag_ray.settings.prompts import Prompt, earlier_prompts, kept_prompts, load_prompts
-from graphrag_ray.settings.settings_file import parse_settings
 
 INSTEAD = {
     "prompts_dir": "--new-prompts for those of the package, which tells first what that costs",

@@ -16,21 +16,21 @@ import pyarrow.compute as pc
 from graphrag_ray.base.declarations import ASKING_STAGES, JOURNALS
 from graphrag_ray.base.errors import CorruptPart, DialogueFailed, InputError
 from graphrag_ray.base.ids import stable_id
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Request
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.corpus.document import Document, Unreadable
 from graphrag_ray.corpus.metadata import columns_of
 from graphrag_ray.engine.drive import Complete, Driver, note_bug, replay, run
-from graphrag_ray.extract.extraction_dialogue import ExtractedRecords, ExtractSpec, extract, extract_spec
-from graphrag_ray.forecast.corpus_counts import ChunkCounter, CorpusCounts, Drawn
-from graphrag_ray.forecast.forecast import Forecast, Learned, SampleReading, forecast
-from graphrag_ray.forecast.reply_sizes import Replies
+from graphrag_ray.graph.extraction_dialogue import ExtractedRecords, ExtractSpec, extract, extract_spec
 from graphrag_ray.indexing.contents import load_names, prompts_for
+from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter, CorpusCounts, Drawn
+from graphrag_ray.indexing.forecast.forecast import Forecast, Learned, SampleReading, forecast
+from graphrag_ray.indexing.forecast.reply_sizes import Replies
 from graphrag_ray.indexing.index import settings_before
 from graphrag_ray.indexing.stages.list_input import InputFile, list_input
 from graphrag_ray.indexing.stages.read_stage import read_file
 from graphrag_ray.llm.request_sizes import text_size
-from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex

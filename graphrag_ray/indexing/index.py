@@ -22,6 +22,8 @@ import pyarrow.compute as pc
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES, JOURNALS, STAGES, versions
 from graphrag_ray.base.errors import CorruptPart, LockLost
+from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.urls import shown
 from graphrag_ray.engine.executor import Executor
 from graphrag_ray.engine.given_rows import GivenRows
@@ -50,8 +52,6 @@ from graphrag_ray.indexing.stages.walk_stage import index_for_walks
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.request_sizes import guessed_vocabularies
-from graphrag_ray.settings.index_settings import Settings
-from graphrag_ray.settings.prompts import load_prompts
 from graphrag_ray.store import blobs, locks, runs, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table

@@ -8,13 +8,13 @@ from typing import Any
 
 from graphrag_ray.base.declarations import concerned
 from graphrag_ray.base.errors import PromptError
+from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Settings
 from graphrag_ray.base.messages import Usage
+from graphrag_ray.base.prompts import kept_prompts, parse_prompt
 from graphrag_ray.base.wording import plural, price_setting
 from graphrag_ray.indexing.contents import prompts_before, prompts_for
 from graphrag_ray.llm.accounting import CallTotals
 from graphrag_ray.llm.pricing import cost_pico_usd, dearest_price
-from graphrag_ray.settings.index_settings import OFFLINE_MODEL_ID, Settings
-from graphrag_ray.settings.prompts import kept_prompts, parse_prompt
 from graphrag_ray.store import compaction
 from graphrag_ray.store.files import Store
 

@@ -19,6 +19,9 @@ import pyarrow as pa
 
 from graphrag_ray.base.declarations import STAGES, versions
 from graphrag_ray.base.errors import GraphRagError, UsageError
+from graphrag_ray.base.index_settings import of_index
+from graphrag_ray.base.prompts import load_prompts
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.executor import ItemSource, Sweep
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
@@ -28,9 +31,6 @@ from graphrag_ray.indexing.contents import load_names
 from graphrag_ray.indexing.index import derive
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.settings.index_settings import of_index
-from graphrag_ray.settings.prompts import load_prompts
-from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store import journal_rows
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex

@@ -15,6 +15,8 @@ import pyarrow as pa
 from graphrag_ray.base import logs, schema, unforeseen
 from graphrag_ray.base.declarations import STAGES, versions
 from graphrag_ray.base.errors import CorruptPart, ProcessDied
+from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.executor import Executor, ItemSource, RowSource, Sweep
@@ -25,8 +27,6 @@ from graphrag_ray.indexing.step_result import Result, fingerprint_of
 from graphrag_ray.indexing.taken_over import TakenOver, taken_over
 from graphrag_ray.llm.accounting import Accounts, InFlight, new_quirks
 from graphrag_ray.llm.quirks import told
-from graphrag_ray.settings.index_settings import Settings
-from graphrag_ray.settings.prompts import Prompt
 from graphrag_ray.store import locks, retries
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex

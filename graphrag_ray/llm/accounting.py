@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeAlias
 
+from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.llm.pricing import PICO_USD
-from graphrag_ray.settings.index_settings import Model
 
 Quirks: TypeAlias = Mapping[str, Mapping[str, Collection[str]]]
 """What endpoints taught (`quirks.NAMES`), by model id and endpoint."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.instruments import Instrument, Recorder
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.accounting import CallTotals, Latencies
 from graphrag_ray.llm.limits import EndpointState
-from graphrag_ray.settings.index_settings import Model
 
 LATENCY_S = (
     0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 11.0, 15.0, 20.0, 30.0, 45.0, 60.0,

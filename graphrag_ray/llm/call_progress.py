@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
+from graphrag_ray.base.index_settings import Price
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.llm.accounting import CallStatus, InFlight
 from graphrag_ray.llm.pricing import cost_pico_usd
-from graphrag_ray.settings.index_settings import Price
 
 
 @dataclass

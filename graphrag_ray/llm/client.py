@@ -20,6 +20,7 @@ from openai import RequestOptions
 from pydantic import SecretStr
 
 from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.base.index_settings import Endpoint, Model
 from graphrag_ray.base.keys import find_key, scrub
 from graphrag_ray.base.messages import (
     CallParameters,
@@ -51,7 +52,6 @@ from graphrag_ray.llm.pricing import price_of
 from graphrag_ray.llm.quirks import OPENED, THINKS, USAGE, Peculiarities, yes_no_bias
 from graphrag_ray.llm.reply_streams import Pieces, events_of
 from graphrag_ray.llm.request_sizes import output_limit, prompt_size, text_size, thought_room, vocabulary_of
-from graphrag_ray.settings.index_settings import Endpoint, Model
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

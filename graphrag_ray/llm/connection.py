@@ -18,9 +18,9 @@ import openai
 from pydantic import SecretStr
 
 from graphrag_ray.base.errors import NoWay
+from graphrag_ray.base.index_settings import Endpoint, Model
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.call_failures import Unanswered
-from graphrag_ray.settings.index_settings import Endpoint, Model
 
 CONNECT_S = 15.0
 CONNECT_SHARE = 0.9

@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from graphrag_ray.base.errors import FatalCallError, NoWay
+from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.messages import ChatReply, EmbeddingReply, EmbeddingRequest, Listener, Reply, Request
 from graphrag_ray.llm.accounting import CallRecord, InFlight
 from graphrag_ray.llm.limiter import Limiter
@@ -22,7 +23,6 @@ from graphrag_ray.llm.model_client import Called, Lane, Runtime
 from graphrag_ray.llm.offline_client import OfflineLane, Processes
 from graphrag_ray.llm.packing import Packer
 from graphrag_ray.llm.request_sizes import text_size
-from graphrag_ray.settings.index_settings import Model
 
 if TYPE_CHECKING:
     from graphrag_ray.llm.client import EndpointClient

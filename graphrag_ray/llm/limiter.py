@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from graphrag_ray.base.index_settings import Model
 from graphrag_ray.llm.limits import Ended, EndpointState, LimiterState, Settled
-from graphrag_ray.settings.index_settings import Model
 
 
 class Limiter(Protocol):

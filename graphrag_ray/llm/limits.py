@@ -14,12 +14,12 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from graphrag_ray.base.index_settings import Endpoint
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.accounting import Latencies
 from graphrag_ray.llm.adaptive import AdaptiveBound
 from graphrag_ray.llm.limit_headers import RateLimitInfo
 from graphrag_ray.llm.token_bucket import BURST_S, Bucket, check_within_limit
-from graphrag_ray.settings.index_settings import Endpoint
 
 logger = logging.getLogger(__name__)
 

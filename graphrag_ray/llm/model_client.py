@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.base.index_settings import Model, Price
 from graphrag_ray.base.messages import (
     ChatReply,
     ChatRequest,
@@ -29,7 +30,6 @@ from graphrag_ray.llm.limits import Ended
 from graphrag_ray.llm.permit_queue import PermitQueue, Place
 from graphrag_ray.llm.request_sizes import output_limit, prompt_size, text_size
 from graphrag_ray.llm.token_bucket import check_within_limit
-from graphrag_ray.settings.index_settings import Model, Price
 
 if TYPE_CHECKING:
     from graphrag_ray.llm.client import EndpointClient

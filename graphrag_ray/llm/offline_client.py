@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.messages import (
     ChatReply,
     ChatRequest,
@@ -24,7 +25,6 @@ from graphrag_ray.llm.accounting import CallRecord
 from graphrag_ray.llm.call_progress import sum_usage
 from graphrag_ray.llm.model_client import Called
 from graphrag_ray.llm.request_sizes import TOKENS_PER_MESSAGE, text_size
-from graphrag_ray.settings.index_settings import Model
 
 T = TypeVar("T")
 

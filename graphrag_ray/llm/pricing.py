@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+from graphrag_ray.base.index_settings import Endpoint, Model, Price
 from graphrag_ray.base.messages import Usage
-from graphrag_ray.settings.index_settings import Endpoint, Model, Price
 
 PICO_USD = 1_000_000_000_000
 """One dollar in picodollars. One token at 1 USD per million is a million of them, so that costs are

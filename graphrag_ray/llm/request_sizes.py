@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from graphrag_ray.base.errors import DoesNotFit
+from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.messages import ChatRequest
 from graphrag_ray.corpus.tokens import Vocabulary, count, vocabulary_for
-from graphrag_ray.settings.index_settings import Model
 
 TOKENS_PER_MESSAGE = 4
 """What a chat template adds to each message, roughly."""

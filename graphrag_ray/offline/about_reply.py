@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from graphrag_ray.reports.about_corpus import NONE
+from graphrag_ray.graph.about_corpus import NONE
 
 SHOWN = 3
 SHOWN_NAMES = 6

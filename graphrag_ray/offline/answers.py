@@ -20,8 +20,8 @@ from graphrag_ray.offline.question_terms import WEAK, QuestionTerms, read_questi
 from graphrag_ray.offline.sentences import split_sentences, without_label
 from graphrag_ray.offline.summarise import Floats, bm25, content_stems, mmr, similarities
 from graphrag_ray.offline.units import MARK, is_balanced, report_parts, stands_alone
-from graphrag_ray.query.evidence import can_be_found
-from graphrag_ray.query.quotes import quoted
+from graphrag_ray.query.methods.evidence import can_be_found
+from graphrag_ray.query.methods.quotes import quoted
 
 MAX_MAP_QUOTES = 10
 MAX_REDUCE_QUOTES = 14

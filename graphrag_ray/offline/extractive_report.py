@@ -17,10 +17,10 @@ import numpy as np
 
 from graphrag_ray.base.declarations import REPORT_SECTIONS
 from graphrag_ray.base.records import parse_sections
+from graphrag_ray.graph.report_context import SEPARATE
 from graphrag_ray.offline.description_reply import CHARS_PER_TOKEN
 from graphrag_ray.offline.summarise import MAX_SENTENCES, Floats, content_stems, lexrank, mmr, similarities
 from graphrag_ray.offline.units import MARK, Quotation, stands_alone, units_of
-from graphrag_ray.reports.report_context import SEPARATE
 
 MAX_FINDINGS = 7
 MAX_QUOTES = 3

@@ -12,26 +12,26 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from graphrag_ray.asking.answer_streams import Telling
-from graphrag_ray.asking.ask import Index
-from graphrag_ray.asking.session import Asker
-from graphrag_ray.asking.sources import Cited, Source
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, SnapshotRemoved
+from graphrag_ray.base.index_settings import Query
 from graphrag_ray.base.instruments import Recorder
 from graphrag_ray.base.messages import Dialogue, Listener
 from graphrag_ray.base.records import Reference
 from graphrag_ray.engine.work import Outcome
 from graphrag_ray.llm.accounting import Accounts
-from graphrag_ray.query import methods
-from graphrag_ray.query.answer import Answer
-from graphrag_ray.query.map_parts import unread
+from graphrag_ray.query.answer_streams import Telling
+from graphrag_ray.query.ask import Index
+from graphrag_ray.query.methods import methods
+from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.map_parts import unread
+from graphrag_ray.query.session import Asker
+from graphrag_ray.query.sources import Cited, Source
 from graphrag_ray.service.faults import CLIENT_GONE, failed_by_bug, fault_of, out_of_time
 from graphrag_ray.service.live import LiveIndex, Served
 from graphrag_ray.service.places import QuestionPlaces
 from graphrag_ray.service.service_metrics import Measures
 from graphrag_ray.service.service_options import ServiceOptions
-from graphrag_ray.settings.index_settings import Query
 
 log = logging.getLogger(__name__)
 

@@ -25,12 +25,13 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from graphrag_ray.asking import traces
-from graphrag_ray.asking.session import Connections
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.instruments import Recorder
+from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.llm.limiter import LentLimiter, LocalLimiter
+from graphrag_ray.query import traces
+from graphrag_ray.query.session import Connections
 from graphrag_ray.service import chat_api, query_api
 from graphrag_ray.service.access import HEALTH, METRICS, Guard, path_of
 from graphrag_ray.service.answering import Asked, Service, events
@@ -41,7 +42,6 @@ from graphrag_ray.service.live import LiveIndex
 from graphrag_ray.service.query_api import EarlierTurn, QueryBody
 from graphrag_ray.service.service_metrics import Counting
 from graphrag_ray.service.service_options import ServiceOptions
-from graphrag_ray.settings.prompts import Prompt
 from graphrag_ray.version import __version__
 
 ASKED_AT = {

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 def build(args: ServiceOptions) -> "Application":
     """Serve reads the annotation when it has the arguments of a config file."""
+    from graphrag_ray.base.prompts import load_prompts
     from graphrag_ray.engine.ray.serving import Replica, application, log_with_serve
-    from graphrag_ray.settings.prompts import load_prompts
 
     # The code that comes to a cluster with the connection is without the files of a checkout.
     prompts = load_prompts()

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from graphrag_ray.query import methods
+from graphrag_ray.query.methods import methods
 from graphrag_ray.service.answering import AnsweringPhase, Asked, Event, Replied
 from graphrag_ray.service.events import event
 from graphrag_ray.service.faults import INVALID, Fault, RefusedQuestion, invalid

@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from graphrag_ray.asking.ask import Index
-from graphrag_ray.asking.session import Connections
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import FatalCallError, GraphRagError, SnapshotRemoved, StoreError
+from graphrag_ray.base.index_settings import Endpoint, Model, Settings
 from graphrag_ray.base.keys import find_key
+from graphrag_ray.base.prompts import Prompt
+from graphrag_ray.base.user_settings import user_file
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.query.levels import Units
+from graphrag_ray.query.ask import Index
+from graphrag_ray.query.methods.levels import Units
+from graphrag_ray.query.session import Connections
 from graphrag_ray.service.faults import no_snapshot
 from graphrag_ray.service.service_options import WRITING, ServiceOptions
-from graphrag_ray.settings.index_settings import Endpoint, Model, Settings
-from graphrag_ray.settings.prompts import Prompt
-from graphrag_ray.settings.user_settings import user_file
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, check_there, load, newest_number
 

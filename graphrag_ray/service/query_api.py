@@ -9,15 +9,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from graphrag_ray.asking.answer_streams import StartsAgain
-from graphrag_ray.query import methods
-from graphrag_ray.query.answer import Answer
-from graphrag_ray.query.where import MAX_CHARACTERS, MAX_CONDITIONS
+from graphrag_ray.base.index_settings import HierarchyName, Query
+from graphrag_ray.query.answer_streams import StartsAgain
+from graphrag_ray.query.methods import methods
+from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.where import MAX_CHARACTERS, MAX_CONDITIONS
 from graphrag_ray.service.answering import AnsweringPhase, Asked, Event, Replied, Service
 from graphrag_ray.service.events import event
 from graphrag_ray.service.faults import Fault, invalid
 from graphrag_ray.service.service_options import ServiceOptions
-from graphrag_ray.settings.index_settings import HierarchyName, Query
 
 MAX_TURNS = 1_000
 MAX_KEYS = 100

@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from graphrag_ray.base.index_settings import Settings, Storage, of_index
+from graphrag_ray.base.settings_file import load_settings, read_settings
+from graphrag_ray.base.user_settings import Known
 from graphrag_ray.llm.pricing import dearest_price
-from graphrag_ray.query import methods
-from graphrag_ray.query.budget import check_prices
-from graphrag_ray.settings.index_settings import Settings, Storage, of_index
-from graphrag_ray.settings.settings_file import load_settings, read_settings
-from graphrag_ray.settings.user_settings import Known
+from graphrag_ray.query.methods import methods
+from graphrag_ray.query.methods.budget import check_prices
 from graphrag_ray.store.snapshots import Manifest
 
 TOKEN_ENV = "GRAPHRAG_RAY_TOKEN"

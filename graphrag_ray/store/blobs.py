@@ -90,7 +90,7 @@ def made_from(path: str) -> str:
 
 @dataclass(frozen=True)
 class Blob:
-    """An opened part: the source of a `MappedArray` (`search/mapped_arrays.py`).
+    """An opened part: the source of a `MappedArray` (`store/search/mapped_arrays.py`).
 
     data: [bytes] in mapped memory, of which only what was needed may be looked at
     """

@@ -7,7 +7,7 @@ from typing import Any
 import toy_model
 
 from graphrag_ray.base.ids import entity_key
-from graphrag_ray.extract.delimited_records import COMPLETION, FIELD, RECORD
+from graphrag_ray.graph.delimited_records import COMPLETION, FIELD, RECORD
 
 ESCAPE = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e"
 WRITTEN = [

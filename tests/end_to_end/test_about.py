@@ -11,8 +11,8 @@ from endpoint import BROKEN, Status
 from world import DEEP, REJECTED, TOWN, Command, World, model_options, prompt_of
 
 from graphrag_ray.base.errors import TooManyFailures
+from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.indexing.purge import collect
-from graphrag_ray.settings.prompts import load_prompts
 from graphrag_ray.store.gc import Options
 
 ONE_TRY = {"flush_s": 0.1, "max_attempts": 1}

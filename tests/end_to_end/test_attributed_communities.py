@@ -10,10 +10,10 @@ import pytest
 import toy_model
 from world import REJECTED, Command, World, chain, everything, model_options, prompt_of, rows_of
 
-from graphrag_ray.asking.searching import Searching
 from graphrag_ray.base.errors import LevelNotFound, SettingsError, UsageError
 from graphrag_ray.indexing.replay import keys_needed
 from graphrag_ray.indexing.stages import level_indexes
+from graphrag_ray.query.searching import Searching
 from graphrag_ray.store.snapshots import load
 
 BOTH = ("leiden", "attributed")

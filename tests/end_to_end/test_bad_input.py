@@ -23,12 +23,12 @@ from graphrag_ray.base.errors import (
     SettingsError,
     TooManyFailures,
 )
+from graphrag_ray.base.prompts import load_prompts
+from graphrag_ray.base.settings_file import load_settings, parse_settings
 from graphrag_ray.indexing.index import index
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import read_stage
 from graphrag_ray.indexing.stages.read_stage import read
-from graphrag_ray.settings.prompts import load_prompts
-from graphrag_ray.settings.settings_file import load_settings, parse_settings
 from graphrag_ray.store.parts import read_table
 
 UNREADABLE = {

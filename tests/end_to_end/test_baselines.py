@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from world import Command, World, model_options
 
-from graphrag_ray.asking.batch import answer_batch
-from graphrag_ray.asking.chat import Chat
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.query.batch import answer_batch
+from graphrag_ray.query.chat import Chat
 
 QUESTION = "Why did Hask Marsh protest against the harbour plan?"
 

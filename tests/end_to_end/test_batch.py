@@ -23,12 +23,12 @@ import toy_model
 from endpoint import BROKEN, WRONG_KEY, Answer, Drop
 from world import REJECTED, WITHOUT_A_TREE, Command, World, model_options, prompt_of
 
-from graphrag_ray.asking import batch
-from graphrag_ray.asking.ask import Index
-from graphrag_ray.asking.batch import answer_batch
-from graphrag_ray.asking.question_sweep import Batch
 from graphrag_ray.base.errors import BudgetSpent, LevelNotFound, TooManyFailures, UsageError
 from graphrag_ray.engine.feed import Feed
+from graphrag_ray.query import batch
+from graphrag_ray.query.ask import Index
+from graphrag_ray.query.batch import answer_batch
+from graphrag_ray.query.question_sweep import Batch
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 
@@ -94,7 +94,7 @@ def test_a_question_on_which_we_fail_ourselves_is_one_failed_row(
     assert ask(town, *about("DAVE", "HEIDI", "ERIN")).failed == 1
     first, failed, last = answers(town)
     assert first["text"] and last["text"] and failed["text"] is None
-    assert "ZeroDivisionError: seven by nothing (asking/question_sweep.py:" in failed["error"]
+    assert "ZeroDivisionError: seven by nothing (query/question_sweep.py:" in failed["error"]
 
 
 def test_an_answer_that_is_there_is_written_whatever_fails_beside_it(

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from endpoint import Answer
 from world import World
 
-from graphrag_ray.asking.batch import answer_batch
 from graphrag_ray.cli.command_line import main
+from graphrag_ray.query.batch import answer_batch
 
 NAMES = ("ALICE", "HEIDI", "ERIN", "JUDY", "IVAN", "DAVE")
 

@@ -15,10 +15,10 @@ from endpoint import BROKEN, Answer, Response
 from world import REJECTED, WITHOUT_A_TREE, Command, World, model_options, prompt_of
 
 from graphrag_ray import open_index
-from graphrag_ray.asking import batch
-from graphrag_ray.asking.ask import Index
-from graphrag_ray.asking.batch import answer_batch
 from graphrag_ray.base.errors import LockHeld, StoreError
+from graphrag_ray.query import batch
+from graphrag_ray.query.ask import Index
+from graphrag_ray.query.batch import answer_batch
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.local_files import LocalFiles

@@ -314,7 +314,7 @@ def test_an_error_that_nobody_foresaw_is_a_line_with_its_place_and_no_trace(
 
 
 def test_init_writes_settings_and_prompts_that_index_accepts(run: Command, world: World, tmp_path: Path):
-    from graphrag_ray.settings.prompts import PLACEHOLDERS
+    from graphrag_ray.base.prompts import PLACEHOLDERS
 
     world.write(TOWN)
     project = tmp_path / "project"
@@ -327,8 +327,8 @@ def test_init_writes_settings_and_prompts_that_index_accepts(run: Command, world
 
 
 def test_what_init_writes_are_the_defaults(run: Command, tmp_path: Path):
-    from graphrag_ray.settings.index_settings import Settings
-    from graphrag_ray.settings.settings_file import load_settings
+    from graphrag_ray.base.index_settings import Settings
+    from graphrag_ray.base.settings_file import load_settings
 
     run("init", tmp_path)
     loaded = load_settings(tmp_path / "settings.yaml")

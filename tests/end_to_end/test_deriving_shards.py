@@ -12,8 +12,8 @@ from world import PEOPLE, TOWN, Built, World
 
 from graphrag_ray.indexing import repair
 from graphrag_ray.indexing.stages import search_stage
-from graphrag_ray.search import keyword, vectors
 from graphrag_ray.store.parts import Part
+from graphrag_ray.store.search import keyword, vectors
 
 CHANGED = {
     "03.txt": "ADX knows ALICE. ALICE wrote to BOB about the mill.",

@@ -20,13 +20,13 @@ from endpoint import Endpoint, Status
 from world import REJECTED, TOWN, Command, World, model_options, prompt_of
 
 from graphrag_ray import evaluate
-from graphrag_ray.asking.question_files import Posed
 from graphrag_ray.base.errors import FAILED_ITEMS, BudgetSpent, GraphRagError, TooManyFailures, UsageError
 from graphrag_ray.evaluate.comparison import Comparison
 from graphrag_ray.evaluate.comparison import compare as compared
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion
 from graphrag_ray.evaluate.evaluation_run import evaluation_run
 from graphrag_ray.evaluate.known_answers import known_answers
+from graphrag_ray.query.question_files import Posed
 
 QUESTIONS = ("What about ALICE ?", "What about DAVE ?", "What about HEIDI ?")
 WAYS = ("global=global:C0", "vector=vector")

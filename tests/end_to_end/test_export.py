@@ -21,14 +21,14 @@ from s3_server import BUCKET, S3Server
 from world import DEEP, REJECTED, TOWN, Built, Command, Silent, World, chain
 
 from graphrag_ray import open_index
-from graphrag_ray.asking.ask import Index
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.export.cells import plain
 from graphrag_ray.export.microsoft import VECTORS
 from graphrag_ray.indexing.index import index
-from graphrag_ray.query.levels import levels
-from graphrag_ray.settings.index_settings import Settings
+from graphrag_ray.query.ask import Index
+from graphrag_ray.query.methods.levels import levels
 from graphrag_ray.store.files import Store
 
 TOP = Path(__file__).parents[2]

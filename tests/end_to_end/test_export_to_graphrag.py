@@ -19,12 +19,12 @@ import pytest
 from simulated import endpoint
 from world import Silent
 
-from graphrag_ray.asking.reading import Reader
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.export.export_snapshot import export
 from graphrag_ray.indexing.index import index
-from graphrag_ray.settings.settings_file import parse_settings
+from graphrag_ray.query.reading import Reader
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import open_latest
 

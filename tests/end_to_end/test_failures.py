@@ -11,7 +11,7 @@ import toy_model
 from world import REJECTED, TOWN, Command, World, index_command, prompt_of
 
 from graphrag_ray import offline
-from graphrag_ray.search import keyword
+from graphrag_ray.store.search import keyword
 
 
 def nonsense_about(name: str, answer: Any = "I would rather not.") -> Any:

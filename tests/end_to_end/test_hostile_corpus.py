@@ -13,8 +13,8 @@ import pytest
 from world import TOWN, World
 
 from graphrag_ray.corpus import corpus_tables, parse
-from graphrag_ray.forecast import corpus_counts
 from graphrag_ray.indexing.estimate import estimate
+from graphrag_ray.indexing.forecast import corpus_counts
 
 N = 60_000
 """Repetitions: what takes quadratic time with so many does not end."""

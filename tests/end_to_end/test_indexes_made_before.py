@@ -15,7 +15,7 @@ from test_cleaning_up import traces
 from world import Command, know, prompt_of, rows_of
 
 from graphrag_ray import open_index
-from graphrag_ray.asking.ask import Index
+from graphrag_ray.query.ask import Index
 from graphrag_ray.store.snapshots import FORMAT
 
 METHODS = ("global", "text", "vector", "hybrid", "local", "drift")

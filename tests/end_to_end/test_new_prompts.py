@@ -14,9 +14,9 @@ from terminals import Terminal
 from world import TOWN, Command, World, index_command
 
 from graphrag_ray import build_index
+from graphrag_ray.base import prompts
+from graphrag_ray.base.prompts import bundled_prompts, earlier_prompts
 from graphrag_ray.base.wording import plural
-from graphrag_ray.settings import prompts
-from graphrag_ray.settings.prompts import bundled_prompts, earlier_prompts
 
 BETTER = "You are better than you were."
 PRICE = ["--set", "models.default.price={input_usd_per_mtok: 100, output_usd_per_mtok: 200}"]

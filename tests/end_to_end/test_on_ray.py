@@ -22,11 +22,11 @@ from endpoint import Answer
 from world import TOWN, World, everything
 
 from graphrag_ray.base.errors import ModelRefused
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.cli.command_line import main
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.indexing.index import Indexed, index
 from graphrag_ray.indexing.status import status_of
-from graphrag_ray.settings.index_settings import Settings
 
 pytestmark = pytest.mark.cluster
 

@@ -51,7 +51,7 @@ WRITE = """if True:
     from graphrag_ray.engine.in_process import LocalExecutor
     from graphrag_ray.base.errors import GraphRagError
     from graphrag_ray.indexing.index import index
-    from graphrag_ray.settings.settings_file import parse_settings
+    from graphrag_ray.base.settings_file import parse_settings
     from graphrag_ray.store import locks
     from graphrag_ray.store.files import Store
     from graphrag_ray.engine.observer import Observer

@@ -31,7 +31,7 @@ assert len(embed_many(["a text"])[0]) == 1024
 """
 
 
-@pytest.mark.parametrize("room", ["corpus", "extract", "graph", "reports", "query", "offline", "forecast"])
+@pytest.mark.parametrize("room", ["corpus", "graph", "query.methods", "offline", "indexing.forecast"])
 def test_a_pure_room_imports_without_ray_network_or_object_store(room: str):
     script = SCRIPT.format(blocked=BLOCKED, room=room, more=OFFLINE if room == "offline" else "")
     done = python(script)

@@ -11,10 +11,10 @@ import toy_model
 from endpoint import WRONG_KEY, Answer, Status
 from world import DEEPER, REJECTED, World, prompt_of, python
 
-from graphrag_ray.asking.session import FIRST_ATTEMPTS
 from graphrag_ray.base.errors import LevelNotFound, ModelRefused, UsageError
 from graphrag_ray.base.records import parse_sections
-from graphrag_ray.query.map_parts import UNREADABLE
+from graphrag_ray.query.methods.map_parts import UNREADABLE
+from graphrag_ray.query.session import FIRST_ATTEMPTS
 
 
 def shown_reports(world: World, start: int) -> list[str]:

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from world import TOWN, World
 
-from graphrag_ray.asking.reading import Kept, Reader
 from graphrag_ray.base import schema
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.indexing.stages import document_parts, row_indexes
 from graphrag_ray.indexing.stages.row_indexes import WantedIndex, covered_by_each, make_index
-from graphrag_ray.query.method import Rows
+from graphrag_ray.query.methods.method import Rows
+from graphrag_ray.query.reading import Kept, Reader
 from graphrag_ray.store import pages
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part

@@ -296,7 +296,7 @@ def test_an_index_of_the_offline_engine_is_continued_by_a_model(world: World, bu
 
 
 def test_a_changed_report_prompt_costs_only_reports(world: World, tmp_path):
-    from graphrag_ray.settings.prompts import bundled_prompts
+    from graphrag_ray.base.prompts import bundled_prompts
 
     world.write(TOWN)
     world.index()

@@ -16,17 +16,17 @@ from endpoint import Endpoint, Status
 from world import TOWN, Built, World
 
 from graphrag_ray import open_index
-from graphrag_ray.asking.ask import Index
-from graphrag_ray.asking.searching import Searching
-from graphrag_ray.asking.session import Asker
 from graphrag_ray.base.errors import GraphRagError, SnapshotRemoved, UsageError
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.indexing.purge import collect
 from graphrag_ray.indexing.stages import search_stage as steps_search
 from graphrag_ray.offline import embed_many
-from graphrag_ray.query import methods
-from graphrag_ray.query.answer import Answer
-from graphrag_ray.query.method import Given, Hit, Kind, Method, Question, Search
+from graphrag_ray.query.ask import Index
+from graphrag_ray.query.methods import methods
+from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.method import Given, Hit, Kind, Method, Question, Search
+from graphrag_ray.query.searching import Searching
+from graphrag_ray.query.session import Asker
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.gc import Options

@@ -23,9 +23,9 @@ from endpoint import WRONG_KEY, Answer, Broken, Hang, Response, Status, rate_lim
 from served import Served, until
 from world import TOWN, Command, World, know, prompt_of, python
 
-from graphrag_ray.asking.ask import Index
 from graphrag_ray.cli.commands.serve_command import _problem
 from graphrag_ray.indexing.purge import collect
+from graphrag_ray.query.ask import Index
 from graphrag_ray.service import answering
 from graphrag_ray.service.chat_api import CITED
 from graphrag_ray.service.service_metrics import PATHS

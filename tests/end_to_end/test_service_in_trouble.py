@@ -14,8 +14,8 @@ from endpoint import NO_QUOTA, Drop, Endpoint, rate_limited
 from served import Served, until
 from world import TOWN, Command, World, know
 
-from graphrag_ray.asking import session
 from graphrag_ray.cli.commands.serve_command import _problem
+from graphrag_ray.query import session
 
 THEMES = "What are the THEMES?"
 CHAT = "/v1/chat/completions"

@@ -142,7 +142,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from graphrag_ray.engine.ray.limiter_actors import SharedLimiter, start_limiters
 from graphrag_ray.engine.gateways import Models, open_gateway
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
-from graphrag_ray.settings.settings_file import parse_settings
+from graphrag_ray.base.settings_file import parse_settings
 
 address, url, per_minute, at_once = sys.argv[1:]
 SPACE = "holders"

@@ -12,9 +12,9 @@ from endpoint import BROKEN, WRONG_KEY, Answer, Broken, Response
 from terminals import Terminal
 from world import REJECTED, Command, World, prompt_of
 
-from graphrag_ray.asking.answer_streams import CORRECTED, FAILED_MIDWAY, AnswerStream, StartsAgain
 from graphrag_ray.base.errors import GraphRagError, ModelRefused, UsageError
-from graphrag_ray.query.map_parts import UNREADABLE
+from graphrag_ray.query.answer_streams import CORRECTED, FAILED_MIDWAY, AnswerStream, StartsAgain
+from graphrag_ray.query.methods.map_parts import UNREADABLE
 
 THEMES = "What are the THEMES?"
 OFFLINE = {"default": {"provider": "offline"}}

@@ -16,11 +16,11 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.errors import NoReports, UsageError
 from graphrag_ray.base.ids import name_id
 from graphrag_ray.indexing.purge import collect
-from graphrag_ray.search import name_links
-from graphrag_ray.search.name_links import NameLinks
-from graphrag_ray.search.walk import count_holders
 from graphrag_ray.store import blobs, snapshots
 from graphrag_ray.store.gc import Options
+from graphrag_ray.store.search import name_links
+from graphrag_ray.store.search.name_links import NameLinks
+from graphrag_ray.store.search.walk import count_holders
 
 DEMO = Path(__file__).parents[2] / "demo" / "corpus"
 HOPS = {

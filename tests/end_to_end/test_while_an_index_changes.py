@@ -32,7 +32,7 @@ READER = """
 import sys, time
 from pathlib import Path
 from graphrag_ray import open_index
-from graphrag_ray.settings.settings_file import parse_settings
+from graphrag_ray.base.settings_file import parse_settings
 
 root, stop = sys.argv[1], Path(sys.argv[2])
 seen = set()

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.index import index
 from graphrag_ray.indexing.status import status_of
-from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 
 ENDPOINT = Path(__file__).parents[2] / "benchmarks" / "endpoint"

@@ -24,7 +24,9 @@ from graphrag_ray.base.errors import (
     ModelRefused,
     TooManyFailures,
 )
+from graphrag_ray.base.index_settings import Budget
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.unforeseen import told
 from graphrag_ray.engine import stopping
 from graphrag_ray.engine.executor import Executor, RowSource, SweepProgress
@@ -38,8 +40,6 @@ from graphrag_ray.indexing.compact import compact
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.describe_stage import Group, _assemble
 from graphrag_ray.llm.accounting import quirks_in
-from graphrag_ray.settings.index_settings import Budget
-from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store import compaction, locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hostile_server import HostileServer, answer, begins, dripping, forever
 
+from graphrag_ray.base import index_settings
 from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
 from graphrag_ray.base.messages import (
     CallParameters,
@@ -30,7 +31,6 @@ from graphrag_ray.llm.call_failures import GaveUp, OnlyThoughts
 from graphrag_ray.llm.client import connect
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import LocalLimiter
-from graphrag_ray.settings import index_settings
 
 CALL = CallParameters("default", "m", max_output_tokens=200)
 CHAT = ChatRequest("map", (Message("user", "Say hello."),), CALL)

@@ -18,10 +18,10 @@ from stored_index import rewrite, unpacked, without_snapshot
 
 from graphrag_ray import build_index, open_index
 from graphrag_ray.base.errors import SettingsError
+from graphrag_ray.base.index_settings import OPENAI_URL
 from graphrag_ray.cli.command_line import main
-from graphrag_ray.query import methods
+from graphrag_ray.query.methods import methods
 from graphrag_ray.service.service_options import ServiceOptions
-from graphrag_ray.settings.index_settings import OPENAI_URL
 from graphrag_ray.store import locks, snapshots
 from graphrag_ray.store.files import Store
 

@@ -32,6 +32,7 @@ from endpoint import (
     unsupported,
 )
 
+from graphrag_ray.base import index_settings
 from graphrag_ray.base.errors import FatalCallError, PermanentCallError, TransientCallError
 from graphrag_ray.base.messages import (
     CallParameters,
@@ -48,7 +49,6 @@ from graphrag_ray.llm.call_failures import GaveUp
 from graphrag_ray.llm.client import connect
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import LocalLimiter
-from graphrag_ray.settings import index_settings
 
 KEY = "sk-test-0123456789abcdef"
 CALL = CallParameters("default", "gpt-4o-mini")

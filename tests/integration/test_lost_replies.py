@@ -66,10 +66,10 @@ def main(*given: str) -> None:
     from listed import Listed
 
     from graphrag_ray.base import logs
+    from graphrag_ray.base.settings_file import parse_settings
     from graphrag_ray.engine.gateways import Models
     from graphrag_ray.engine.ray.cluster import connected
     from graphrag_ray.engine.ray.ray_executor import RayExecutor
-    from graphrag_ray.settings.settings_file import parse_settings
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.journal import JournalIndex
 

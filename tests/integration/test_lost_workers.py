@@ -19,13 +19,13 @@ from listed import Listed
 
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.ray import worker_pool
 from graphrag_ray.engine.ray.ray_executor import RayExecutor
 from graphrag_ray.engine.ray.worker import WorkerActor
 from graphrag_ray.engine.work import Row, Work
-from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 

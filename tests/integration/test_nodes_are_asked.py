@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import ray
 
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.ray import nodes, worker_pool
 from graphrag_ray.engine.ray.nodes import check_nodes
 from graphrag_ray.engine.ray.worker_pool import WorkerPool
-from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 
 

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.ray.coordinator import Coordinator, End, WorkerReport
 from graphrag_ray.engine.ray.limiter_actors import LimiterShell
 from graphrag_ray.engine.ray.once import Answers, Call
 from graphrag_ray.llm.accounting import InFlight
 from graphrag_ray.llm.limits import Settled
-from graphrag_ray.settings.settings_file import parse_settings
 
 
 def test_a_call_that_comes_again_is_carried_out_once_even_while_it_is():

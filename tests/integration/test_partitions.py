@@ -11,6 +11,7 @@ import toy_model
 from endpoint import Endpoint
 
 from graphrag_ray import open_index
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
@@ -24,7 +25,6 @@ from graphrag_ray.indexing.stages import (
     instance_ranges,
     reports_stage,
 )
-from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 
 TABLES = (

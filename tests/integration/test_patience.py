@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from endpoint import Endpoint, Response, Status
 
-from graphrag_ray.asking.session import FIRST_ATTEMPTS, Asker
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Message
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.work import Outcome
-from graphrag_ray.settings.settings_file import parse_settings
+from graphrag_ray.query.session import FIRST_ATTEMPTS, Asker
 
 BUSY = Status(503, headers={"Retry-After": "0"})
 CALL = CallParameters("default", "m")

@@ -17,12 +17,12 @@ from listed import Listed
 
 from graphrag_ray.base.errors import GraphRagError, ProcessDied
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.executor import Parted
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.given_rows import GivenRows
 from graphrag_ray.engine.ray.ray_executor import RayExecutor
 from graphrag_ray.engine.work import Outcome, Row, Work
-from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import read_table

@@ -8,11 +8,11 @@ import pytest
 from endpoint import BROKEN, NO_QUOTA, NO_SUCH_MODEL, Endpoint, Hang
 
 from graphrag_ray.base.errors import FatalCallError, ModelRefused, NotConfigured, NoWay
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine import probing
 from graphrag_ray.engine.gateways import Models, connected_to
 from graphrag_ray.engine.probing import GOES_ON, probe, probed
 from graphrag_ray.llm import client
-from graphrag_ray.settings.settings_file import parse_settings
 
 STAGES = ("extract", "report")
 

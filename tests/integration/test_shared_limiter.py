@@ -18,6 +18,7 @@ from ray._common.formatters import JSONFormatter
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.ray import limiter_actors, serving
 from graphrag_ray.engine.ray.limiter_actors import (
@@ -29,7 +30,6 @@ from graphrag_ray.engine.ray.limiter_actors import (
 )
 from graphrag_ray.llm.limit_headers import RateLimitInfo
 from graphrag_ray.llm.limits import Ended
-from graphrag_ray.settings.settings_file import parse_settings
 
 NAMESPACE = "graphrag-ray-tests"
 MODEL = "default"

@@ -21,6 +21,7 @@ from endpoint import (
     unsupported,
 )
 
+from graphrag_ray.base import index_settings
 from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Message, Usage
 from graphrag_ray.llm.accounting import Accounts
@@ -29,7 +30,6 @@ from graphrag_ray.llm.client import connect
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.llm.model_client import Called
-from graphrag_ray.settings import index_settings
 
 TEXT = "The ferry was sold; nobody was asked. Ünïcödé 🚢 too."
 REQUEST = ChatRequest("reduce", (Message("user", "Say it."),), CallParameters("default", "gpt-4o-mini"))

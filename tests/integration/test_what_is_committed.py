@@ -15,13 +15,13 @@ from endpoint import Endpoint
 
 from graphrag_ray.base import declarations
 from graphrag_ray.base.errors import StoreError
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing import heartbeat
 from graphrag_ray.indexing.compact import FEW, MANY
 from graphrag_ray.indexing.index import Indexed, index
-from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store import compaction, runs, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalWriter

@@ -17,12 +17,12 @@ from echo import WORK
 from endpoint import Answer, Endpoint
 from ray.exceptions import ActorUnavailableError
 
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.ray import worker
 from graphrag_ray.engine.ray.coordinator import Coordinator, End, Exchange, WorkerReport
 from graphrag_ray.engine.ray.once import Call
 from graphrag_ray.llm.limiter import LocalLimiter
-from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 

@@ -116,7 +116,9 @@ def functions_of_text() -> Iterator[tuple[str, CodeType]]:
     """Public functions and methods of the pure rooms with a parameter in whose type a text occurs."""
     for room in PURE:
         for path in sorted((TOP / "graphrag_ray" / room).glob("*.py")):
-            module = importlib.import_module(f"graphrag_ray.{room}.{path.stem}".removesuffix(".__init__"))
+            module = importlib.import_module(
+                f"graphrag_ray.{room.replace('/', '.')}.{path.stem}".removesuffix(".__init__")
+            )
             for node in ast.parse(path.read_text("utf-8")).body:
                 inside = node.body if isinstance(node, ast.ClassDef) else [node]
                 owner = getattr(module, node.name) if isinstance(node, ast.ClassDef) else module
@@ -157,12 +159,12 @@ REPLIES = (
 )
 NOT_REACHED = {
     "graph/batches.py": "hashes of ours",
-    "query/methods.py": "names of methods",
-    "reports/kept_reports.py": "ids of chunks",
-    "forecast/assumptions.py": "names of assumptions",
-    "forecast/forecast.py": "names of settings and prompts",
-    "forecast/graph_sizes.py": "kinds of records, and prompts",
-    "forecast/stage_volumes.py": "names of stages, and prompts",
+    "query/methods/methods.py": "names of methods",
+    "graph/kept_reports.py": "ids of chunks",
+    "indexing/forecast/assumptions.py": "names of assumptions",
+    "indexing/forecast/forecast.py": "names of settings and prompts",
+    "indexing/forecast/graph_sizes.py": "kinds of records, and prompts",
+    "indexing/forecast/stage_volumes.py": "names of stages, and prompts",
 }
 """Files with functions whose text cannot come from outside."""
 

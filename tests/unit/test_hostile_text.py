@@ -11,11 +11,11 @@ from linear_time import too_slow
 
 from graphrag_ray.base import records
 from graphrag_ray.base.errors import GraphRagError
-from graphrag_ray.inspection import find
-from graphrag_ray.query import condense, json_entries, levels, question_names, score, where
-from graphrag_ray.reports import report_context, report_reply
-from graphrag_ray.search import words
+from graphrag_ray.export import find
+from graphrag_ray.graph import report_context, report_reply
+from graphrag_ray.query.methods import condense, json_entries, levels, question_names, score, where
 from graphrag_ray.service import chat_api
+from graphrag_ray.store.search import words
 
 NUMBERING = {("Entities", 1): "e1"}
 LEVELS = levels.Levels(*(np.zeros(1, np.int64) for _ in range(5)))

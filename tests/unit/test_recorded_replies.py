@@ -13,15 +13,19 @@ from typing import Any, TypeVar
 import pytest
 from hostile_text import CORPORA
 
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import CallParameters, ChatReply, Dialogue
+from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.records import parse_sections, references_in
 from graphrag_ray.engine.drive import Complete, Driver, Open
-from graphrag_ray.extract.claims_dialogue import claims, claims_spec
-from graphrag_ray.extract.extraction_dialogue import ExtractedRecords, ShownChunk, extract, extract_spec
+from graphrag_ray.graph.claims_dialogue import claims, claims_spec
 from graphrag_ray.graph.descriptions import describe, describe_spec
-from graphrag_ray.query.condense import condense
-from graphrag_ray.query.drift_dialogues import LOCAL, PRIMER, drift_spec, looked_up, primer
-from graphrag_ray.query.map_reduce import (
+from graphrag_ray.graph.extraction_dialogue import ExtractedRecords, ShownChunk, extract, extract_spec
+from graphrag_ray.graph.report_context import Context
+from graphrag_ray.graph.report_dialogue import report, report_spec
+from graphrag_ray.query.methods.condense import condense
+from graphrag_ray.query.methods.drift_dialogues import LOCAL, PRIMER, drift_spec, looked_up, primer
+from graphrag_ray.query.methods.map_reduce import (
     MapAnswer,
     answer_spec,
     asked_for_text,
@@ -29,12 +33,8 @@ from graphrag_ray.query.map_reduce import (
     map_spec,
     reduce_spec,
 )
-from graphrag_ray.query.one_context import answer_context
-from graphrag_ray.query.rating import HIGHEST, rate_reports, rate_spec
-from graphrag_ray.reports.report_context import Context
-from graphrag_ray.reports.report_dialogue import report, report_spec
-from graphrag_ray.settings.index_settings import Settings
-from graphrag_ray.settings.prompts import load_prompts
+from graphrag_ray.query.methods.one_context import answer_context
+from graphrag_ray.query.methods.rating import HIGHEST, rate_reports, rate_spec
 
 T = TypeVar("T")
 

@@ -21,11 +21,11 @@ from graphrag_ray.cli.options import (
 )
 from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.cli.quick import spare_pandas
-from graphrag_ray.query.methods import check_modes, stages
+from graphrag_ray.query.methods.methods import check_modes, stages
 
 if TYPE_CHECKING:
-    from graphrag_ray.asking.ask import Index
-    from graphrag_ray.settings.index_settings import Settings
+    from graphrag_ray.base.index_settings import Settings
+    from graphrag_ray.query.ask import Index
 
 
 @click.command(cls=Command)
@@ -58,9 +58,9 @@ def chat(
     """
     spare_pandas()
     from graphrag_ray import open_index
-    from graphrag_ray.asking import traces
-    from graphrag_ray.asking.chat import Chat
     from graphrag_ray.cli.conversation import Conversation
+    from graphrag_ray.query import traces
+    from graphrag_ray.query.chat import Chat
     from graphrag_ray.store.snapshots import open_latest
 
     check_modes(method, short)

@@ -67,9 +67,9 @@ def estimate(
     """
     from graphrag_ray.cli import console
     from graphrag_ray.cli.print_estimate import print_forecast
-    from graphrag_ray.forecast.assumptions import parse_assumptions
     from graphrag_ray.indexing.estimate import READ_BYTES, SAMPLE_CHUNKS
     from graphrag_ray.indexing.estimate import estimate as forecast_of
+    from graphrag_ray.indexing.forecast.assumptions import parse_assumptions
     from graphrag_ray.store.snapshots import latest
 
     given = parse_assumptions(assume)

@@ -54,7 +54,7 @@ def claims(
     from graphrag_ray.evaluate.comparison import answered
     from graphrag_ray.evaluate.conditions import check_conditions, parse_conditions
     from graphrag_ray.evaluate.evaluation_files import questions_of
-    from graphrag_ray.judging.answer_claims import STAGE
+    from graphrag_ray.evaluate.judging.answer_claims import STAGE
 
     index = opened(root, config, overrides, short)
     posed, warnings = questions_of(questions_url, index.settings.storage.of(questions_url))

@@ -68,7 +68,7 @@ def compare(
     from graphrag_ray.cli.print_evaluation import print_comparison, print_warnings
     from graphrag_ray.evaluate.comparison import compare as compared
     from graphrag_ray.evaluate.evaluation_files import questions_of
-    from graphrag_ray.judging.answer_claims import STAGE
+    from graphrag_ray.evaluate.judging.answer_claims import STAGE
 
     if report is not None and not report.lower().endswith((".html", ".htm")):
         raise UsageError(f"--report {report!r}: the page is an .html file; name one")

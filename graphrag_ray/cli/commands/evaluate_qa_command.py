@@ -63,8 +63,8 @@ def qa(
     from graphrag_ray.cli import console
     from graphrag_ray.cli.print_evaluation import print_measures, print_table, print_warnings
     from graphrag_ray.evaluate.evaluation_files import gold_questions
+    from graphrag_ray.evaluate.judging.retrieval_metrics import KS
     from graphrag_ray.evaluate.known_answers import known_answers
-    from graphrag_ray.judging.retrieval_metrics import KS
 
     index = opened(root, config, overrides, short)
     gold, warnings = gold_questions(questions_url, index.settings.storage.of(questions_url))

@@ -61,10 +61,10 @@ def export(
       graphrag-ray export --root ./my-index --format graphml --out ./graph
       graphrag-ray export --root s3://bucket/index --format graphrag --out ./project
     """
-    from graphrag_ray.asking.reading import Reader
     from graphrag_ray.cli import console
     from graphrag_ray.cli.print_export import exported_json, print_exported
     from graphrag_ray.export.export_snapshot import export as write
+    from graphrag_ray.query.reading import Reader
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import open_latest
 

@@ -26,8 +26,8 @@ from graphrag_ray.cli.options import (
 from graphrag_ray.cli.program import Command, root_option, root_otherwise
 
 if TYPE_CHECKING:
+    from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.engine.observer import Observer
-    from graphrag_ray.settings.index_settings import Settings
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import Manifest
 

@@ -30,12 +30,12 @@ def init(directory: Path, force: bool, machine: bool) -> None:
       graphrag-ray index ./documents --root ./my-index --config my-project/settings.yaml
       graphrag-ray init --machine
     """
-    from graphrag_ray.settings.prompts import PLACEHOLDERS, bundled_prompts
+    from graphrag_ray.base.prompts import PLACEHOLDERS, bundled_prompts
 
     if machine:
         _write_machine()
         return
-    template = (Path(__file__).parents[2] / "settings" / "settings.yaml").read_text("utf-8")
+    template = (Path(__file__).parents[2] / "base" / "settings.yaml").read_text("utf-8")
     files = {directory / "settings.yaml": template}
     for name in PLACEHOLDERS:
         files[directory / "prompts" / f"{name}.txt"] = (bundled_prompts() / f"{name}.txt").read_text("utf-8")
@@ -51,13 +51,13 @@ def init(directory: Path, force: bool, machine: bool) -> None:
 
 
 def _write_machine() -> None:
-    from graphrag_ray.settings.user_settings import user_file
+    from graphrag_ray.base.user_settings import user_file
 
     path = user_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write((Path(__file__).parents[2] / "settings" / "machine.yaml").read_text("utf-8"))
+            file.write((Path(__file__).parents[2] / "base" / "machine.yaml").read_text("utf-8"))
     except FileExistsError:
         raise UsageError(f"{path} exists already: edit it, or move it away") from None
     click.echo(f"wrote {path}")

@@ -54,13 +54,13 @@ def inspect(
       graphrag-ray inspect search harbour --root ./my-index
     """
     spare_pandas()
-    from graphrag_ray.asking.reading import Reader
     from graphrag_ray.cli import console
     from graphrag_ray.cli.print_inspect import print_record
-    from graphrag_ray.inspection.connected_records import look_up
-    from graphrag_ray.inspection.overview import overview, search
-    from graphrag_ray.inspection.view import View
-    from graphrag_ray.query.asked_hierarchy import looked_at
+    from graphrag_ray.export.connected_records import look_up
+    from graphrag_ray.export.overview import overview, search
+    from graphrag_ray.export.view import View
+    from graphrag_ray.query.methods.asked_hierarchy import looked_at
+    from graphrag_ray.query.reading import Reader
     from graphrag_ray.store.snapshots import open_latest
 
     store = open_root(root, config, overrides)

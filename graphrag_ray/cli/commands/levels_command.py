@@ -32,9 +32,9 @@ def levels(
       graphrag-ray levels --root ./my-index
     """
     from graphrag_ray import open_index
+    from graphrag_ray.base.settings_file import load_storage
     from graphrag_ray.cli import console
     from graphrag_ray.cli.print_levels import print_levels
-    from graphrag_ray.settings.settings_file import load_storage
 
     with naming_root(root):
         opened = open_index(root, snapshot=snapshot, storage=load_storage(config, overrides))

@@ -26,12 +26,12 @@ from graphrag_ray.cli.options import (
 )
 from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.cli.quick import spare_pandas
-from graphrag_ray.query.methods import METHODS, check_modes, stages
+from graphrag_ray.query.methods.methods import METHODS, check_modes, stages
 
 if TYPE_CHECKING:
-    from graphrag_ray.asking.ask import Index
-    from graphrag_ray.asking.sources import Source
-    from graphrag_ray.settings.index_settings import Settings
+    from graphrag_ray.base.index_settings import Settings
+    from graphrag_ray.query.ask import Index
+    from graphrag_ray.query.sources import Source
 
 
 def _misread(line: Misread) -> None:
@@ -131,7 +131,7 @@ def query(
         opened = _opened(root, config, overrides, short, method, snapshot, cache)
     way = {"level": level, "method": method, "where": where}
     if question is not None:
-        from graphrag_ray.asking import traces
+        from graphrag_ray.query import traces
 
         with traces.exported():
             failed = _ask_one(opened, question, way, sources, stream, raw, as_json)
@@ -152,10 +152,10 @@ def _attempt(
     if out is None:
         yield
         return
-    from graphrag_ray.asking.batch import attempted
-    from graphrag_ray.asking.question_files import AnswersFile
+    from graphrag_ray.base.settings_file import load_storage
     from graphrag_ray.engine.ray.jobs import submitted
-    from graphrag_ray.settings.settings_file import load_storage
+    from graphrag_ray.query.batch import attempted
+    from graphrag_ray.query.question_files import AnswersFile
 
     always = batch is not None or submitted()
     try:
@@ -230,9 +230,9 @@ def _ask_many(
     opened: Index, batch: str, out: str, how: Mapping[str, Any], quiet: bool, as_json: bool
 ) -> bool:
     """Whether a question has no answer, or not all of it."""
-    from graphrag_ray.asking.batch import answer_batch
     from graphrag_ray.cli import console
     from graphrag_ray.cli.progress import observer_for_people
+    from graphrag_ray.query.batch import answer_batch
 
     observer = observer_for_people(quiet=quiet or as_json)
     observer.checked(opened.settings, "map")

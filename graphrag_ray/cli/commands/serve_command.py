@@ -37,8 +37,8 @@ from graphrag_ray.cli.program import Command, root_option
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
+    from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.service.service_options import ServiceOptions
-    from graphrag_ray.settings.index_settings import Settings
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -151,10 +151,10 @@ def _options(
     nothing to ask."""
     from pydantic import ValidationError
 
+    from graphrag_ray.base.index_settings import of_index
+    from graphrag_ray.base.settings_file import read_settings
+    from graphrag_ray.base.user_settings import Known
     from graphrag_ray.service.service_options import WRITING, ServiceOptions
-    from graphrag_ray.settings.index_settings import of_index
-    from graphrag_ray.settings.settings_file import read_settings
-    from graphrag_ray.settings.user_settings import Known
     from graphrag_ray.store.snapshots import open_latest
 
     own = {name: given[name] for name in ServiceOptions.model_fields if given.get(name) is not None}
@@ -217,7 +217,7 @@ def is_loopback(host: str) -> bool:
 
 def _check(options: ServiceOptions) -> None:
     """Raises UsageError for a way of asking that there is not."""
-    from graphrag_ray.query import methods
+    from graphrag_ray.query.methods import methods
 
     methods.method(options.method)
     methods.check(options.method, options.level, ())

@@ -20,6 +20,7 @@ from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, Tas
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphrag_ray.base import logs
+from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.logs import Logging
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.ray.metrics import RayRecorder
@@ -27,7 +28,6 @@ from graphrag_ray.engine.ray.once import Answers, Call, Calls, Carried, once
 from graphrag_ray.llm.call_metrics import ENDPOINTS, SERVED, CallMeter, Watched
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.llm.limits import Ended, Settled
-from graphrag_ray.settings.index_settings import Model
 
 _log = logging.getLogger(__name__)
 

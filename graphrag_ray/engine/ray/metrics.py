@@ -28,10 +28,10 @@ import ray
 from ray.exceptions import RayError
 from ray.util import metrics as ray_metrics
 
+from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.instruments import PREFIX, Instrument
 from graphrag_ray.engine.executor import Sweep
 from graphrag_ray.llm.call_metrics import CALLS, ENDPOINTS, CallMeter, sums
-from graphrag_ray.settings.index_settings import Model
 
 EVERY_S = 2.0
 """Between looks. Ray's processes hand what was recorded to their agent every ten seconds."""

@@ -1,4 +1,4 @@
-"""What the corpus is about (`reports/about_corpus.py`): asked in the first run, then kept in the settings
+"""What the corpus is about (`graph/about_corpus.py`): asked in the first run, then kept in the settings
 that snapshots hold. Updates do not write it anew, since every report's request holds it."""
 
 from __future__ import annotations
@@ -17,11 +17,7 @@ from graphrag_ray.corpus.document_titles import label
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
-from graphrag_ray.graph.integer_arrays import degrees
-from graphrag_ray.indexing.run import Run, failure_rows, replayed
-from graphrag_ray.indexing.stages.communities_stage import Layout
-from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.reports.about_corpus import (
+from graphrag_ray.graph.about_corpus import (
     MAX_ENTITIES,
     AboutSpec,
     about,
@@ -31,6 +27,10 @@ from graphrag_ray.reports.about_corpus import (
     spread,
     title_lines,
 )
+from graphrag_ray.graph.integer_arrays import degrees
+from graphrag_ray.indexing.run import Run, failure_rows, replayed
+from graphrag_ray.indexing.stages.communities_stage import Layout
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part
 

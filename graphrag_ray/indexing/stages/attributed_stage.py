@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import community_id
+from graphrag_ray.base.index_settings import Attributed, Communities
 from graphrag_ray.graph.attributed import (
     ClusteredLevel,
     NodesOfLevel,
@@ -30,6 +31,7 @@ from graphrag_ray.graph.communities import edge_order
 from graphrag_ray.graph.edges import Edges, canonical, modularity
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.nearest_neighbours import Vectors
+from graphrag_ray.graph.schedule import ReportsAlone, Schedule
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.graph.spectral import MOST_NODES
 from graphrag_ray.indexing.results import ExtractedGraph
@@ -56,10 +58,8 @@ from graphrag_ray.indexing.stages.reports_stage import (
 )
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.reports.schedule import ReportsAlone, Schedule
-from graphrag_ray.search.vectors import unit
-from graphrag_ray.settings.index_settings import Attributed, Communities
 from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
+from graphrag_ray.store.search.vectors import unit
 
 KIND = HIERARCHIES["attributed"]
 FIRST, REST = "entity_clusters", "attributed"

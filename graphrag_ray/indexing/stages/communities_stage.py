@@ -15,10 +15,12 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from graphrag_ray.base.ids import community_id
+from graphrag_ray.base.index_settings import Communities
 from graphrag_ray.base.row_hashes import Hashes
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph.communities import communities, edge_order
+from graphrag_ray.graph.elements import Elements, arrange
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.indexing.run import Run
@@ -29,8 +31,6 @@ from graphrag_ray.indexing.stages.id_columns import Keys
 from graphrag_ray.indexing.stages.lay_out import lay_out
 from graphrag_ray.indexing.stages.merge_stage import claim_columns
 from graphrag_ray.indexing.step_result import Result, joined
-from graphrag_ray.reports.elements import Elements, arrange
-from graphrag_ray.settings.index_settings import Communities
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 

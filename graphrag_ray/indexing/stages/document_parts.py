@@ -11,6 +11,7 @@ import pyarrow as pa
 from graphrag_ray.base import schema
 from graphrag_ray.base.errors import InputError
 from graphrag_ray.base.ids import stable_id
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.corpus.corpus_tables import documents_table, text_units_table
 from graphrag_ray.corpus.parse import Document, Unreadable
@@ -21,7 +22,6 @@ from graphrag_ray.graph.batches import stable_batches, stable_stream
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.kept_documents import EMPTY, pairs_of
 from graphrag_ray.llm.accounting import Accounts, InFlight
-from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.store.parts import Part, read_table
 
 MIN_SPLIT_BYTES = 1 << 19

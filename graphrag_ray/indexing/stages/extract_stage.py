@@ -12,15 +12,15 @@ import pyarrow.compute as pc
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
-from graphrag_ray.extract.claims_dialogue import ClaimRecords, ClaimsSpec, claims, claims_spec
-from graphrag_ray.extract.extraction_dialogue import (
+from graphrag_ray.graph.aliases import EntityNames
+from graphrag_ray.graph.claims_dialogue import ClaimRecords, ClaimsSpec, claims, claims_spec
+from graphrag_ray.graph.extraction_dialogue import (
     ExtractedRecords,
     ExtractSpec,
     ShownChunk,
     extract,
     extract_spec,
 )
-from graphrag_ray.graph.aliases import EntityNames
 from graphrag_ray.graph.merge import ExtractedFrom, entity_instance_rows, relationship_instance_rows
 from graphrag_ray.graph.merge_claims import claim_rows
 from graphrag_ray.indexing.run import ROWS_AT_ONCE, Run, failure_rows

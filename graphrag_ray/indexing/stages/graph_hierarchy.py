@@ -19,6 +19,7 @@ from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph.hierarchy import Ints
+from graphrag_ray.graph.signatures import WIDTH, Hashes, signatures
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.about_stage import tell_about
@@ -34,7 +35,6 @@ from graphrag_ray.indexing.stages.id_columns import places_in
 from graphrag_ray.indexing.stages.reports_stage import batches_by_number, write_reports
 from graphrag_ray.indexing.stages.short_ids import Numbers, Rendered, number, prefixes_of, renumbered
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined
-from graphrag_ray.reports.signatures import WIDTH, Hashes, signatures
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_table, write_parts

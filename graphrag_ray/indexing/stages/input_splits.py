@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from graphrag_ray.base import index_settings
 from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import ProcessDied
 from graphrag_ray.base.ids import stable_id
@@ -22,7 +23,6 @@ from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.list_input import InputFile
 from graphrag_ray.indexing.step_result import Result, fingerprint_of
-from graphrag_ray.settings import index_settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import read_table, write_parts
 from graphrag_ray.store.remote_files import open_elsewhere

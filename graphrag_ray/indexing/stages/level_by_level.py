@@ -22,8 +22,8 @@ from graphrag_ray.indexing.stages.embed_stage import embed_now
 from graphrag_ray.indexing.stages.embedded_texts import Texts
 from graphrag_ray.indexing.stages.reports_stage import PART_ROWS, ReportSource, WrittenReport, report_tables
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
-from graphrag_ray.search.vectors import unit
 from graphrag_ray.store.parts import read_part, write_parts
+from graphrag_ray.store.search.vectors import unit
 
 NOTHING_BELOW = "none of the reports that it is written from is there"
 

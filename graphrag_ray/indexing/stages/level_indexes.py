@@ -1,4 +1,4 @@
-"""Indexes of all levels of a hierarchy at once (`search/chnsw.py`), for hierarchies that are made by meaning.
+"""Indexes of all levels of a hierarchy at once (`chnsw.py`), for hierarchies that are made by meaning.
 
 A shard holds consecutive parts of the embeddings of what the hierarchy is over, and its share of the parts of
 its reports' embeddings, so that many can be made side by side. Every shard has all levels; the nearest of a
@@ -20,10 +20,10 @@ from graphrag_ray.base.ids import report_id, stable_id
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.results import Results
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.search import chnsw
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.search import chnsw
 
 SHARD_ROWS = 262_144
 """Of what the hierarchy is over. A shard of so many with 256 dimensions is made in 1 GB of memory."""

@@ -27,6 +27,7 @@ from graphrag_ray.base.row_hashes import digests, row_hashes
 from graphrag_ray.base.schema import COVARIATES
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.executor import Tables
+from graphrag_ray.graph import report_context
 from graphrag_ray.graph.integer_arrays import degrees
 from graphrag_ray.graph.merge import descriptions_by_key, merge_entities, merge_relationships
 from graphrag_ray.graph.merge_claims import merge_claims, with_entities
@@ -36,7 +37,6 @@ from graphrag_ray.indexing.stages.driver_columns import GROUP, IDS, columns_of, 
 from graphrag_ray.indexing.stages.instance_ranges import INSTANCES, Ranges, in_ranges
 from graphrag_ray.indexing.step_result import Result, by_input, joined, rows_of
 from graphrag_ray.offline.prune_names import lower_case_words, word_hash, written_as_names
-from graphrag_ray.reports import report_context
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table, read_table_each
 

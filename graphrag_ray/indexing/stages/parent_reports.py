@@ -1,4 +1,4 @@
-"""Reports of the parent snapshot that may stand (`reports/kept_reports.py`): which of them a community of now
+"""Reports of the parent snapshot that may stand (`graph/kept_reports.py`): which of them a community of now
 resembles, and what each was written from."""
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 from graphrag_ray.base import schema
 from graphrag_ray.base.records import Reference
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+from graphrag_ray.graph.kept_reports import Earlier, Hashes, Lost, Shown, Sketch
+from graphrag_ray.graph.report_dialogue import Report
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.communities_stage import (
@@ -30,8 +32,6 @@ from graphrag_ray.indexing.stages.id_columns import places_in
 from graphrag_ray.indexing.stages.merge_stage import claim_columns
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.reports.kept_reports import Earlier, Hashes, Lost, Shown, Sketch
-from graphrag_ray.reports.report_dialogue import Report
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 

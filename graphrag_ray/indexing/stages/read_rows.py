@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from graphrag_ray.base import schema
 from graphrag_ray.base.errors import InputError
 from graphrag_ray.base.ids import stable_id
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.parse import ROWS, Document, Unreadable, documents_of
 from graphrag_ray.engine.executor import Parted, Written
@@ -42,7 +43,6 @@ from graphrag_ray.indexing.stages.kept_documents import (
     read_alike,
 )
 from graphrag_ray.indexing.step_result import Result, by_input, rows_of
-from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 

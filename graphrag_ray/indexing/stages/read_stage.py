@@ -22,6 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.ids import document_id, stable_id
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.base.urls import without_secrets
 from graphrag_ray.base.wording import plural
@@ -40,7 +41,6 @@ from graphrag_ray.indexing.stages.kept_documents import inputs_of, keep_and_coun
 from graphrag_ray.indexing.stages.list_input import InputFile, look_at, skipped_indexes
 from graphrag_ray.indexing.stages.read_rows import read_rows
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined, rows_of
-from graphrag_ray.settings.index_settings import Settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.remote_files import is_storage_error, open_elsewhere

@@ -1,6 +1,6 @@
 """Reports, bottom-up (paper 3.1.5): each starts as soon as what it needs is there.
 
-The driver plans contexts as integers (`reports/schedule.py`); a worker reads the elements, renders the
+The driver plans contexts as integers (`graph/schedule.py`); a worker reads the elements, renders the
 context and runs the dialogue; the length of its report wakes the community that waits for it.
 """
 
@@ -22,8 +22,20 @@ from graphrag_ray.base.schema import REFERENCE
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.executor import Tables, Written
 from graphrag_ray.engine.work import Outcome, Row, Work
+from graphrag_ray.graph import report_context
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.hierarchy import Ints
+from graphrag_ray.graph.kept_reports import Earlier, Evidence, Sketch, evidence, sketch, standing
+from graphrag_ray.graph.plan import CHUNK, CLAIM, EDGE, NODE, ContextPlan
+from graphrag_ray.graph.report_dialogue import Report, ReportSpec, full_content, report, report_spec
+from graphrag_ray.graph.schedule import ReportsAlone, Schedule
+from graphrag_ray.graph.signatures import WIDTH, Hashes, signatures
+from graphrag_ray.graph.summary_dialogue import (
+    SummarySpec,
+    longest_record,
+    summary,
+    summary_spec,
+)
 from graphrag_ray.indexing.run import Run, failure_rows
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks
@@ -43,18 +55,6 @@ from graphrag_ray.indexing.stages.unchanged_reports import (
     unchanged_reports,
 )
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key
-from graphrag_ray.reports import report_context
-from graphrag_ray.reports.kept_reports import Earlier, Evidence, Sketch, evidence, sketch, standing
-from graphrag_ray.reports.plan import CHUNK, CLAIM, EDGE, NODE, ContextPlan
-from graphrag_ray.reports.report_dialogue import Report, ReportSpec, full_content, report, report_spec
-from graphrag_ray.reports.schedule import ReportsAlone, Schedule
-from graphrag_ray.reports.signatures import WIDTH, Hashes, signatures
-from graphrag_ray.reports.summary_dialogue import (
-    SummarySpec,
-    longest_record,
-    summary,
-    summary_spec,
-)
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, write_parts
 from graphrag_ray.store.repeats import answered_twice

@@ -25,13 +25,13 @@ from graphrag_ray.base.ids import ID_LENGTH, stable_id
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.integer_arrays import id_prefixes
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.search import row_index
-from graphrag_ray.search.mapped_arrays import Keys
-from graphrag_ray.search.row_index import RowIndex, RowsOfPart, entry_type, entry_types, group_name
 from graphrag_ray.store import blobs, pages, parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.parts import Part
+from graphrag_ray.store.search import row_index
+from graphrag_ray.store.search.mapped_arrays import Keys
+from graphrag_ray.store.search.row_index import RowIndex, RowsOfPart, entry_type, entry_types, group_name
 
 MOST_ROWS = 1_000_000
 MOST_BYTES = 256 << 20

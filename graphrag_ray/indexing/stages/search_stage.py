@@ -40,12 +40,12 @@ from graphrag_ray.indexing.stages.embedded_texts import (
 )
 from graphrag_ray.indexing.stages.level_indexes import level_fingerprint, level_indexes
 from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.search import keyword, vectors
-from graphrag_ray.search.languages import common_language
-from graphrag_ray.search.vectors import Floats
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
+from graphrag_ray.store.search import keyword, vectors
+from graphrag_ray.store.search.languages import common_language
+from graphrag_ray.store.search.vectors import Floats
 
 By: TypeAlias = Literal["keyword", "vector"]
 Groups: TypeAlias = Mapping[str, Sequence[Sequence[Part]]]

@@ -21,10 +21,15 @@ from pydantic import ValidationError
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import community_id
+from graphrag_ray.base.index_settings import Chunking, Tree
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.nearest_neighbours import Vectors
+from graphrag_ray.graph.plan import CHUNK, HEADING_TOKENS, NUMBER_TOKENS, REPORT
+from graphrag_ray.graph.report_context import Count, record_tokens, source
+from graphrag_ray.graph.schedule import ReportsAlone
 from graphrag_ray.graph.soft_clusters import Reduction, soft_clusters
+from graphrag_ray.graph.summary_dialogue import context_tokens, longest_record
 from graphrag_ray.graph.summary_tree import (
     MOST_NODES,
     Clusters,
@@ -62,15 +67,10 @@ from graphrag_ray.indexing.stages.reports_stage import (
 )
 from graphrag_ray.indexing.stages.short_ids import Numbers, prefixes_of
 from graphrag_ray.indexing.step_result import Result, by_input, joined
-from graphrag_ray.reports.plan import CHUNK, HEADING_TOKENS, NUMBER_TOKENS, REPORT
-from graphrag_ray.reports.report_context import Count, record_tokens, source
-from graphrag_ray.reports.schedule import ReportsAlone
-from graphrag_ray.reports.summary_dialogue import context_tokens, longest_record
-from graphrag_ray.search.vectors import unit
-from graphrag_ray.settings.index_settings import Chunking, Tree
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
+from graphrag_ray.store.search.vectors import unit
 
 KIND = HIERARCHIES["tree"]
 STEP = "tree"

@@ -1,5 +1,5 @@
 """Reports of the parent snapshot that are as they would be written now: nothing that they are written from
-changed (`reports/signatures.py`). They are not planned, and their rows are taken over."""
+changed (`graph/signatures.py`). They are not planned, and their rows are taken over."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from graphrag_ray.graph.hierarchy import Hierarchy
 from graphrag_ray.graph.integer_arrays import Ints
+from graphrag_ray.graph.kept_reports import Evidence
+from graphrag_ray.graph.signatures import WIDTH, Hashes, as_before
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.reports.kept_reports import Evidence
-from graphrag_ray.reports.signatures import WIDTH, Hashes, as_before
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 

@@ -1,4 +1,4 @@
-"""The index for walks over the graph (`search/name_links.py`): which names each chunk holds.
+"""The index for walks over the graph (`store/search/name_links.py`): which names each chunk holds.
 
 A chunk holds the entities that were extracted from it, and the name in its document's title, to which it is
 linked TITLE_WEIGHT times as strongly: what a passage is about leads further than what it mentions.
@@ -32,11 +32,11 @@ from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.search_stage import FAILED_IN_INDEX, failures_of, index_failure
 from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.search import name_links
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.search import name_links
 
 TITLE_WEIGHT = 10
 SHOWN = 100

@@ -4,9 +4,9 @@ import socket
 import pytest
 
 from graphrag_ray.base.errors import FatalCallError
+from graphrag_ray.base.index_settings import Endpoint
 from graphrag_ray.base.keys import STARS, find_key, scrub
 from graphrag_ray.base.urls import display_url
-from graphrag_ray.settings.index_settings import Endpoint
 
 KEY = "sk-proj-abc123DEF456"
 

@@ -9,11 +9,11 @@ import fsspec
 import pytest
 
 from graphrag_ray.base.errors import PromptError, SettingsError
+from graphrag_ray.base.prompts import bundled_prompts, load_prompts
+from graphrag_ray.base.settings_file import load_settings, load_storage, root_in
 from graphrag_ray.base.text_files import beside, names_in, read_text
 from graphrag_ray.base.urls import shown
 from graphrag_ray.indexing.index import load_names
-from graphrag_ray.settings.prompts import bundled_prompts, load_prompts
-from graphrag_ray.settings.settings_file import load_settings, load_storage, root_in
 
 FAR = "memory://project"
 

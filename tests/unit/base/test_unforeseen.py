@@ -15,7 +15,7 @@ from graphrag_ray.base.unforeseen import (
     place_of,
     told,
 )
-from graphrag_ray.extract.delimited_records import parse_records
+from graphrag_ray.graph.delimited_records import parse_records
 
 
 def raised(error: BaseException) -> BaseException:
@@ -33,7 +33,7 @@ def test_the_place_is_the_innermost_line_of_this_package_and_no_path_of_the_mach
     with pytest.raises((TypeError, AttributeError)) as caught:
         parse_records(7)  # type: ignore[arg-type]
     place = place_of(caught.value)
-    assert place.startswith("extract/delimited_records.py:") and place.rpartition(":")[2].isdigit()
+    assert place.startswith("graph/delimited_records.py:") and place.rpartition(":")[2].isdigit()
     line = told(caught.value)
     assert line.startswith(f"{REPORT_IT}: {type(caught.value).__name__}: ") and line.endswith(f" ({place})")
 

@@ -9,27 +9,27 @@ import pytest
 from driving import Snapshot
 
 from graphrag_ray.base.messages import ChatReply, ChatRequest
+from graphrag_ray.base.prompts import PLACEHOLDERS, load_prompts, reply_lengths
 from graphrag_ray.base.records import heading, line
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.drive import run
-from graphrag_ray.extract.delimited_records import DELIMITERS, parse_claims, parse_records
-from graphrag_ray.judging.answer_claims import answer_claims, answer_claims_spec
-from graphrag_ray.judging.corpus_questions import (
+from graphrag_ray.evaluate.judging.answer_claims import answer_claims, answer_claims_spec
+from graphrag_ray.evaluate.judging.corpus_questions import (
     corpus_description,
     corpus_questions,
     description_spec,
     question_specs,
 )
-from graphrag_ray.judging.correct_answer import correct_spec, is_correct
-from graphrag_ray.judging.judge_dialogue import judge, judge_spec
+from graphrag_ray.evaluate.judging.correct_answer import correct_spec, is_correct
+from graphrag_ray.evaluate.judging.judge_dialogue import judge, judge_spec
+from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse_records
+from graphrag_ray.graph.report_reply import ReplyProblem, ReportDraft, parse_report
 from graphrag_ray.llm.quirks import yes_no_bias
-from graphrag_ray.query.drift_dialogues import parse_step
-from graphrag_ray.query.fgrag_dialogues import parse_names, parse_questions
-from graphrag_ray.query.points import parse_points
-from graphrag_ray.query.rating import parse_ratings
-from graphrag_ray.query.score import Scored, parse_scored
-from graphrag_ray.reports.report_reply import ReplyProblem, ReportDraft, parse_report
-from graphrag_ray.settings.prompts import PLACEHOLDERS, load_prompts, reply_lengths
-from graphrag_ray.settings.settings_file import parse_settings
+from graphrag_ray.query.methods.drift_dialogues import parse_step
+from graphrag_ray.query.methods.fgrag_dialogues import parse_names, parse_questions
+from graphrag_ray.query.methods.points import parse_points
+from graphrag_ray.query.methods.rating import parse_ratings
+from graphrag_ray.query.methods.score import Scored, parse_scored
 
 sys.path.append(str(Path(__file__).parents[3]))
 

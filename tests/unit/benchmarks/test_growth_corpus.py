@@ -6,11 +6,11 @@ from itertools import islice
 import pytest
 from corpus import HUB, documents, write_corpus
 
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import CallParameters, ChatRequest
 from graphrag_ray.corpus.chunks import chunk
-from graphrag_ray.extract.delimited_records import COMPLETION, DELIMITERS, parse_records
+from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, parse_records
 from graphrag_ray.offline import answer
-from graphrag_ray.settings.index_settings import Settings
 
 TOKENS = 60_000
 TYPES = "person, organization, location, event, work, concept"

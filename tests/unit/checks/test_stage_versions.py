@@ -57,5 +57,5 @@ def test_changed_code_of_a_stage_wants_a_decision(recorded: Path, monkeypatch: p
 def test_a_stage_is_made_by_its_own_file_and_what_that_imports_of_the_pure_rooms():
     made_by = stage_versions.modules_of("claims")
     assert "graphrag_ray.indexing.stages.extract_stage" in made_by
-    assert "graphrag_ray.extract.delimited_records" in made_by
+    assert "graphrag_ray.graph.delimited_records" in made_by
     assert "graphrag_ray.indexing.run" not in made_by

@@ -261,8 +261,8 @@ def serve_config(cluster) -> dict[str, Any]:
 
 
 def test_the_service_is_an_application_of_ours_with_arguments_that_it_takes(cluster):
+    from graphrag_ray.base.settings_file import load_settings
     from graphrag_ray.service.service_options import ServiceOptions
-    from graphrag_ray.settings.settings_file import load_settings
 
     schema = ServeDeploySchema.model_validate(serve_config(cluster))
     (application,) = schema.applications

@@ -24,7 +24,7 @@ from ray.llm._internal.serve.core.configs.llm_config import LLMConfig
 from ray.scripts.scripts import cli
 from ray.serve.schema import ServeDeploySchema
 
-from graphrag_ray.settings.settings_file import load_settings
+from graphrag_ray.base.settings_file import load_settings
 
 TOP = Path(__file__).parents[3]
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.index_settings import Chunking
 from graphrag_ray.corpus.chunks import Chunk, chunk
 from graphrag_ray.corpus.tokens import count, offsets
-from graphrag_ray.settings.index_settings import Chunking
 
 V = "cl100k_base"
 PROSE = " ".join(f"Item {i}: the mayor of Netherquay met Ulla Garrowby again." for i in range(400))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.index_settings import Chunking
 from graphrag_ray.corpus.chunks import Chunk, chunk
 from graphrag_ray.corpus.tokens import count
-from graphrag_ray.settings.index_settings import Chunking
 
 V = "o200k_base"
 WORDS = (

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base import ids, schema
+from graphrag_ray.base.index_settings import Chunking
 from graphrag_ray.corpus.corpus_tables import MAX_HEADER_FIELD, documents_table, header_of, text_units_table
 from graphrag_ray.corpus.document import Document
 from graphrag_ray.corpus.tokens import count
-from graphrag_ray.settings.index_settings import Chunking
 
 V = "cl100k_base"
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)

@@ -7,12 +7,12 @@ import pytest
 from linear_time import too_slow
 
 from graphrag_ray.base.ids import entity_key
+from graphrag_ray.base.index_settings import Chunking, Input
 from graphrag_ray.corpus.boundaries import sentences
 from graphrag_ray.corpus.chunks import chunk
 from graphrag_ray.corpus.markup import read_html
 from graphrag_ray.corpus.parse import documents_in
-from graphrag_ray.query.evidence import evidence
-from graphrag_ray.settings.index_settings import Chunking, Input
+from graphrag_ray.query.methods.evidence import evidence
 
 
 def read(name: str) -> Callable[[str], object]:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base import ids
+from graphrag_ray.base.index_settings import Input
 from graphrag_ray.corpus.parse import EXTENSIONS, Document, Unreadable, documents_in
-from graphrag_ray.settings.index_settings import Input
 
 
 def read(path: str, data: bytes, **options: object) -> Document | Unreadable:

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.index_settings import Input
 from graphrag_ray.corpus.parse import Document, Unreadable, documents_in
-from graphrag_ray.settings.index_settings import Input
 
 
 def read(path: str, data: bytes, **options: Any) -> list[Document | Unreadable]:
@@ -407,7 +407,7 @@ import io, sys
 for name in ("ray", "openai", "fsspec", "s3fs", "pandas"):
     sys.modules[name] = None
 from graphrag_ray.corpus import corpus_tables, parse
-from graphrag_ray.settings.index_settings import Chunking, Input
+from graphrag_ray.base.index_settings import Chunking, Input
 from graphrag_ray.corpus.tokens import vocabulary_for
 (document,) = parse.documents_in("a.csv", io.BytesIO(b"text\\nhello"), Input())
 units = corpus_tables.text_units_table(document, Chunking(), vocabulary_for("gpt-4o").name)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from linear_time import too_slow
 
 from graphrag_ray.base.errors import SettingsError
+from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID
 from graphrag_ray.corpus import tokens
 from graphrag_ray.corpus.tokens import VOCABULARIES, Vocabulary, count, count_many, offsets, vocabulary_for
-from graphrag_ray.settings.index_settings import OFFLINE_MODEL_ID
 
 SAMPLES = [
     "The mayor of Netherquay said nothing.  Twice!\n\n\tAnd  left.   ",

@@ -158,7 +158,7 @@ def test_a_generated_page_is_what_its_command_writes(script: str, page: str):
 
 def keys_named(page: Path) -> set[str]:
     """Settings that a page names in its text or commands, as `a.b`; one name for all models and stages."""
-    from graphrag_ray.settings.index_settings import Settings
+    from graphrag_ray.base.index_settings import Settings
 
     sections = "|".join(Settings.model_fields)
     text = page.read_text("utf-8")
@@ -170,8 +170,8 @@ def keys_named(page: Path) -> set[str]:
 
 
 def test_every_key_that_a_page_names_exists():
-    from graphrag_ray.settings.index_settings import Settings
-    from graphrag_ray.settings.settings_text import setting_keys
+    from graphrag_ray.base.index_settings import Settings
+    from graphrag_ray.base.settings_text import setting_keys
 
     keys = {".".join(key) for key in setting_keys(Settings)}
     known = keys | {"models.*", "stages.*", *(f"{key.split('.')[0]}.*" for key in keys)}
@@ -181,7 +181,7 @@ def test_every_key_that_a_page_names_exists():
 
 
 def test_every_value_that_a_page_sets_can_be_set():
-    from graphrag_ray.settings.settings_file import load_settings
+    from graphrag_ray.base.settings_file import load_settings
 
     online = ["models.default={provider: openai, model: m}"]
     for one in typed():
@@ -215,9 +215,9 @@ def test_messages_that_the_operating_guide_quotes_are_those_of_the_program():
 
 
 def test_settings_that_a_page_shows_are_settings():
-    from graphrag_ray.settings.index_settings import Settings
-    from graphrag_ray.settings.settings_text import validated
-    from graphrag_ray.settings.user_settings import UserSettings
+    from graphrag_ray.base.index_settings import Settings
+    from graphrag_ray.base.settings_text import validated
+    from graphrag_ray.base.user_settings import UserSettings
 
     shown = [
         content

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import BudgetSpent, PermanentCallError, SettingsError, TransientCallError
+from graphrag_ray.base.index_settings import Model, Price, Query
 from graphrag_ray.base.messages import (
     CallParameters,
     ChatReply,
@@ -21,8 +22,7 @@ from graphrag_ray.base.messages import (
 from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.work import AnsweredCall
 from graphrag_ray.llm.accounting import CallRecord
-from graphrag_ray.query.budget import Most
-from graphrag_ray.settings.index_settings import Model, Price, Query
+from graphrag_ray.query.methods.budget import Most
 
 PRICED = Model(provider="openai", model="m", price=Price(input_usd_per_mtok=1, output_usd_per_mtok=10))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.logs import Logging
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models, open_gateway
-from graphrag_ray.settings.settings_file import parse_settings
 
 
 def test_a_key_of_a_file_stands_in_no_line_of_the_log(tmp_path: Path):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.index_settings import Endpoint, Model
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.placement import FEWEST, MOST, Node, workers_on
-from graphrag_ray.settings.index_settings import Endpoint, Model
 
 OFFLINE = Models({"default": Model(provider="offline")})
 

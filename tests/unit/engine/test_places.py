@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from graphrag_ray.base.index_settings import Endpoint, Model
 from graphrag_ray.engine.gateways import MOST_PLACES, OFFLINE_PLACES, UNBOUNDED_PLACES, Models
 from graphrag_ray.engine.in_process import LocalExecutor
-from graphrag_ray.settings.index_settings import Endpoint, Model
 from graphrag_ray.store.files import Store
 
 

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from graphrag_ray.base.errors import BudgetSpent, SettingsError
+from graphrag_ray.base.index_settings import Budget, Endpoint, Model, Price
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.spending import FIRST_TRIED, Spending, check_prices
 from graphrag_ray.llm.accounting import Accounts, CallTotals, InFlight, Latencies
-from graphrag_ray.settings.index_settings import Budget, Endpoint, Model, Price
 
 
 def spent(tokens: int = 0, pico_usd: int | None = 0) -> Accounts:

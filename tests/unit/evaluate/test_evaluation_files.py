@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from graphrag_ray.asking.question_files import Posed
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.evaluate.evaluation_files import answers_elsewhere, gold_questions, questions_of
+from graphrag_ray.query.question_files import Posed
 
 POSED = [Posed("1", "Who?"), Posed("2", "Where?"), Posed("q3", "When?")]
 

@@ -20,11 +20,11 @@ from sample_evaluation import ANSWERS, CONDITIONS, CRITERIA, sample, table
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from graphrag_ray.evaluate import question_blocks
+from graphrag_ray.evaluate.judging.judgements import JUDGEMENTS, RELIABILITY, WIN_RATES
 from graphrag_ray.evaluate.report_figures import decimal, dollars, probability, short_count
 from graphrag_ray.evaluate.report_page import Evaluation, report_page
 from graphrag_ray.evaluate.safe_html import LONGEST_MARKDOWN, clean, rendered_markdown
 from graphrag_ray.evaluate.scatter_plot import HEIGHT, MAX_TICKS, WIDTH, amount_axis, rate_axis, scatter_plot
-from graphrag_ray.judging.judgements import JUDGEMENTS, RELIABILITY, WIN_RATES
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphrag_ray.base.index_settings import Attributed, Communities
 from graphrag_ray.graph.attributed import (
     NodesOfLevel,
     clustered,
@@ -16,8 +17,7 @@ from graphrag_ray.graph.attributed import (
 )
 from graphrag_ray.graph.edges import Edges
 from graphrag_ray.graph.seeds import Past
-from graphrag_ray.search.vectors import unit
-from graphrag_ray.settings.index_settings import Attributed, Communities
+from graphrag_ray.store.search.vectors import unit
 
 LEIDEN = Communities()
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.ids import entity_id
+from graphrag_ray.base.index_settings import Communities
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.integer_arrays import graph_arrays, id_prefixes
 from graphrag_ray.graph.leiden import components, leiden, seeded_igraph
-from graphrag_ray.settings.index_settings import Communities
 
 DEFAULT = Communities()
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatReply
+from graphrag_ray.base.prompts import PLACEHOLDERS, load_prompts
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.graph.descriptions import TokensOf, batches, describe, describe_spec, distinct, layer
-from graphrag_ray.settings.index_settings import Settings
-from graphrag_ray.settings.prompts import PLACEHOLDERS, load_prompts
-from graphrag_ray.settings.settings_file import parse_settings
 
 
 @pytest.fixture(scope="module")

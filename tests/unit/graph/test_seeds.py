@@ -5,10 +5,10 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.index_settings import Communities
 from graphrag_ray.graph.communities import communities
 from graphrag_ray.graph.leiden import components, leiden, seeded_igraph
 from graphrag_ray.graph.seeds import TOLERANCE, Past
-from graphrag_ray.settings.index_settings import Communities
 
 DEFAULT = Communities()
 

@@ -20,7 +20,7 @@ from graphrag_ray.graph.summary_tree import (
     main_clusters,
     with_divided,
 )
-from graphrag_ray.search.vectors import unit
+from graphrag_ray.store.search.vectors import unit
 
 
 def vectors_of(n, seed=0, topics=12):

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import COMPARED
 from graphrag_ray.base.ids import stable_id
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
@@ -25,7 +26,6 @@ from graphrag_ray.indexing import changes as comparing
 from graphrag_ray.indexing.changes import changes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.row_indexes import index_rows
-from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, write_part

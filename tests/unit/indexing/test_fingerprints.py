@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields, replace
 
 import pytest
 
+from graphrag_ray.base.index_settings import Chunking, Settings
 from graphrag_ray.base.messages import CallParameters
+from graphrag_ray.base.prompts import Prompt, load_prompts
+from graphrag_ray.graph.report_dialogue import report_spec
 from graphrag_ray.indexing.stages.reports_stage import _asked_as
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key
-from graphrag_ray.reports.report_dialogue import report_spec
-from graphrag_ray.settings.index_settings import Chunking, Settings
-from graphrag_ray.settings.prompts import Prompt, load_prompts
 from graphrag_ray.store.parts import Part
 
 

@@ -3,9 +3,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.index_settings import Endpoint, Model
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.llm.accounting import Accounts, CallRecord, CallTotals, InFlight, Latencies, Limits, Span
-from graphrag_ray.settings.index_settings import Endpoint, Model
 
 
 def record(**changes):

@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_server import MIXTURE_MEAN, Server, World, batching, fixed, sharing
 
+from graphrag_ray.base.index_settings import Endpoint
 from graphrag_ray.engine.ray.limiter_actors import LONGEST_LINGER_S
 from graphrag_ray.llm.adaptive import LARGEST, AdaptiveBound
 from graphrag_ray.llm.limits import Ended, LimiterState
-from graphrag_ray.settings.index_settings import Endpoint
 
 SERVERS = {
     "16 slots": fixed(16),

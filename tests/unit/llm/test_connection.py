@@ -11,8 +11,8 @@ import certifi
 import httpx2
 import pytest
 
+from graphrag_ray.base.index_settings import Endpoint, Model
 from graphrag_ray.llm import connection
-from graphrag_ray.settings.index_settings import Endpoint, Model
 
 
 def test_certificates_are_read_once_and_again_where_others_are_named(

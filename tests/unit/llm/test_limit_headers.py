@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.index_settings import Endpoint
 from graphrag_ray.llm.limit_headers import LONGEST_WAIT_S, LimitHeaders, RateLimitInfo, duration
 from graphrag_ray.llm.limits import Ended, LimiterState
-from graphrag_ray.settings.index_settings import Endpoint
 
 NOW = 1_800_000_000.0
 

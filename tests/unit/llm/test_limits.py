@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.index_settings import Endpoint
 from graphrag_ray.llm.limits import MAX_GROUP, Ended, LimiterState
 from graphrag_ray.llm.token_bucket import RequestTooLarge
-from graphrag_ray.settings.index_settings import Endpoint
 
 
 def state(*endpoints, default_in_flight=64, now=0.0):

@@ -4,11 +4,11 @@ import pytest
 from scripted import HELLO, FakeClient, World, chat, embedding, vectors
 
 from graphrag_ray.base.errors import FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.base.index_settings import Endpoint
 from graphrag_ray.base.messages import ChatReply, EmbeddingReply, Usage
 from graphrag_ray.llm.accounting import InFlight
 from graphrag_ray.llm.call_failures import GaveUp, ParameterRefused, PromptTruncated, Unanswered
 from graphrag_ray.llm.token_bucket import RequestTooLarge
-from graphrag_ray.settings.index_settings import Endpoint
 
 
 def test_a_reply_is_settled_priced_and_recorded():

@@ -3,8 +3,8 @@ import time
 
 import pytest
 
+from graphrag_ray.base.index_settings import Endpoint, Model
 from graphrag_ray.llm.limiter import LocalLimiter
-from graphrag_ray.settings.index_settings import Endpoint, Model
 
 
 def limiter(**endpoint):

@@ -2,9 +2,9 @@ import socket
 
 import pytest
 
+from graphrag_ray.base.index_settings import Endpoint, Model, Price
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.llm.pricing import cost_pico_usd, cost_usd, dearest_price, price_of
-from graphrag_ray.settings.index_settings import Endpoint, Model, Price
 
 LOCAL = Endpoint(base_url="http://127.0.0.1:8000/v1")
 

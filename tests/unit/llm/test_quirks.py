@@ -4,9 +4,9 @@ import pytest
 
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.base.model_families import family_of
+from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.llm.call_failures import HttpRefusal
 from graphrag_ray.llm.quirks import NO, YES, YES_NO_TOKENS, Peculiarities, told, yes_no_bias
-from graphrag_ray.settings.prompts import load_prompts
 
 CALL = CallParameters("default", "m", temperature=0.0)
 SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}

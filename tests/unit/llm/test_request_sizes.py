@@ -1,7 +1,7 @@
 import pytest
 
+from graphrag_ray.base.index_settings import Model
 from graphrag_ray.llm.request_sizes import guessed_vocabularies
-from graphrag_ray.settings.index_settings import Model
 
 
 def test_a_model_unknown_to_the_tokenizer_is_named_with_the_vocabulary_used_instead():

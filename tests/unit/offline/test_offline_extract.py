@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from linear_time import too_slow
 
 from graphrag_ray.base.messages import CallParameters, ChatRequest
-from graphrag_ray.extract.delimited_records import COMPLETION, DELIMITERS, parse_claims, parse_records
+from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, parse_claims, parse_records
 from graphrag_ray.offline import answer
 from graphrag_ray.offline.key_sentences import balanced
 from graphrag_ray.offline.lexicon import lexicon

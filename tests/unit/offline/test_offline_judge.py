@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.messages import CallParameters, ChatRequest
+from graphrag_ray.base.prompts import load_criteria
 from graphrag_ray.offline import answer
 from graphrag_ray.offline.question_replies import NOTHING_KNOWN, QUESTIONS
 from graphrag_ray.offline.question_terms import read_question
 from graphrag_ray.offline.units import MARK
-from graphrag_ray.settings.prompts import load_criteria
 
 QUESTION = "Why is the harbour plan of Denholm disputed?"
 CRITERIA = load_criteria()

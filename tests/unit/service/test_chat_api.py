@@ -9,10 +9,10 @@ import orjson
 import pytest
 from markdown_it import MarkdownIt
 
-from graphrag_ray.asking.answer_streams import StartsAgain
-from graphrag_ray.asking.sources import Cited
 from graphrag_ray.base.records import Reference
-from graphrag_ray.query.answer import Answer, Phase
+from graphrag_ray.query.answer_streams import StartsAgain
+from graphrag_ray.query.methods.answer import Answer, Phase
+from graphrag_ray.query.sources import Cited
 from graphrag_ray.service.answering import AnsweringPhase as PhaseEvent
 from graphrag_ray.service.answering import Replied
 from graphrag_ray.service.chat_api import ChatBody, asked_of, chunks, cited_list, completion, failed

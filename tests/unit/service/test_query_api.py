@@ -8,15 +8,15 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
-from graphrag_ray.asking.answer_streams import StartsAgain
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.index_settings import Query
 from graphrag_ray.base.records import Reference
-from graphrag_ray.query.answer import Answer, ContextUsed
+from graphrag_ray.query.answer_streams import StartsAgain
+from graphrag_ray.query.methods.answer import Answer, ContextUsed
 from graphrag_ray.service.answering import AnsweringPhase, Replied
 from graphrag_ray.service.faults import RefusedQuestion
 from graphrag_ray.service.query_api import QueryBody, answer_json, asked_of, changed, told
 from graphrag_ray.service.service_options import ServiceOptions
-from graphrag_ray.settings.index_settings import Query
 
 OPTIONS = ServiceOptions(root="./index", level="C1", max_seconds=60)
 GONE = Reference("Reports", "zz")

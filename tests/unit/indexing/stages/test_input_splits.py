@@ -20,6 +20,8 @@ from web_server import serving
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.errors import InputError
+from graphrag_ray.base.prompts import load_prompts
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.corpus import table_rows
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
@@ -28,8 +30,6 @@ from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import document_parts, input_splits
 from graphrag_ray.indexing.stages import read_stage as read_step
 from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.settings.prompts import load_prompts
-from graphrag_ray.settings.settings_file import parse_settings
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 

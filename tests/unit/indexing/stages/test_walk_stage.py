@@ -17,10 +17,10 @@ from graphrag_ray.base.ids import name_id, stable_id
 from graphrag_ray.corpus.document_titles import title_name
 from graphrag_ray.indexing.stages import walk_stage
 from graphrag_ray.indexing.stages.walk_stage import TITLE_WEIGHT
-from graphrag_ray.search import name_links
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, write_part
+from graphrag_ray.store.search import name_links
 
 NAMES = st.sampled_from(["U.S.", "US", "U S", "ADA", "Ada", "Ada (poet)", "BERT", "?", "", "C", "C++"])
 """Several spellings of one name, and what is no name."""

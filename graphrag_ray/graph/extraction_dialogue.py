@@ -1,0 +1,246 @@
+"""The extraction dialogue: entities and relationships of one chunk, then gleaning (paper 3.1.2, A.1, A.2).
+
+    extract ──► records ──► glean_check: "were any missed?" ──Y──► glean ──► more records ──► …
+                   │                       └──N, or odd──► end           (max_gleanings times)
+                   └─ nothing usable: correct, once; then DialogueFailed
+
+Each turn's reply is read by itself, so a gleaned record is never lost at a join.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.ids import entity_key
+from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
+from graphrag_ray.base.prompts import Prompt
+from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, Records, parse_records
+
+Key = Callable[[str], str | None]
+"""A name as written -> the key under which its mentions meet, None where it is blocked."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownChunk:
+    """A text unit as a model sees it. header: title and date written above the text, "" for none."""
+
+    text: str
+    header: str = ""
+
+
+@dataclass(frozen=True)
+class ExtractSpec:
+    """What extraction needs beside the chunk. Picklable when `key` is.
+
+    examples      few-shot examples, delimiters filled in (`examples_text`)
+    entity_types  in any case; prompts show them in upper case
+    language      of the descriptions; names keep the spelling of the text
+    key           `graph.names.Names.key`, where aliases and the block list act
+    """
+
+    extract: Prompt
+    examples: str
+    glean_check: Prompt
+    glean: Prompt
+    correct: Prompt
+    call: CallParameters
+    entity_types: tuple[str, ...]
+    max_gleanings: int
+    language: str
+    key: Key = field(default=entity_key)
+
+
+@dataclass(frozen=True, slots=True)
+class EntityRecord:
+    """title: the entity key; type: upper case; turn: 0 for the first reply, 1, … for gleanings."""
+
+    title: str
+    type: str
+    description: str
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class RelationshipRecord:
+    """source, target: entity keys in the order written, among the chunk's entities or not."""
+
+    source: str
+    target: str
+    description: str
+    strength: float
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractedRecords:
+    """Records in the order of turns and, within one, of the reply.
+
+    unusable              pieces of replies that were meant as records and are none
+    odd_glean_replies     gleaning turns that ended the gleaning without a plain no
+    blocked               records with a name on the block list
+    unreadable_strengths  relationships whose strength was set to 1
+    """
+
+    entities: tuple[EntityRecord, ...]
+    relationships: tuple[RelationshipRecord, ...]
+    unusable: int
+    odd_glean_replies: int
+    blocked: int = 0
+    unreadable_strengths: int = 0
+
+
+def extract_spec(prompts: Mapping[str, Prompt], settings: Settings, key: Key = entity_key) -> ExtractSpec:
+    return ExtractSpec(
+        extract=prompts["extract"],
+        examples=examples_text(prompts["extract_examples"]),
+        glean_check=prompts["glean_check"],
+        glean=prompts["glean"],
+        correct=prompts["correct"],
+        call=settings.call("extract"),
+        entity_types=settings.extraction.entity_types,
+        max_gleanings=settings.extraction.max_gleanings,
+        language=settings.output_language,
+        key=key,
+    )
+
+
+def examples_text(prompt: Prompt) -> str:
+    """The few-shot examples with the delimiters filled in."""
+    return prompt.text(DELIMITERS)
+
+
+def extract(chunk: ShownChunk, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
+    """Yields ChatRequests "extract", "glean_check" (response "yes_no"), "glean" and, where a first reply
+    cannot be used, "correct". Every request's variables are those of the extract prompt.
+
+    Raises DialogueFailed if the first reply was withheld by a content filter, or holds neither a usable
+    record nor a plain "nothing to extract" even after the correction turn.
+
+    Departures from the paper's A.2: an answer that is neither yes nor no ends the gleaning and is
+    counted, since not every endpoint can be forced to one of the two.
+    """
+    variables = chunk_variables(chunk, spec.language) | {
+        "entity_types": ", ".join(t.upper() for t in spec.entity_types),
+        "examples": spec.examples,
+    }
+    messages = spec.extract.fill(variables)
+    first = ChatRequest("extract", messages, spec.call, variables)
+    records, reply = yield from usable_reply(first, spec.correct, parse_records)
+    turns, odd = [records], 0
+    latest = first
+    while len(turns) <= spec.max_gleanings:
+        # The client cuts a yes_no reply short, except where a model's unseen reasoning counts as reply.
+        check = latest.followed_by(reply, "glean_check", spec.glean_check.text(variables), response="yes_no")
+        missed = yes_or_no(verdict := (yield check))
+        if not missed:
+            odd += missed is None
+            break
+        latest = check.followed_by(verdict, "glean", spec.glean.text(variables), response="text")
+        reply = yield latest
+        if reply.finish_reason == "content_filter":
+            odd += 1
+            break
+        gleaned = parse_records(reply.text, truncated=reply.finish_reason == "length")
+        odd += not gleaned.is_answer
+        turns.append(gleaned)
+    return _keyed(turns, odd, spec.key)
+
+
+def chunk_variables(chunk: ShownChunk, language: str) -> dict[str, str]:
+    """What every prompt about a chunk is filled with."""
+    header = chunk.header if not chunk.header or chunk.header.endswith("\n") else chunk.header + "\n"
+    return {**DELIMITERS, "header": header, "text": chunk.text, "language": language}
+
+
+class ReadReply(Protocol):
+    """A reply, read. `is_answer` is False where the model has to be asked again."""
+
+    @property
+    def is_answer(self) -> bool: ...
+
+
+A = TypeVar("A", bound=ReadReply)
+A_co = TypeVar("A_co", bound=ReadReply, covariant=True)
+
+
+class Parser(Protocol[A_co]):
+    def __call__(self, text: str, *, truncated: bool) -> A_co: ...
+
+
+def usable_reply(first: ChatRequest, correct: Prompt, parse: Parser[A]) -> Dialogue[tuple[A, ChatReply]]:
+    """The reply to `first`, read; if it is no answer, that to one correction turn.
+
+    Later turns should follow `first` with the reply given back: the failed attempt teaches nothing.
+    Raises DialogueFailed for a content filter, and where the second reply is no answer either.
+    """
+    request = first
+    for last_attempt in (False, True):
+        reply: ChatReply = yield request
+        truncated = reply.finish_reason == "length"
+        if reply.finish_reason == "content_filter":
+            raise DialogueFailed(f"{request.prompt}: the endpoint's content filter withheld the reply")
+        parsed = parse(reply.text, truncated=truncated)
+        if parsed.is_answer:
+            return parsed, reply
+        problem = (
+            "it was cut off before its first record was complete, so be much briefer"
+            if truncated
+            else f"it holds no record in the requested form, and no {COMPLETION} to say that there is none"
+        )
+        if last_attempt:
+            break
+        request = request.followed_by(
+            reply,
+            "correct",
+            correct.text({"problem": problem}),
+            variables={**request.variables, "problem": problem},
+        )
+    raise DialogueFailed(
+        f"{first.prompt}: the reply cannot be used, also after a correction turn: {problem}; "
+        f"it begins {reply.text[:120]!r}"
+    )
+
+
+def yes_or_no(reply: ChatReply) -> bool | None:
+    """What a reply to a yes_no request says. None: neither."""
+    if reply.finish_reason == "content_filter":
+        return None
+    word = re.match(r"[\W_]*([^\W\d_]+)", reply.text)
+    return {"y": True, "yes": True, "n": False, "no": False}.get(word.group(1).lower() if word else "")
+
+
+def _keyed(turns: list[Records], odd: int, key: Key) -> ExtractedRecords:
+    entities: list[EntityRecord] = []
+    relationships: list[RelationshipRecord] = []
+    unusable = sum(t.unusable for t in turns)
+    blocked = 0
+    for turn, records in enumerate(turns):
+        for e in records.entities:
+            title = key(e.name)
+            if title:
+                entities.append(EntityRecord(title, e.type, e.description, turn))
+            elif entity_key(e.name):
+                blocked += 1
+            else:
+                unusable += 1
+        for r in records.relationships:
+            source, target = key(r.source), key(r.target)
+            if source and target:
+                relationships.append(RelationshipRecord(source, target, r.description, r.strength, turn))
+            elif entity_key(r.source) and entity_key(r.target):
+                blocked += 1
+            else:
+                unusable += 1
+    return ExtractedRecords(
+        tuple(entities),
+        tuple(relationships),
+        unusable,
+        odd,
+        blocked,
+        sum(t.unreadable_strengths for t in turns),
+    )

@@ -1,0 +1,397 @@
+"""What goes into the context of a community's report (paper 3.1.5): integers only, no texts.
+
+Everything that fits goes in. Where it does not, sub-communities, the one with the most element tokens
+first, give way to their reports until it does. What is still too large is cut by priority.
+
+The order of priority, and so of the cut:
+
+1. reports of sub-communities that gave way, the largest sub-community first;
+2. edges by falling combined degree, ties by relationship id; for each its source, its target, the edge,
+   then the claims about the two;
+3. members without an edge inside, by id, each followed by its claims.
+
+The degree is that in the whole graph where something is cut, as in the paper. Where everything fits, it is
+the number of the edges shown: the context is then a function of what it shows, and a document elsewhere,
+which changes degrees but none of these records, does not have the report written again.
+
+Where the paper is silent:
+
+- A sub-community's report stands for its members, the edges among them and the claims about them. An
+  edge that leaves it stays, but its end inside is not shown again: the report describes it, the edge's
+  line names it.
+- Once the reports alone fill the context no further report is waited for: it would be cut anyway.
+- A record longer than `element_cap` or `report_cap` counts, and is shown, as that long: one runaway
+  description must not empty a context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from graphrag_ray.base.errors import SettingsError
+from graphrag_ray.graph.elements import Elements
+from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+
+NODE, EDGE, CLAIM, REPORT, CHUNK = range(5)
+"""Kinds of record in a plan."""
+
+NUMBER_TOKENS = 3
+"""Tokens of a record's local number: up to nine digits in most vocabularies, three where each is one."""
+
+HEADING_TOKENS = 64
+"""Tokens of the headings of all sections together, at most, with reports of one hierarchy."""
+
+MIN_CONTEXT_TOKENS = 4 * HEADING_TOKENS
+"""Below this a context may not hold one edge with its two ends."""
+
+
+def element_cap(budget: int) -> int:
+    """Tokens of the longest line of an entity, relationship or claim: an edge and its ends always fit."""
+    return budget // 4 - NUMBER_TOKENS
+
+
+def report_cap(budget: int) -> int:
+    """Tokens of the longest line of a sub-community's report."""
+    return budget // 2 - NUMBER_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Records that should have been shown and did not fit."""
+
+    nodes: int = 0
+    edges: int = 0
+    claims: int = 0
+    reports: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.nodes + self.edges + self.claims + self.reports
+
+
+@dataclass(frozen=True, slots=True)
+class ContextPlan:
+    """A context as integers.
+
+    kinds, indices   [R] the records by falling priority. NODE: a place; EDGE and CLAIM: positions in
+                     `Elements`; REPORT: a community; CHUNK: a place
+    tokens           at most so many tokens, headings included
+    replaced         the sub-communities that gave way to their reports, in that order, even where a
+                     report did not fit
+    failed           sub-communities whose report was wanted and had failed: their elements stayed
+    """
+
+    community: int
+    kinds: npt.NDArray[np.int8]
+    indices: Ints
+    tokens: int
+    left_out: LeftOut
+    replaced: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+
+    @property
+    def nodes(self) -> Ints:
+        return self._of(NODE)
+
+    @property
+    def edges(self) -> Ints:
+        return self._of(EDGE)
+
+    @property
+    def claims(self) -> Ints:
+        return self._of(CLAIM)
+
+    @property
+    def reports(self) -> Ints:
+        return self._of(REPORT)
+
+    def _of(self, kind: int) -> Ints:
+        chosen: Ints = self.indices[self.kinds == kind]
+        return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The plan cannot go on before the report of `child` is there or has failed."""
+
+    community: int
+    child: int
+
+
+@dataclass(slots=True)
+class ReplacementProgress:
+    """How far the replacement of a community's children has come; `Planner.advance` goes on from here."""
+
+    community: int
+    ranked: list[int]
+    total: int
+    at: int = 0
+    report_cost: int = 0
+    replaced: list[int] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+
+
+class Planner:
+    """Plans contexts of at most `budget` tokens.
+
+    max_claims_per_entity   of an entity's claims only the first so many are ever shown
+
+    Building one costs a few passes over all elements; each plan costs its own context plus numpy work
+    on the slices of its community. Raises SettingsError where the budget is too small for any context.
+    """
+
+    def __init__(
+        self, hierarchy: Hierarchy, elements: Elements, budget: int, max_claims_per_entity: int = 10
+    ) -> None:
+        if budget < MIN_CONTEXT_TOKENS:
+            raise SettingsError(
+                f"reports.context_tokens is {budget}; a context needs at least {MIN_CONTEXT_TOKENS} tokens"
+            )
+        self.hierarchy, self.elements, self.budget = hierarchy, elements, budget
+        self.available = budget - HEADING_TOKENS
+        self._cap = element_cap(budget)
+        self._edge_key = _edge_keys(elements.edge_degree, elements.edge_id_rank)
+        communities = np.arange(hierarchy.n_communities)
+        self._edge_low = np.searchsorted(elements.edge_community, communities)
+        self._edge_high = np.searchsorted(elements.edge_community, hierarchy.last)
+        self._claims, self._claim_start = _capped_claims(elements, max_claims_per_entity)
+        self._claim_low = self._claim_start[hierarchy.start]
+        self._claim_high = self._claim_start[hierarchy.end]
+        self._by_parent = np.argsort(hierarchy.parent, kind="stable")
+        parents = hierarchy.parent[self._by_parent]
+        self._child_low = np.searchsorted(parents, communities)
+        self._child_high = np.searchsorted(parents, communities, side="right")
+        self.totals = self._all_totals()
+
+    def plan(self, community: int, report_tokens: Mapping[int, int | None]) -> ContextPlan | Needs:
+        """The plan of a community, or the report that it needs next.
+
+        report_tokens: tokens of a report's line for every community whose report is known, None where
+        it failed.
+        """
+        progress = self.start(community)
+        child = self.advance(progress, report_tokens)
+        return self.lay_out(progress, report_tokens) if child is None else Needs(community, child)
+
+    def start(self, community: int) -> ReplacementProgress:
+        total = int(self.totals[community])
+        ranked = self._ranked_children(community) if total > self.available else []
+        return ReplacementProgress(community, ranked, total)
+
+    def advance(self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None]) -> int | None:
+        """Replace further children as far as their reports are known.
+
+        Returns the child whose report is needed next; None when the context can be laid out.
+        """
+        while (
+            progress.total > self.available
+            and progress.report_cost <= self.available
+            and progress.at < len(progress.ranked)
+        ):
+            child = progress.ranked[progress.at]
+            if child not in report_tokens:
+                return child
+            tokens = report_tokens[child]
+            if tokens is None:
+                progress.failed.append(child)
+            elif (cost := self._report_cost(tokens)) < self.totals[child]:
+                progress.replaced.append(child)
+                progress.total += cost - int(self.totals[child])
+                progress.report_cost += cost
+            progress.at += 1
+        return None
+
+    def lay_out(self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None]) -> ContextPlan:
+        """The plan, once `advance` needs nothing more."""
+        edges = self._remaining_edges(progress.community, sorted(progress.replaced))
+        sheet = self._sheet(progress, report_tokens, edges, self._edge_key[edges])
+        left_out = self._left_out(progress, sheet, len(edges))
+        if not left_out.total:
+            sheet = self._sheet(progress, report_tokens, edges, self._keys_among(edges))
+        return ContextPlan(
+            community=progress.community,
+            kinds=np.array(sheet.kinds, dtype=np.int8),
+            indices=np.array(sheet.indices, dtype=np.int64),
+            tokens=self.budget - sheet.left if sheet.kinds else 0,
+            left_out=left_out,
+            replaced=tuple(progress.replaced),
+            failed=tuple(progress.failed),
+        )
+
+    def _sheet(
+        self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None], edges: Ints, keys: Ints
+    ) -> _Sheet:
+        """Records by falling priority until one does not fit; keys: of the edges, smallest first."""
+        sheet = _Sheet(self.available)
+        for child in progress.replaced:
+            if not sheet.add(REPORT, child, self._report_cost(report_tokens[child] or 0)):
+                break
+        ordered = sorted(progress.replaced)
+        shown = self._add_edges(sheet, edges, keys, ordered)
+        self._add_isolated(sheet, progress.community, ordered, shown)
+        return sheet
+
+    def _keys_among(self, edges: Ints) -> Ints:
+        """As `_edge_key`, by the degrees in the graph of these edges alone."""
+        ends = np.stack([self.elements.edge_source[edges], self.elements.edge_target[edges]])
+        _, at, degree = np.unique(ends, return_inverse=True, return_counts=True)
+        combined = degree[at].reshape(ends.shape).sum(axis=0)
+        return _edge_keys(combined, self.elements.edge_id_rank[edges])
+
+    def _add_edges(self, sheet: _Sheet, edges: Ints, keys: Ints, replaced: list[int]) -> set[int]:
+        """Edges with their ends and claims, until the sheet is full. Returns the places seen."""
+        seen: set[int] = set()
+        if sheet.full:
+            return seen
+        first = edges[_smallest(keys, self.available // NUMBER_TOKENS + 1)]
+        sources, targets = self.elements.edge_source[first], self.elements.edge_target[first]
+        hidden = zip(
+            self._inside(sources, replaced).tolist(), self._inside(targets, replaced).tolist(), strict=True
+        )
+        tokens = self._cost(self.elements.edge_tokens[first])
+        rows = zip(first.tolist(), tokens.tolist(), sources.tolist(), targets.tolist(), hidden, strict=True)
+        for edge, cost, source, target, (source_hidden, target_hidden) in rows:
+            ends = [p for p, gone in ((source, source_hidden), (target, target_hidden)) if not gone]
+            new = [p for p in dict.fromkeys(ends) if p not in seen]
+            for place in new:
+                self._add_node(sheet, place)
+            sheet.add(EDGE, edge, cost)
+            for place in new:
+                self._add_claims(sheet, place)
+            seen.update(new)
+            if sheet.full:
+                break
+        return seen
+
+    def _add_isolated(self, sheet: _Sheet, community: int, replaced: list[int], seen: set[int]) -> None:
+        """Members that no shown edge names, by id."""
+        if sheet.full:
+            return
+        places = self._remaining_places(community, replaced)
+        if seen:
+            places = places[~np.isin(places, np.fromiter(seen, dtype=np.int64, count=len(seen)))]
+        node_ids = self.hierarchy.order[places]
+        for place in places[_smallest(node_ids, self.available // NUMBER_TOKENS + 1)].tolist():
+            self._add_node(sheet, place)
+            self._add_claims(sheet, place)
+            if sheet.full:
+                return
+
+    def _add_node(self, sheet: _Sheet, place: int) -> None:
+        sheet.add(NODE, place, min(int(self.elements.node_tokens[place]), self._cap) + NUMBER_TOKENS)
+
+    def _add_claims(self, sheet: _Sheet, place: int) -> None:
+        for claim in self._claims[self._claim_start[place] : self._claim_start[place + 1]].tolist():
+            tokens = min(int(self.elements.claim_tokens[claim]), self._cap)
+            sheet.add(CLAIM, claim, tokens + NUMBER_TOKENS)
+
+    def _left_out(self, progress: ReplacementProgress, sheet: _Sheet, n_edges: int) -> LeftOut:
+        kinds = np.bincount(np.array(sheet.kinds, dtype=np.int64), minlength=4).tolist()
+        starts, ends = self.hierarchy.start, self.hierarchy.end
+        community, gone = progress.community, progress.replaced
+        nodes = int(ends[community] - starts[community] - (ends[gone] - starts[gone]).sum())
+        first, last = self._claim_low, self._claim_high
+        claims = int(last[community] - first[community] - (last[gone] - first[gone]).sum())
+        return LeftOut(
+            nodes - kinds[NODE], n_edges - kinds[EDGE], claims - kinds[CLAIM], len(gone) - kinds[REPORT]
+        )
+
+    def _remaining_edges(self, community: int, replaced: list[int]) -> Ints:
+        cuts = [(int(self._edge_low[c]), int(self._edge_high[c])) for c in replaced]
+        return _outside(int(self._edge_low[community]), int(self._edge_high[community]), cuts)
+
+    def _remaining_places(self, community: int, replaced: list[int]) -> Ints:
+        start, end = self.hierarchy.start, self.hierarchy.end
+        cuts = [(int(start[c]), int(end[c])) for c in replaced]
+        return _outside(int(start[community]), int(end[community]), cuts)
+
+    def _inside(self, places: Ints, communities: list[int]) -> npt.NDArray[np.bool_]:
+        """[len(places)] whether each place belongs to one of these disjoint communities (ascending)."""
+        if not communities:
+            return np.zeros(len(places), dtype=np.bool_)
+        starts, ends = self.hierarchy.start[communities], self.hierarchy.end[communities]
+        at = np.searchsorted(starts, places, side="right") - 1
+        return (at >= 0) & (places < ends[np.maximum(at, 0)])
+
+    def _ranked_children(self, community: int) -> list[int]:
+        """Sub-communities by falling element tokens, ties by their smallest node id."""
+        children = self._by_parent[self._child_low[community] : self._child_high[community]]
+        if not len(children):
+            return []
+        order = self.hierarchy.order
+        smallest = [int(order[self.hierarchy.start[c] : self.hierarchy.end[c]].min()) for c in children]
+        ranked: list[int] = children[np.lexsort((np.array(smallest), -self.totals[children]))].tolist()
+        return ranked
+
+    def _all_totals(self) -> Ints:
+        """[C] tokens of all elements of each community, from running sums."""
+        h, e = self.hierarchy, self.elements
+        nodes, edges = _running(self._cost(e.node_tokens)), _running(self._cost(e.edge_tokens))
+        claims = _running(self._cost(e.claim_tokens[self._claims]))
+        totals: Ints = nodes[h.end] - nodes[h.start] + edges[self._edge_high] - edges[self._edge_low]
+        return totals + claims[self._claim_high] - claims[self._claim_low]
+
+    def _cost(self, tokens: Ints) -> Ints:
+        return np.minimum(tokens, self._cap) + NUMBER_TOKENS
+
+    def _report_cost(self, tokens: int) -> int:
+        return min(tokens, report_cap(self.budget)) + NUMBER_TOKENS
+
+
+class _Sheet:
+    """Records in order until the first that does not fit; from then on it is full."""
+
+    def __init__(self, available: int) -> None:
+        self.kinds: list[int] = []
+        self.indices: list[int] = []
+        self.left = available
+        self.full = False
+
+    def add(self, kind: int, index: int, cost: int) -> bool:
+        if self.full or cost > self.left:
+            self.full = True
+            return False
+        self.kinds.append(kind)
+        self.indices.append(index)
+        self.left -= cost
+        return True
+
+
+def _edge_keys(degree: Ints, id_rank: Ints) -> Ints:
+    """[E] one number that sorts edges by falling combined degree, then by id."""
+    if not len(degree):
+        return np.zeros(0, dtype=np.int64)
+    keys: Ints = (int(degree.max()) - degree) * (int(id_rank.max()) + 1) + id_rank
+    return keys
+
+
+def _capped_claims(elements: Elements, limit: int) -> tuple[Ints, Ints]:
+    """The claims that may be shown, and [N+1] where those of each place begin among them."""
+    places = np.arange(elements.n_nodes + 1)
+    first = np.searchsorted(elements.claim_place, places)
+    rank = np.arange(len(elements.claim_place)) - first[elements.claim_place]
+    kept = np.flatnonzero(rank < limit)
+    return kept, np.searchsorted(elements.claim_place[kept], places)
+
+
+def _running(values: Ints) -> Ints:
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(values, dtype=np.int64)])
+
+
+def _outside(low: int, high: int, cuts: Iterable[tuple[int, int]]) -> Ints:
+    """low…high-1 without the given ranges, which are ascending and disjoint."""
+    pieces, at = [], low
+    for start, end in cuts:
+        pieces.append(np.arange(at, start))
+        at = end
+    return np.concatenate([*pieces, np.arange(at, high)])
+
+
+def _smallest(keys: Ints, limit: int) -> Ints:
+    """Positions of the `limit` smallest keys, ascending. Keys are distinct."""
+    chosen = np.argpartition(keys, limit)[:limit] if len(keys) > limit else np.arange(len(keys))
+    return chosen[np.argsort(keys[chosen], kind="stable")]

@@ -1,0 +1,209 @@
+"""An answer as a stream: its text piece by piece while it is written, then all that is known of it.
+
+with index.stream("What are the main themes?") as stream:
+    for piece in stream:
+        print(piece, end="", flush=True)
+print(stream.answer.references)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.written import Written
+
+T = TypeVar("T")
+
+Say: TypeAlias = Callable[[str], None]
+Answering: TypeAlias = Callable[[Say], Coroutine[Any, Any, Answer]]
+"""Answers, and says the pieces while it does."""
+
+
+class StartsAgain(str):
+    """A piece of a stream that says: what was shown before it counts no more. The whole text follows."""
+
+
+FAILED_MIDWAY = "\n\n[The endpoint failed in the middle of the answer, which begins again:]\n\n"
+CORRECTED = "\n\n[What was shown above was not the final text, which follows:]\n\n"
+UNFINISHED = "the stream has not ended: read all of its pieces first"
+
+
+class Telling:
+    """A `Listener` that says what of an answer's last reply may be shown already (`written.py`).
+
+    told   what was said and still counts: a beginning of the answer's text
+    """
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._expected: Callable[[], Written] | None = None
+        self._written: Written | None = None
+        self._told: list[str] = []
+
+    @property
+    def told(self) -> str:
+        return "".join(self._told)
+
+    def expect(self, written: Callable[[], Written]) -> None:
+        """The next reply is the answer's."""
+        self._expected = written
+
+    def begins(self) -> None:
+        if self._told:
+            self._starts_again(FAILED_MIDWAY)
+        self._written = self._expected() if self._expected else None
+
+    def piece(self, text: str) -> None:
+        if self._written is not None and (shown := self._written.add(text)):
+            self._told.append(shown)
+            self._say(shown)
+
+    def end(self, text: str) -> None:
+        """The answer is there: say what of its text was held back."""
+        if not text.startswith(self.told):
+            self._starts_again(CORRECTED)
+        if rest := text[len(self.told) :]:
+            self._told = [text]
+            self._say(rest)
+
+    def _starts_again(self, why: str) -> None:
+        self._told = []
+        self._say(StartsAgain(why))
+
+
+class Running(Generic[T]):
+    """Something that runs in another thread's event loop. ended: what it came to, once it is over."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
+        self.ended: Future[T] = Future()
+        self._loop = loop
+        self._task: asyncio.Task[T] | None = None
+        loop.call_soon_threadsafe(self._start, work)
+
+    def cancel(self) -> None:
+        """End it; returns when it has ended."""
+        if not self.ended.done():
+            self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
+        wait([self.ended])
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> None:
+        self._task = asyncio.ensure_future(work)
+        self._task.add_done_callback(self._settle)
+
+    def _settle(self, task: asyncio.Task[T]) -> None:
+        failure = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if failure is not None:
+            self.ended.set_exception(failure)
+        else:
+            self.ended.set_result(task.result())
+
+
+class Background:
+    """An event loop in a thread of its own, until it is closed: what still runs then is cancelled."""
+
+    def __init__(self) -> None:
+        started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+        async def live() -> None:
+            over = asyncio.Event()
+            started.set_result((asyncio.get_running_loop(), over))
+            await over.wait()
+
+        self._thread = threading.Thread(target=lambda: asyncio.run(live()), name="ask", daemon=True)
+        self._thread.start()
+        self._loop, self._over = started.result()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> Running[T]:
+        return Running(self._loop, work)
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            with suppress(RuntimeError):  # it has just ended
+                self._loop.call_soon_threadsafe(self._over.set)
+            self._thread.join()
+
+
+class AnswerStream:
+    """Pieces of an answer's text, once each, for a caller without an event loop.
+
+    Together they are `answer.text`, where no piece is a StartsAgain; else those after the last one are. What
+    fails is raised by the iteration. To stop early, leave its `with` block, or `close` it: what is in flight
+    is given up.
+    """
+
+    def __init__(self, answering: Answering, background: Background | None = None) -> None:
+        """background: where it runs; None: in one of its own."""
+        self._said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._own = Background() if background is None else None
+        self._running = (self._own or background).run(answering(self._said.put))  # type: ignore[union-attr]
+        self._running.ended.add_done_callback(lambda _: self._said.put(None))
+
+    @property
+    def answer(self) -> Answer:
+        """The answer; there when the iteration has ended. Raises RuntimeError before."""
+        ended = self._running.ended
+        if ended.done() and ended.exception() is None:
+            return ended.result()
+        raise RuntimeError(UNFINISHED)
+
+    def __iter__(self) -> Iterator[str]:
+        while (piece := self._said.get()) is not None:
+            yield piece
+        self._said.put(None)  # for another look
+        self.close()
+        self._running.ended.result()
+
+    def close(self) -> None:
+        self._running.cancel()
+        if self._own:
+            self._own.close()
+
+    def __enter__(self) -> AnswerStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncAnswerStream:
+    """The same for a caller with an event loop: `async for`, `async with`, `aclose`."""
+
+    def __init__(self, answering: Answering) -> None:
+        self._said: asyncio.Queue[str | None] = asyncio.Queue()
+        self._task = asyncio.ensure_future(answering(self._said.put_nowait))
+        self._task.add_done_callback(lambda _: self._said.put_nowait(None))
+
+    @property
+    def answer(self) -> Answer:
+        """The answer; there when the iteration has ended. Raises RuntimeError before."""
+        if self._task.done() and not self._task.cancelled() and self._task.exception() is None:
+            return self._task.result()
+        raise RuntimeError(UNFINISHED)
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        while (piece := await self._said.get()) is not None:
+            yield piece
+        self._said.put_nowait(None)  # for another look
+        await self._task
+
+    async def aclose(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def __aenter__(self) -> AsyncAnswerStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

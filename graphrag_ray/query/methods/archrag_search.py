@@ -1,0 +1,95 @@
+"""ArchRAG (Wang et al. 2025): the nearest entities and the nearest communities of every level, each level's
+points weighed, and merged.
+
+Hierarchical search: k of each level, of level 0 entities with the relationships among them. Adaptive
+filtering: one call a level lists points that answer the question, each with a score; those above 0 of all
+levels are merged by one more call, the highest first, as many as fit. These are the dialogues of global
+search by points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
+from graphrag_ray.base.schema import ENDS
+from graphrag_ray.base.wording import plural
+from graphrag_ray.graph.report_context import Context, Record
+from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy
+from graphrag_ray.query.methods.budget import asking, check_room, reducing, refuse_beyond
+from graphrag_ray.query.methods.embedded import check_embedded
+from graphrag_ray.query.methods.filling import Share, fill
+from graphrag_ray.query.methods.local_ranking import relationships_in_order
+from graphrag_ray.query.methods.local_search import EDGES, MOST_EDGES
+from graphrag_ray.query.methods.map_parts import Mapped, answered, map_contexts, merged
+from graphrag_ray.query.methods.map_reduce import reduce_spec
+from graphrag_ray.query.methods.method import Given, Hit, LevelSearch, Method, Question, Rows
+from graphrag_ray.query.methods.points import map_points, points_spec
+from graphrag_ray.query.methods.record_rows import looked_up
+
+NAME = "archrag"
+ADVICE = "Raise the budget, or lower query.archrag_k."
+
+
+def search(question: Question, given: Given) -> Method:
+    """Answer from what is nearest on each level of a hierarchy over entities.
+
+    Raises UsageError for an index without a graph, or without embeddings of entities or reports, and for a
+    question that leaves no room for data; BudgetSpent.
+    """
+    kind, notes = _hierarchy(given)
+    check_embedded(given, NAME, [kind.reports, "entity"])
+    settings, query = given.settings, given.settings.query
+    spec, last = points_spec(settings, given.prompts), reduce_spec(settings, given.prompts)
+    check_room(question.text, given, (spec, last))
+    found: list[list[Hit]] = yield LevelSearch(kind.name, question.text, query.archrag_k)
+    entities, *above = ([hit.id for hit in hits] for hits in found)
+    of_level = [(yield from _entities(entities, given))]
+    for ids in above:
+        known = (yield from looked_up({kind.reports: ids}, given))[kind.reports]
+        of_level.append([known[id_] for id_ in ids if id_ in known])
+    contexts = [_context(records, given) for records in of_level if records]
+    shown = sum(context.n_tokens for context in contexts)
+    most = asking(question.text, given, "map", spec, len(contexts), shown)
+    refuse_beyond(most + reducing(question.text, given), query, ADVICE)
+    said = Mapped()
+    yield from map_contexts(question.text, contexts, spec, map_points, said)
+    what = yield from merged(question.text, given, said.contexts, said.answers, said.errors)
+    return (yield from answered(question.text, NAME, "records", what, notes=[*notes, *_left_out(contexts)]))
+
+
+def _left_out(contexts: Sequence[Context]) -> list[str]:
+    n = sum(context.left_out for context in contexts)
+    return [f"{plural(n, 'record')} of those found did not fit into the context of a level."] if n else []
+
+
+def _hierarchy(given: Given) -> tuple[HierarchyKind, list[str]]:
+    """That of the settings, else the one by meaning; of an index that has none, another one over entities,
+    and what to say of it."""
+    name, there = given.settings.query.hierarchy, given.settings.hierarchies
+    by_meaning = [own for own in there if HIERARCHIES[own].by_meaning and HIERARCHIES[own].of_graph]
+    kind = asked_hierarchy(given, name or next(iter(by_meaning), None), over="entity")
+    if name or by_meaning:
+        return kind, []
+    missing = next(own for own, kind in HIERARCHIES.items() if kind.by_meaning)
+    return kind, [
+        f"Read by hierarchy {kind.name}, since this index has none by meaning: `graphrag-ray index` with "
+        f"--set hierarchies={','.join([*there, missing])} adds it."
+    ]
+
+
+def _context(records: Sequence[Record], given: Given) -> Context:
+    return fill([Share(records)], given.settings.query.context_tokens, given.count)
+
+
+def _entities(ids: Sequence[str], given: Given) -> Generator[Any, Any, list[Record]]:
+    """The entities, then relationships that have both ends among them, those of the best connected first."""
+    place = {id_: n for n, id_ in enumerate(ids)}
+    edges = yield Rows("relationships", EDGES, ids, by=ENDS, most=MOST_EDGES)
+    inner = [row for row in edges.to_pylist() if row["source_id"] in place and row["target_id"] in place]
+    chosen = relationships_in_order(inner, place, 0)
+    known = yield from looked_up({"entity": ids, "relationship": [row["id"] for row in chosen]}, given)
+    entities = [known["entity"][id_] for id_ in ids if id_ in known["entity"]]
+    there = known["relationship"]
+    return [*entities, *(there[row["id"]] for row in chosen if row["id"] in there)]

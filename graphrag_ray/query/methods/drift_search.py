@@ -1,0 +1,208 @@
+"""DRIFT search: a first answer from the reports that are nearest, then what it leaves open looked up locally,
+round by round, then one synthesis.
+
+After Microsoft Research, "Introducing DRIFT Search: combining global and local search methods to improve
+quality and efficiency" (October 2024): primer, follow-up, output hierarchy. The reports are those that are
+nearest to the question and a hypothetical answer to it (HyDE: Gao et al. 2022, "Precise Zero-Shot Dense
+Retrieval without Relevance Labels"). Where we differ: the primer is one call over one full context of
+reports; a round asks the `drift_breadth` most promising of all questions that are open, also those of earlier
+rounds, so the number of calls is known: at most 3 + depth × breadth. The synthesis is the reduce call of
+global search over all answers by falling score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+
+from graphrag_ray.base.declarations import HierarchyKind
+from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.graph.report_context import Context
+from graphrag_ray.query.methods.answer import ContextUsed
+from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, communities_of, reports_of
+from graphrag_ray.query.methods.budget import Most, asking, check_room, reducing, refuse_beyond
+from graphrag_ray.query.methods.cited_numbers import shown_in
+from graphrag_ray.query.methods.drift_dialogues import (
+    HYPOTHESIS,
+    LOCAL,
+    PRIMER,
+    FollowUp,
+    Step,
+    drift_spec,
+    hypothesis,
+    looked_up,
+    primer,
+)
+from graphrag_ray.query.methods.embedded import check_embedded
+from graphrag_ray.query.methods.levels import is_auto, levels
+from graphrag_ray.query.methods.local_search import DEFAULT_LEVEL, context_for
+from graphrag_ray.query.methods.map_parts import answered, merged
+from graphrag_ray.query.methods.map_reduce import MapAnswer, reduce_spec
+from graphrag_ray.query.methods.method import Dialogues, Given, Method, Question, Ran, Search
+from graphrag_ray.query.methods.nearest import nearest
+
+NAME = "drift"
+MAX_FOLLOW_UP_TOKENS = 150
+"""A longer one is no question; it is left out."""
+ASKED_TOKENS = 600
+"""Of the questions that were looked up, as a model is shown them: the newest."""
+ADVICE = "Raise the budget, or lower query.drift_depth or query.drift_breadth."
+
+
+@dataclass
+class _Found:
+    """What the rounds have found so far.
+
+    asked   questions that were looked up, as `_plain` writes them
+    open    questions that were not, by `_plain`
+    """
+
+    contexts: list[ContextUsed] = field(default_factory=list)
+    answers: list[MapAnswer] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    looked_up: list[str] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
+    open: dict[str, FollowUp] = field(default_factory=dict)
+
+
+def search(question: Question, given: Given) -> Method:
+    """Answer from reports near the question and from what its follow-up questions find.
+
+    Raises UsageError for an index without a graph, or without embeddings of reports or entities, and for a
+    question that leaves no room for data; LevelNotFound, BudgetSpent.
+    """
+    kind = asked_hierarchy(given, over="entity")
+    check_embedded(given, NAME, [kind.reports, "entity"])
+    query, text = given.settings.query, question.text
+    _check(text, given)
+    finest, of_level = yield from _level(question.level, kind)
+    found = _Found(asked={_plain(text)})
+    wanted = yield from _wanted(text, given)
+    reports = yield from nearest([Search(kind.reports, "vector", wanted, 0, of_level)], given)
+    if reports.numbering:
+        spec = drift_spec(PRIMER, given.settings, given.prompts)
+        ran = yield Dialogues("drift", [partial(primer, text, reports, spec, query.drift_breadth)])
+        _note(found, [""], [reports], ran, given)
+    for _ in range(query.drift_depth):
+        following = _most_promising(found.open.values(), query.drift_breadth)
+        if not following:
+            break
+        yield from _round(text, given, found, following, finest)
+    notes = [f"Looked up: {' '.join(found.looked_up)}"] if found.looked_up else []
+    what = yield from merged(text, given, found.contexts, found.answers, found.errors)
+    return (yield from answered(text, NAME, "records", what, notes=notes))
+
+
+def _level(level: str | int | None, kind: HierarchyKind) -> Generator[Any, Any, tuple[int, list[str]]]:
+    """The level that is asked for, else the usual one, and the ids of its reports; of an index that has fewer
+    levels, of its finest. Raises LevelNotFound."""
+    reports, communities = yield reports_of(kind), communities_of(kind)
+    known = levels(communities, reports, kind.name)
+    finest = DEFAULT_LEVEL if is_auto(level) else known.parse(level, 0)
+    if not known.n_levels:
+        return finest, []
+    rows = known.at(min(finest, known.n_levels - 1)).rows
+    return finest, reports["id"].take(pa.array(rows)).to_pylist()
+
+
+def _wanted(text: str, given: Given) -> Generator[Any, Any, str]:
+    """What reports should be near: the question and, where it is written, a paragraph that may answer it."""
+    if not _has_hypothesis(given.settings):
+        return text
+    spec = drift_spec(HYPOTHESIS, given.settings, given.prompts)
+    (ran,) = yield Dialogues("drift", [partial(hypothesis, text, spec)])
+    return f"{text}\n\n{ran.result}" if ran.result else text
+
+
+def _has_hypothesis(settings: Settings) -> bool:
+    """The offline engine cannot write what it has not read."""
+    offline = settings.model(settings.model_name("drift")).provider == "offline"
+    return settings.query.drift_hypothesis and not offline
+
+
+def _check(text: str, given: Given) -> None:
+    """Raises UsageError or BudgetSpent before anything is asked."""
+    query, settings, prompts = given.settings.query, given.settings, given.prompts
+    first, local = drift_spec(PRIMER, settings, prompts), drift_spec(LOCAL, settings, prompts)
+    check_room(text, given, [first, reduce_spec(settings, prompts)])
+    beside = 2 * MAX_FOLLOW_UP_TOKENS + ASKED_TOKENS
+    check_room(text, given, [local], beside=beside)
+    most = asking(text, given, "drift", first, 1, query.context_tokens) + reducing(text, given)
+    if _has_hypothesis(settings):
+        most += asking(text, given, "drift", drift_spec(HYPOTHESIS, settings, prompts), 1, 0)
+    calls = query.drift_depth * query.drift_breadth
+    each = query.context_tokens + beside
+    most += asking(text, given, "drift", local, calls, calls * each) if calls else Most()
+    refuse_beyond(most, query, ADVICE)
+
+
+def _round(
+    text: str, given: Given, found: _Found, following: Sequence[FollowUp], finest: int
+) -> Generator[Any, Any, None]:
+    """Look up some questions and note what they found. One that finds nothing is not asked."""
+    spec, breadth = drift_spec(LOCAL, given.settings, given.prompts), given.settings.query.drift_breadth
+    contexts: dict[str, Context] = {}
+    for follow_up in following:
+        found.asked.add(_plain(follow_up.question))
+        found.open.pop(_plain(follow_up.question))
+        context = yield from context_for(follow_up.question, given, finest=finest)
+        if context.numbering:
+            contexts[follow_up.question] = context
+    found.looked_up += contexts
+    asked = _newest(found.looked_up, given)
+    ran = yield Dialogues(
+        "drift",
+        [partial(looked_up, text, q, context, spec, breadth, asked) for q, context in contexts.items()],
+    )
+    _note(found, list(contexts), list(contexts.values()), ran, given)
+
+
+def _newest(questions: Sequence[str], given: Given) -> list[str]:
+    """The last of them, as many as fit into ASKED_TOKENS."""
+    ends = accumulate(given.count(f"{question}\n") for question in reversed(questions))
+    n = sum(end <= ASKED_TOKENS for end in ends)
+    return list(questions[len(questions) - n :])
+
+
+def _note(
+    found: _Found, asked: Sequence[str], contexts: Sequence[Context], ran: Sequence[Ran[Step]], given: Given
+) -> None:
+    """asked: the follow-up question of each context; "" for the primer."""
+    for question, context, said in zip(asked, contexts, ran, strict=True):
+        used = ContextUsed(
+            "drift", shown_in(context.numbering), context.n_tokens, context.left_out, context.cut
+        )
+        if said.result is None:
+            found.errors.append(said.error)
+        else:
+            answer, heading = said.result.answer, f"**{question}** " if question else ""
+            used = replace(used, score=answer.score)
+            found.answers.append(replace(answer, text=f"{heading}{answer.text}" if answer.text else ""))
+            for follow_up in said.result.follow_ups:
+                _open(found, follow_up, given)
+        found.contexts.append(used)
+
+
+def _open(found: _Found, follow_up: FollowUp, given: Given) -> None:
+    key = _plain(follow_up.question)
+    known = found.open.get(key)
+    if key in found.asked or given.count(follow_up.question) > MAX_FOLLOW_UP_TOKENS:
+        return
+    if known is None or known.score < follow_up.score:
+        found.open[key] = follow_up
+
+
+def _most_promising(open_: Iterable[FollowUp], n: int) -> list[FollowUp]:
+    """By falling score; those of 0 are not looked up."""
+    promising = [f for f in open_ if f.score > 0]
+    return sorted(promising, key=lambda f: (-f.score, f.question))[:n]
+
+
+def _plain(question: str) -> str:
+    """Alike for questions that differ in case, white space or punctuation alone."""
+    return " ".join("".join(c if c.isalnum() else " " for c in question.casefold()).split())

@@ -1,0 +1,235 @@
+"""Dynamic selection of communities: which reports concern a question, found from the top of the hierarchy.
+
+After Microsoft Research, "GraphRAG: Improving global search via dynamic community selection" (November 2024):
+reports are rated level by level, and only what lies below a relevant one is rated next. A relevant report is
+replaced by the relevant ones below it, and read itself where there are none. Where nothing at all is relevant
+so far, the next level is rated whole, since a report on thousands of entities may not name what is asked for.
+
+Where the description is silent: a report without a rating, because its call failed, counts as relevant; a
+community without a report is passed through. With a budget, the descent ends where another level could exceed
+it, and the finest selection within it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphrag_ray.base.declarations import SEARCHED
+from graphrag_ray.query.methods.answer import ContextUsed
+from graphrag_ray.query.methods.budget import Most, check_room, reading, refuse_beyond, showing
+from graphrag_ray.query.methods.cited_numbers import shown_in
+from graphrag_ray.query.methods.levels import Levels
+from graphrag_ray.query.methods.map_reduce import pack
+from graphrag_ray.query.methods.method import Dialogues, Given, Kind, Ran, Rows
+from graphrag_ray.query.methods.rating import (
+    BELOW_TOKENS,
+    RATED_TOGETHER,
+    RELEVANT_FROM,
+    Ratings,
+    rate_reports,
+    rate_spec,
+    with_below,
+)
+from graphrag_ray.query.methods.record_rows import looked_up
+
+Ints = npt.NDArray[np.int64]
+
+ADVICE = "Raise the budget, or ask without --dynamic."
+
+
+@dataclass(frozen=True)
+class Rated:
+    """What rating has found so far. Places are those of `Levels`.
+
+    relevant   places whose report is relevant -> its rating; RELEVANT_FROM for want of one
+    passed     places of communities without a report, whose branch is looked at
+    seen       all places that were looked at
+    unrated    reports whose rating failed
+    errors     why calls failed
+    most       what rating may have taken at most
+    ended      why it went no deeper, as a sentence; "" where it went as far as it was asked to
+    """
+
+    relevant: Mapping[int, float] = field(default_factory=dict)
+    passed: frozenset[int] = frozenset()
+    seen: frozenset[int] = frozenset()
+    n_rated: int = 0
+    unrated: int = 0
+    contexts: tuple[ContextUsed, ...] = ()
+    errors: tuple[str, ...] = ()
+    most: Most = field(default_factory=Most)
+    ended: str = ""
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What is to be read.
+
+    places     of the reports, ascending
+    missing    communities below relevant ones that no report covers
+    most       what reading them takes at most
+    left_out   relevant reports for which the budget leaves no room: the least relevant
+    """
+
+    places: Ints
+    missing: int
+    most: Most
+    rated: Rated
+    left_out: int = 0
+
+
+def select(
+    question: str, given: Given, kind: Kind, known: Levels, ids: Sequence[str], max_level: int
+) -> Generator[Any, Any, Selected]:
+    """Rate reports from the root down to `max_level`. kind: that the reports are; ids: [rows] of their table.
+
+    Raises BudgetSpent where rating the first level and reading one context of it could exceed the budget.
+    """
+    query, spec = given.settings.query, rate_spec(given.settings, given.prompts)
+    check_room(question, given, (spec,))
+    rated = Rated()
+    selected: Selected | None = None
+    frontier = np.flatnonzero(known.level == 0)
+    while len(frontier):
+        with_report = frontier[known.report[frontier] >= 0]
+        led_on = np.isin(known.community[with_report], known.parent[known.level <= max_level])
+        sizes = known.n_tokens[with_report] + np.where(led_on, BELOW_TOKENS, 0)
+        most = rated.most + showing(question, given, "rate", spec, sizes, RATED_TOGETHER)
+        if selected is None:
+            one = reading(question, given, [query.context_tokens])
+            refuse_beyond(most + one, query, ADVICE, "rating C0, and reading one context of it,")
+        elif not (most + selected.most).within(query):
+            rated = replace(rated, ended=f"C{known.level[frontier[0]]} could not be rated within the budget.")
+            break
+        rated = yield from _rate_level(
+            question, given, kind, known, ids, frontier, max_level, replace(rated, most=most)
+        )
+        found = _selection(question, given, known, rated)
+        if selected is None or (rated.most + found.most).within(query):
+            selected = found
+        if rated.ended:
+            break
+        frontier = _next(known, rated, frontier, max_level)
+    if selected is None:
+        return Selected(np.zeros(0, dtype=np.int64), 0, Most(), rated)
+    return _affordable(question, given, known, replace(selected, rated=rated))
+
+
+def _rate_level(
+    question: str,
+    given: Given,
+    kind: Kind,
+    known: Levels,
+    ids: Sequence[str],
+    frontier: Ints,
+    max_level: int,
+    before: Rated,
+) -> Generator[Any, Any, Rated]:
+    query, spec = given.settings.query, rate_spec(given.settings, given.prompts)
+    with_report = frontier[known.report[frontier] >= 0]
+    place_of = {ids[known.report[place]]: int(place) for place in with_report}
+    records = (yield from looked_up({kind: list(place_of)}, given))[kind]
+    below = yield from _titles_below(kind, known, ids, with_report, max_level)
+    if below:
+        records = {
+            id_: with_below(r, below.get(place_of[id_], []), given.count) for id_, r in records.items()
+        }
+    packed = pack(records.values(), query.context_tokens, query.seed, given.count, RATED_TOGETHER)
+    ran: list[Ran[Ratings]] = yield Dialogues(
+        "rate", [partial(rate_reports, question, context, spec) for context in packed]
+    )
+    ratings = {id_: r for said in ran if said.result for id_, r in said.result.by_id.items()}
+    errors = [said.error for said in ran if said.result is None]
+    used = [ContextUsed("rate", shown_in(c.numbering), c.n_tokens, cut=c.cut) for c in packed]
+    found = {place: ratings.get(id_, RELEVANT_FROM) for id_, place in place_of.items()}
+    n_rated, unrated = before.n_rated + len(place_of), before.unrated + len(place_of) - len(ratings)
+    return replace(
+        before,
+        relevant={**before.relevant, **{p: r for p, r in found.items() if r >= RELEVANT_FROM}},
+        passed=before.passed | set(frontier[known.report[frontier] < 0].tolist()),
+        seen=before.seen | set(frontier.tolist()),
+        n_rated=n_rated,
+        unrated=unrated,
+        contexts=(*before.contexts, *used),
+        errors=(*before.errors, *errors),
+        ended="No call that rates reports succeeded." if n_rated and unrated == n_rated else "",
+    )
+
+
+def _titles_below(
+    kind: Kind, known: Levels, ids: Sequence[str], places: Ints, max_level: int
+) -> Generator[Any, Any, dict[int, list[str]]]:
+    """By place, the titles of the reports directly below it that may be rated next, the highest rated first;
+    places without any are left out."""
+    at = {int(known.community[place]): int(place) for place in places}
+    inside = np.isin(known.parent, known.community[places]) & (known.report >= 0) & (known.level <= max_level)
+    above = {ids[known.report[child]]: at[int(known.parent[child])] for child in np.flatnonzero(inside)}
+    if not above:
+        return {}
+    rows = (yield Rows(SEARCHED[kind].table, ["id", "title", "rank"], list(above))).to_pylist()
+    found: dict[int, list[str]] = {}
+    for row in sorted(rows, key=lambda r: (-(r["rank"] or 0.0), r["id"])):
+        found.setdefault(above[row["id"]], []).append(row["title"] or "")
+    return found
+
+
+def _next(known: Levels, rated: Rated, frontier: Ints, max_level: int) -> Ints:
+    """The communities to look at next."""
+    going_on = np.array(sorted(rated.relevant.keys() | rated.passed), dtype=np.int64)
+    above = frontier[np.isin(frontier, going_on)] if rated.relevant else frontier
+    below = np.flatnonzero(np.isin(known.parent, known.community[above]))
+    return below[known.level[below] <= max_level]
+
+
+def _selection(question: str, given: Given, known: Levels, rated: Rated) -> Selected:
+    kept, missing = kept_and_missing(known, rated.relevant.keys(), rated.passed, rated.seen)
+    return Selected(kept, missing, reading(question, given, known.n_tokens[kept]), rated)
+
+
+def _affordable(question: str, given: Given, known: Levels, selected: Selected) -> Selected:
+    """As many of the reports as the budget leaves room for, the most relevant first."""
+    query, rated = given.settings.query, selected.rated
+    order = sorted(selected.places.tolist(), key=lambda place: (-rated.relevant[place], place))
+
+    def most(n: int) -> Most:
+        return reading(question, given, known.n_tokens[order[:n]])
+
+    low, high = 0, len(order)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if (rated.most + most(middle)).within(query):
+            low = middle
+        else:
+            high = middle - 1
+    places = np.array(sorted(order[:low]), dtype=np.int64)
+    return replace(selected, places=places, most=most(low), left_out=len(order) - low)
+
+
+def kept_and_missing(
+    known: Levels, relevant: AbstractSet[int], passed: AbstractSet[int], seen: AbstractSet[int]
+) -> tuple[Ints, int]:
+    """Places of the relevant reports below which none is relevant, ascending; and how many communities
+    without a report, below which nothing was looked at, lie below none of these."""
+    place_of = {int(known.community[p]): p for p in relevant | passed}
+
+    def above(place: int) -> list[int]:
+        """Places of its ancestors that were looked at and lead to it, the nearest first."""
+        found = []
+        while (up := place_of.get(int(known.parent[place]))) is not None:
+            found.append(up)
+            place = up
+        return found
+
+    replaced = {up for place in relevant for up in above(place)}
+    kept = frozenset(relevant - replaced)
+    parents = {int(known.parent[place]) for place in seen}
+    deepest = {place for place in passed if int(known.community[place]) not in parents}
+    missing = sum(not kept.intersection(above(place)) for place in deepest)
+    return np.array(sorted(kept), dtype=np.int64), missing

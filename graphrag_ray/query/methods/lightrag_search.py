@@ -1,0 +1,238 @@
+"""LightRAG (Guo et al. 2024, "LightRAG: Simple and Fast Retrieval-Augmented Generation") as a baseline, with
+the modes, numbers and budgets of its version 1.5: keywords of two levels, and what is near them in the graph.
+
+    local    entities near the low-level keywords, with their relationships
+    global   relationships near the high-level keywords, with their ends
+    hybrid   both by turns
+    mix      the same, and the chunks nearest to the question
+
+Each comes with the chunks that state what is shown. Entities, relationships, and all together have a budget
+of tokens. One call lists the keywords, one writes the answer.
+
+Departures: contexts and references are written as in all our ways of answering. No list of chunks is read of
+what is everywhere. Chunks come by how many of the records they state, then by nearness to the question; in
+LightRAG by nearness alone, and a reranking model may sort them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from heapq import nsmallest
+from typing import Any
+
+import pyarrow as pa
+
+from graphrag_ray.base.schema import ENDS
+from graphrag_ray.graph.report_context import Context, Record
+from graphrag_ray.query.methods.asked_hierarchy import check_graph
+from graphrag_ray.query.methods.budget import asking, check_room, refuse_beyond
+from graphrag_ray.query.methods.embedded import check_embedded
+from graphrag_ray.query.methods.filling import Share, fill, first_fitting
+from graphrag_ray.query.methods.lightrag_keywords import STAGE, DualKeywords, keywords_spec, list_keywords
+from graphrag_ray.query.methods.local_ranking import by_turns, worth
+from graphrag_ray.query.methods.local_search import EDGES, MOST_CHUNKS
+from graphrag_ray.query.methods.map_reduce import answer_spec
+from graphrag_ray.query.methods.method import Dialogues, Given, Hit, Kind, Method, Question, Rows, Search
+from graphrag_ray.query.methods.one_context import ADVICE, PHASE, answered, read
+from graphrag_ray.query.methods.record_rows import fitting, looked_up
+from graphrag_ray.query.methods.where import among, within
+
+NAME = "lightrag"
+TOKENS = "lightrag_tokens"
+"""The setting of `query` that bounds the context."""
+TOP_K = 40
+"""Entities by the low-level keywords, and relationships by the high-level ones."""
+MIN_ELEMENT_TOKENS = 12
+"""No more entities or relationships are looked up than fill their budget if none is shorter."""
+MOST_NEAR = 1_000
+"""Chunks whose nearness to the question counts."""
+WITHOUT_KEYWORDS = "No keywords could be listed for this question{}: it was looked up as it stands."
+
+_KINDS: tuple[Kind, ...] = ("entity", "relationship", "text_unit")
+
+
+def search(question: Question, given: Given) -> Method:
+    """Answer from what is near the keywords of the question. Raises UsageError for an index without a graph
+    or embeddings, for a question that leaves no room for data, and conditions that cannot be met;
+    BudgetSpent."""
+    check_graph(given)
+    mode = given.settings.query.lightrag_mode
+    unsearched = {"local": "relationship", "global": "entity"}.get(mode)
+    check_embedded(given, NAME, [kind for kind in _KINDS if kind != unsearched])
+    _check(question.text, given)
+    chunks = yield from within(question.where)
+    wanted, notes = yield from _wanted(question.text, given)
+    context = yield from _context(question.text, wanted, given, chunks)
+    what = yield from read(question.text, given, context, TOKENS)
+    return (yield from answered(question.text, NAME, what, notes))
+
+
+def _check(text: str, given: Given) -> None:
+    """Raises UsageError or BudgetSpent before anything is asked."""
+    settings, query = given.settings, given.settings.query
+    first, last = keywords_spec(settings, given.prompts), answer_spec(settings, given.prompts)
+    check_room(text, given, [last], setting=TOKENS)
+    most = asking(text, given, STAGE, first, 1, 0)
+    most += asking(text, given, PHASE, last, 1, query.lightrag_tokens)
+    refuse_beyond(most, query, ADVICE.format(TOKENS))
+
+
+def _wanted(text: str, given: Given) -> Generator[Any, Any, tuple[DualKeywords, list[str]]]:
+    """The keywords that the mode searches by, and what to say of them; without any, the question itself."""
+    mode = given.settings.query.lightrag_mode
+    spec = keywords_spec(given.settings, given.prompts)
+    (ran,) = yield Dialogues(STAGE, [partial(list_keywords, text, spec)])
+    found: DualKeywords = ran.result or DualKeywords((text,), (text,))
+    # The one list that a mode searches by may be empty: then the other one says more than nothing.
+    high = () if mode == "local" else found.high or (found.low if mode == "global" else ())
+    low = () if mode == "global" else found.low or (found.high if mode == "local" else ())
+    if ran.result is None:
+        return DualKeywords(high, low), [WITHOUT_KEYWORDS.format(f" ({ran.error})" if ran.error else "")]
+    told = (("Entities", low), ("Relationships", high))
+    notes = [f"{what} were looked up by: {', '.join(words)}." for what, words in told if words]
+    return DualKeywords(high, low), notes
+
+
+def _context(
+    text: str, wanted: DualKeywords, given: Given, chunks: Collection[str] | None
+) -> Generator[Any, Any, Context]:
+    """chunks: ids of the only ones that count (see where.py): nothing that others say is shown then."""
+    query, count = given.settings.query, given.count
+    found = yield from _found(text, wanted, given, chunks)
+    ids: dict[Kind, list[str]] = {"entity": found.entities, "relationship": found.relationships}
+    tokens = (query.lightrag_entity_tokens, query.lightrag_relationship_tokens)
+    budgets = dict(zip(ids, (min(n, query.lightrag_tokens) for n in tokens), strict=True))
+    ids = {kind: own[: _most_elements(budgets[kind])] for kind, own in ids.items()}
+    known = yield from looked_up(ids, given, chunks)
+    shown: dict[Kind, list[Record]] = {}
+    left_out = cut = 0
+    for kind, own in ids.items():
+        there = [known[kind][id_] for id_ in own if id_ in known[kind]]
+        shown[kind], n_cut = first_fitting(there, budgets[kind], count)
+        left_out += len(there) - len(shown[kind])
+        cut += n_cut
+    sources, n_left = yield from _sources(text, shown, found, given, chunks)
+    shares = [Share(records) for records in (*shown.values(), sources)]
+    context = fill(shares, query.lightrag_tokens, count, left_out + n_left)
+    return replace(context, cut=context.cut + cut)
+
+
+def _most_elements(budget: int) -> int:
+    return 1 + budget // MIN_ELEMENT_TOKENS
+
+
+@dataclass(frozen=True)
+class _FoundElements:
+    """Ids by falling priority. ends: of each relationship; near: the chunks nearest to the question."""
+
+    entities: list[str]
+    relationships: list[str]
+    ends: Mapping[str, tuple[str, str]]
+    near: list[str]
+
+
+def _found(
+    text: str, wanted: DualKeywords, given: Given, chunks: Collection[str] | None
+) -> Generator[Any, Any, _FoundElements]:
+    query = given.settings.query
+    possible: dict[Kind, list[str] | None] = {}
+    for kind in _KINDS:
+        possible[kind] = yield from among(kind, chunks)
+    texts: dict[Kind, tuple[str, int]] = {}
+    if wanted.low:
+        texts["entity"] = ", ".join(wanted.low), TOP_K
+    if wanted.high:
+        texts["relationship"] = ", ".join(wanted.high), TOP_K
+    if query.lightrag_mode == "mix":
+        texts["text_unit"] = text, query.lightrag_chunks
+    lists: list[list[Hit]] = yield tuple(
+        Search(kind, "vector", by, k, possible[kind]) for kind, (by, k) in texts.items()
+    )
+    hits = {kind: [hit.id for hit in own] for kind, own in zip(texts, lists, strict=True)}
+    near, related, beside = (hits.get(kind, []) for kind in _KINDS)
+    # The first of all are among the first of each entity, unless conditions leave some of these out.
+    most = _most_elements(query.lightrag_relationship_tokens) if chunks is None else None
+    tables: list[pa.Table] = yield (
+        Rows("relationships", EDGES, near, by=ENDS, most=most),
+        Rows("relationships", EDGES, related),
+    )
+    rows = [table.to_pylist() for table in tables]
+    allowed = None if chunks is None else set(possible["relationship"] or ())
+    own = [row for row in rows[0] if allowed is None or row["id"] in allowed]
+    ends = {row["id"]: (row["source_id"], row["target_id"]) for row in (*own, *rows[1])}
+    of_related = dict.fromkeys(end for id_ in related if id_ in ends for end in ends[id_])
+    return _FoundElements(
+        list(by_turns([near, list(of_related)])),
+        list(by_turns([[row["id"] for row in sorted(own, key=worth)], related])),
+        ends,
+        beside,
+    )
+
+
+def _sources(
+    text: str,
+    shown: Mapping[Kind, Sequence[Record]],
+    found: _FoundElements,
+    given: Given,
+    chunks: Collection[str] | None,
+) -> Generator[Any, Any, tuple[list[Record], int]]:
+    """The chunks that are shown if they fit: by turns those near the question and those that state what is
+    shown; and how many more there are."""
+    query = given.settings.query
+    stating, n_stating = yield from _stating(text, shown, found, given, chunks)
+    order = list(by_turns([found.near, stating]))[: query.lightrag_chunks]
+    chosen, _ = yield from fitting(order, given, context_tokens=query.lightrag_tokens)
+    known = (yield from looked_up({"text_unit": chosen}, given))["text_unit"]
+    sources = [known[id_] for id_ in chosen if id_ in known]
+    return sources, max(n_stating, len(order)) - len(sources)
+
+
+def _stating(
+    text: str,
+    shown: Mapping[Kind, Sequence[Record]],
+    found: _FoundElements,
+    given: Given,
+    chunks: Collection[str] | None,
+) -> Generator[Any, Any, tuple[list[str], int]]:
+    """The first query.lightrag_chunks chunks that state what is shown, and how many do: first those that
+    state most of it, then those nearest to the question, then by what they state.
+
+    Of what is in more than MOST_CHUNKS chunks, those near the question alone are looked at.
+    """
+    ids = {kind: [record.id for record in records] for kind, records in shown.items()}
+    ends = {id_: found.ends[id_] for id_ in ids["relationship"]}
+    looked_at = dict.fromkeys([*ids["entity"], *(end for pair in ends.values() for end in pair)])
+    rows = (yield Rows("entities", ["id", "frequency"], list(looked_at))).to_pylist()
+    often = {row["id"] for row in rows if (row["frequency"] or 0) > MOST_CHUNKS}
+    # A relationship is stated in no more chunks than either of its ends is in.
+    everywhere = often.intersection(ids["entity"]) | {
+        id_ for id_, pair in ends.items() if often.issuperset(pair)
+    }
+    tables: list[pa.Table] = yield tuple(
+        Rows(table, ["id", "text_unit_ids"], [id_ for id_ in ids[kind] if id_ not in everywhere])
+        for table, kind in (("entities", "entity"), ("relationships", "relationship"))
+    )
+    lists = {row["id"]: row["text_unit_ids"] or () for table in tables for row in table.to_pylist()}
+    held = Counter(
+        chunk
+        for id_ in (*ids["entity"], *ids["relationship"])
+        for chunk in dict.fromkeys(lists.get(id_, ()))
+        if chunks is None or chunk in chunks
+    )
+    if not held and not everywhere:
+        return [], 0
+    possible = sorted(held) if not everywhere else None if chunks is None else sorted(chunks)
+    hits: list[Hit] = yield Search("text_unit", "vector", text, MOST_NEAR, possible)
+    if everywhere:
+        columns = ["id", "entity_ids", "relationship_ids"]
+        for row in (yield Rows("text_units", columns, [hit.id for hit in hits])).to_pylist():
+            stated = everywhere.intersection([*(row["entity_ids"] or ()), *(row["relationship_ids"] or ())])
+            if stated:
+                held[row["id"]] += len(stated)
+    place = {hit.id: n for n, hit in enumerate(hits)}
+    most = given.settings.query.lightrag_chunks
+    first = nsmallest(most, held, key=lambda c: (-held[c], place.get(c, len(place))))
+    return first, len(held)

@@ -1,0 +1,217 @@
+"""Reading a part of the index for each of many contexts, and drawing what they say together (paper 3.1.6).
+
+What global search, its dynamic selection and the paper's TS have in common: records come in, an answer comes
+out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from graphrag_ray.base.errors import GraphRagError
+from graphrag_ray.base.records import Reference
+from graphrag_ray.graph.report_context import Context
+from graphrag_ray.query.methods.answer import Answer, ContextUsed
+from graphrag_ray.query.methods.budget import check_room
+from graphrag_ray.query.methods.cited_numbers import numbered, shown_in, shown_to_people
+from graphrag_ray.query.methods.map_reduce import (
+    AnswerSpec,
+    MapAnswer,
+    ReduceContext,
+    Reduced,
+    pack,
+    reduce_answer,
+    reduce_context,
+    reduce_spec,
+    shuffled,
+)
+from graphrag_ray.query.methods.method import Dialogues, Given, Kind, Ran
+from graphrag_ray.query.methods.points import Mapper, mapper
+from graphrag_ray.query.methods.record_rows import looked_up
+
+UNREADABLE = "No part of the index could be read for this question: every call failed."
+
+BATCH_TOKENS = 16_000_000
+"""Read and asked at once: some 70 MB of text, 2,000 contexts of the usual size."""
+
+
+@dataclass(frozen=True)
+class ToRead:
+    """Records of one kind, known by id and size alone: their texts are read when it is their turn.
+
+    n_tokens: [R] of each record's text
+    """
+
+    kind: Kind
+    ids: Sequence[str]
+    n_tokens: Sequence[int]
+
+
+@dataclass(frozen=True)
+class MapReading:
+    """What the contexts said.
+
+    contexts             what was read, with the highest score in each; None where its dialogue failed
+    errors               why dialogues failed
+    dropped_references   of what the contexts said
+    """
+
+    contexts: Sequence[ContextUsed]
+    reduce_context: ReduceContext
+    reduced: Reduced
+    errors: Sequence[str] = ()
+    dropped_references: int = 0
+
+
+def read(question: str, given: Given, wanted: ToRead) -> Generator[Any, Any, MapReading]:
+    """Shuffle records of one section, pack them into contexts, ask each, draw the answers together.
+
+    A batch of BATCH_TOKENS after the other, so that the memory that this takes does not grow with the texts;
+    what does are the ids (some 500 bytes a record) and the answers above zero. Raises UsageError for a
+    question that leaves no room for data.
+    """
+    query = given.settings.query
+    spec, asked = mapper(given.settings, given.prompts)
+    check_room(question, given, (spec, reduce_spec(given.settings, given.prompts)))
+    found = Mapped()
+    for ids in batches(wanted, query.seed, BATCH_TOKENS):
+        records = (yield from looked_up({wanted.kind: ids}, given))[wanted.kind]
+        packed = pack(records.values(), query.context_tokens, query.seed, given.count)
+        yield from map_contexts(question, packed, spec, asked, found)
+    return (yield from merged(question, given, found.contexts, found.answers, found.errors))
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """What contexts said so far; see `MapReading`."""
+
+    contexts: list[ContextUsed] = field(default_factory=list)
+    answers: list[MapAnswer] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+def map_contexts(
+    question: str, contexts: Sequence[Context], spec: AnswerSpec, asked: Mapper, found: Mapped
+) -> Generator[Any, Any, None]:
+    """Ask each context, all at once, and note what it says."""
+    ran: list[Ran[tuple[MapAnswer, ...]]] = yield Dialogues(
+        "map", [partial(asked, question, context, spec) for context in contexts]
+    )
+    for context, said in zip(contexts, ran, strict=True):
+        shown = shown_in(context.numbering)
+        used = ContextUsed("map", shown, context.n_tokens, context.left_out, context.cut)
+        if said.result is None:
+            found.errors.append(said.error)
+        else:
+            used = replace(used, score=max((a.score for a in said.result), default=0.0))
+            found.answers.extend(said.result)
+        found.contexts.append(used)
+
+
+def merged(
+    question: str,
+    given: Given,
+    contexts: Sequence[ContextUsed],
+    answers: Sequence[MapAnswer],
+    errors: Sequence[str],
+    prompt: str = "reduce",
+) -> Generator[Any, Any, MapReading]:
+    """Draw the answers together, by falling score, in one call. prompt: its name. Raises GraphRagError where
+    that fails."""
+    to_reduce = reduce_context(answers, given.settings.query.context_tokens, given.count)
+    final = partial(reduce_answer, question, to_reduce, reduce_spec(given.settings, given.prompts, prompt))
+    (reduced,) = yield Dialogues("reduce", [final], last=True, numbering=to_reduce.numbering)
+    if reduced.result is None:
+        raise GraphRagError(f"the answer could not be put together: {reduced.error}")
+    dropped = sum(a.dropped_references for a in answers)
+    return MapReading(contexts, to_reduce, reduced.result, errors, dropped)
+
+
+def batches(wanted: ToRead, seed: int, tokens: int) -> Iterator[list[str]]:
+    """Ids in the order in which they are read, about so many tokens at a time; each once."""
+    size = dict(zip(wanted.ids, wanted.n_tokens, strict=True))
+    batch: list[str] = []
+    held = 0
+    for id_ in shuffled(size, seed):
+        if batch and held + size[id_] > tokens:
+            yield batch
+            batch, held = [], 0
+        batch.append(id_)
+        held += size[id_]
+    if batch:
+        yield batch
+
+
+def answered(
+    question: str,
+    method: str,
+    what: str,
+    read: MapReading,
+    *,
+    level: int | None = None,
+    notes: Sequence[str] = (),
+) -> Generator[Any, Any, Answer]:
+    """The answer, without costs and seconds, which the caller knows.
+
+    what    the records that were read, in the plural: "reports"
+    notes   of the method itself, shown before those on how the contexts were read
+    """
+    number = yield from numbered(read.reduced.references)
+    return compose(question, method, what, read, number, level=level, notes=notes)
+
+
+def compose(
+    question: str,
+    method: str,
+    what: str,
+    read: MapReading,
+    number: Mapping[Reference, int],
+    *,
+    level: int | None = None,
+    notes: Sequence[str] = (),
+) -> Answer:
+    """`answered`, with the human_readable_id of each cited record; one that the snapshot lacks has none."""
+    reduced, failed = read.reduced, len(read.errors)
+    lost = bool(read.contexts) and failed == len(read.contexts)
+    why = f"Most often because of: {Counter(read.errors).most_common(1)[0][0]}" if read.errors else ""
+    return Answer(
+        question=question,
+        text=f"{UNREADABLE} {why}".strip() if lost else shown_to_people(reduced.text, number),
+        method=method,
+        references=reduced.references,
+        level=level,
+        found=reduced.found,
+        contexts=(*read.contexts, *_reduced(read.reduce_context)),
+        failed_parts=failed,
+        dropped_references=reduced.dropped_references + read.dropped_references,
+        notes=(*notes, *_notes(what, read, failed, "" if lost else why)),
+    )
+
+
+def unread(answer: Answer) -> bool:
+    """Whether it says no more than that every call failed, and why."""
+    return answer.failed_parts > 0 and answer.text.startswith(UNREADABLE)
+
+
+def _reduced(context: ReduceContext) -> tuple[ContextUsed, ...]:
+    if not context.shown:
+        return ()
+    shown = shown_in(context.numbering)
+    return (ContextUsed("reduce", shown, context.n_tokens, context.left_out, context.cut),)
+
+
+def _notes(what: str, read: MapReading, failed: int, why: str) -> tuple[str, ...]:
+    left_out, cut = read.reduce_context.left_out, sum(c.cut for c in read.contexts)
+    missing = f"{failed} of {len(read.contexts)} parts of the {what}"
+    said = (
+        (failed, f"{missing} got no usable reply and are missing. {why}".strip()),
+        (cut, f"{cut} {what} were longer than a context and were read without their end."),
+        (left_out, f"{left_out} of the less helpful partial answers did not fit into the last context."),
+        (read.reduce_context.cut, "The most helpful partial answer alone was too long and was cut."),
+        (read.reduced.truncated, "The answer ended at the model's output limit."),
+    )
+    return tuple(text for applies, text in said if applies)

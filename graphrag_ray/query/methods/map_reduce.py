@@ -1,0 +1,369 @@
+"""Reading everything in parallel and drawing the answers together (paper 3.1.6, E.3, E.4).
+
+    records ── pack ──► contexts ── map_answer ──► scored answers
+            ── reduce_context ──► one context ── reduce_answer ──► text
+
+For global search the records are reports; nothing but their section differs for source chunks (the
+paper's TS). Between map and reduce, answers hold string ids, so that the reduce context can number
+their references anew. A way of mapping that yields several scored points per context hands on one
+`MapAnswer` for each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from graphrag_ray.base import records
+from graphrag_ray.base.errors import DialogueFailed, SettingsError
+from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
+from graphrag_ray.base.prompts import Prompt, reply_lengths
+from graphrag_ray.graph.about_corpus import about_line
+from graphrag_ray.graph.plan import MIN_CONTEXT_TOKENS, NUMBER_TOKENS
+from graphrag_ray.graph.report_context import (
+    Context,
+    Count,
+    Record,
+    fit,
+    fold,
+    longest_start,
+    record_tokens,
+    write,
+)
+from graphrag_ray.graph.report_reply import ReplyProblem
+from graphrag_ray.query.methods.score import parse_scored, without_scores
+
+NOTHING_FOUND = "Nothing in the index answers this question."
+ANSWER_COLUMNS = ("id", "score", "answer")
+
+_GENERAL_KNOWLEDGE = (
+    "General knowledge that bears on the question may be added to what the data say. End each such "
+    "statement with [general knowledge], so that nobody takes it for the data's."
+)
+
+
+@dataclass(frozen=True)
+class AnswerSpec:
+    """What is the same for all map calls, or for all reduce calls, of a run.
+
+    response_type   form and length of the final answer, in words
+    knowledge       a sentence that allows general knowledge beside the data; "" where that is not wanted
+    max_tokens      length that the prompt asks for; `call` holds the hard limit
+    about           a line on the corpus; "" where nothing is known
+    """
+
+    prompt: Prompt
+    correct: Prompt
+    call: CallParameters
+    response_type: str
+    knowledge: str
+    language: str
+    max_tokens: int
+    about: str = ""
+
+
+def map_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
+    return spec_of("map", settings, prompts, settings.query.max_map_tokens)
+
+
+def reduce_spec(settings: Settings, prompts: Mapping[str, Prompt], prompt: str = "reduce") -> AnswerSpec:
+    return spec_of("reduce", settings, prompts, settings.query.max_reduce_tokens, prompt)
+
+
+def answer_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
+    return spec_of("answer", settings, prompts, settings.query.max_reduce_tokens)
+
+
+@dataclass(frozen=True)
+class MapAnswer:
+    """What one context says on the question.
+
+    text                 markdown; references hold string ids
+    score                how helpful it says to be, 0–100
+    truncated            the reply ended at the output limit
+    dropped_references   cited numbers that the context did not hold
+    place                among answers of the same score, lower ones come first
+    """
+
+    text: str
+    score: float
+    references: tuple[records.Reference, ...] = ()
+    truncated: bool = False
+    dropped_references: int = 0
+    place: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceContext:
+    """The answers that the reduce call is shown.
+
+    text        one record per answer, `id,score,answer`
+    numbering   (section, local number) -> string id of every record that these answers cite
+    n_tokens    of text, exactly
+    shown       the answers in it, in order
+    left_out    answers above zero that did not fit
+    cut         1 where the only answer is shown without its end
+    """
+
+    text: str
+    numbering: Mapping[tuple[str, int], str]
+    n_tokens: int
+    shown: tuple[MapAnswer, ...]
+    left_out: int = 0
+    cut: int = 0
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """The final text; references hold string ids. found: False where nothing answers the question."""
+
+    text: str
+    references: tuple[records.Reference, ...] = ()
+    found: bool = True
+    truncated: bool = False
+    dropped_references: int = 0
+
+
+def shuffled(ids: Iterable[str], seed: int) -> list[str]:
+    """Ids in the order of a hash of seed and id: a shuffle that depends neither on the order of a table nor
+    on a library's generator, and in which a new record moves no other."""
+    return sorted(ids, key=lambda id_: (hashlib.sha256(f"{seed}:{id_}".encode()).digest(), id_))
+
+
+def pack(
+    shown: Iterable[Record], context_tokens: int, seed: int, count: Count, most: int | None = None
+) -> list[Context]:
+    """Shuffle records of one section and pack them into contexts of at most `context_tokens`.
+
+    most: records in one context; None: any number. A record that is longer than a context has one of its
+    own and is cut at its end. Raises SettingsError for a budget too small.
+    """
+    if context_tokens < MIN_CONTEXT_TOKENS:
+        raise SettingsError(
+            f"query.context_tokens is {context_tokens}; a context needs at least {MIN_CONTEXT_TOKENS} tokens"
+        )
+    by_id = {r.id: r for r in shown}
+    rest = deque(by_id[id_] for id_ in shuffled(by_id, seed))
+    contexts = []
+    while rest:
+        page = [rest.popleft()]
+        available = context_tokens - count(page[0].heading)
+        used = record_tokens(page[0], count) + NUMBER_TOKENS
+        while rest and len(page) != most:
+            used += record_tokens(rest[0], count) + NUMBER_TOKENS
+            if used > available:
+                break
+            page.append(rest.popleft())
+        context, n_shown = _page(page, context_tokens, count)
+        rest.extendleft(reversed(page[n_shown:]))
+        contexts.append(context)
+    return contexts
+
+
+def map_answer(question: str, context: Context, spec: AnswerSpec) -> Dialogue[MapAnswer]:
+    """Ask what one context says on the question, and once more where the reply has no usable score.
+
+    Raises DialogueFailed where the second has none either: an unread part, not an unhelpful one.
+    """
+    variables = {**variables_of(question, spec), "context": context.text}
+    request = request_of("map", variables, spec)
+    reply: ChatReply = yield request
+    scored = parse_scored(reply.text)
+    if isinstance(scored, ReplyProblem):
+        reply = yield correction_of(request, reply, scored, spec)
+        scored = parse_scored(reply.text)
+    if isinstance(scored, ReplyProblem):
+        raise DialogueFailed(f"map: still not usable after a correction: {scored.text}")
+    text, references, dropped, truncated = resolved(scored.text, reply, context.numbering)
+    return MapAnswer(text, scored.score, references, truncated, dropped)
+
+
+def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Count) -> ReduceContext:
+    """Pack the answers above zero, by falling score, into one context of at most `context_tokens`.
+
+    Equal scores stand by their place, then in the order of their texts, so the order in which calls returned
+    does not matter. No answer is cut: the first that does not fit ends the context, since a shorter but less
+    helpful one must not take its place. Only if the most helpful answer alone is too long is it shown
+    without its end, for an empty context would answer nothing.
+    """
+    helpful = sorted(
+        (a for a in answers if a.score > 0 and a.text), key=lambda a: (-a.score, a.place, a.text)
+    )
+    sheet = _Answers(count)
+    shown: list[MapAnswer] = []
+    for answer in helpful:
+        if not sheet.add(answer, context_tokens):
+            break
+        shown.append(answer)
+    cut = 0
+    if helpful and not shown:
+        shown, cut = [_shortened(helpful[0], sheet, context_tokens)], 1
+        sheet.add(shown[0], context_tokens)
+    return ReduceContext(
+        text=sheet.text if shown else "",
+        numbering=sheet.numbering(),
+        n_tokens=count(sheet.text) if shown else 0,
+        shown=tuple(shown),
+        left_out=len(helpful) - len(shown),
+        cut=cut,
+    )
+
+
+def reduce_answer(question: str, context: ReduceContext, spec: AnswerSpec) -> Dialogue[Reduced]:
+    """Draw the answers together. Asks nothing where there is none above zero.
+
+    Raises DialogueFailed where the reply is empty twice.
+    """
+    if not context.shown:
+        return Reduced(NOTHING_FOUND, found=False)
+    shown = {"answers": context.text}
+    return (yield from asked_for_text(spec.prompt.name, question, shown, context.numbering, spec))
+
+
+def asked_for_text(
+    prompt: str,
+    question: str,
+    shown: Mapping[str, str],
+    numbering: Mapping[tuple[str, int], str],
+    spec: AnswerSpec,
+) -> Dialogue[Reduced]:
+    """Ask for a text with references, and once more where it is empty.
+
+    shown: what the prompt's own placeholders hold; numbering: of the records in it. Raises DialogueFailed.
+    """
+    request = request_of(prompt, {**variables_of(question, spec), **shown}, spec)
+    reply: ChatReply = yield request
+    if not without_scores(reply.text):
+        reply = yield correction_of(request, reply, ReplyProblem("it is empty"), spec)
+    if not (written := without_scores(reply.text)):
+        raise DialogueFailed(f"{prompt}: the reply is empty, also after a correction")
+    text, references, dropped, truncated = resolved(written, reply, numbering)
+    return Reduced(text, references, truncated=truncated, dropped_references=dropped)
+
+
+class _Answers:
+    """The reduce context while it is filled: its text, and the local numbers of what is cited."""
+
+    def __init__(self, count: Count) -> None:
+        self._count = count
+        self._numbers: dict[records.Reference, int] = {}
+        self._n = 0
+        self.text = records.heading("Answers", ANSWER_COLUMNS)
+
+    def add(self, answer: MapAnswer, context_tokens: int) -> bool:
+        text, numbers = self._with(answer)
+        if self._count(text) > context_tokens:
+            return False
+        self.text, self._numbers, self._n = text, numbers, self._n + 1
+        return True
+
+    def fits(self, answer: MapAnswer, context_tokens: int) -> bool:
+        return self._count(self._with(answer)[0]) <= context_tokens
+
+    def numbering(self) -> dict[tuple[str, int], str]:
+        return {(reference.section, n): reference.id for reference, n in self._numbers.items()}
+
+    def _with(self, answer: MapAnswer) -> tuple[str, dict[records.Reference, int]]:
+        numbers = dict(self._numbers)
+
+        def number(reference: records.Reference) -> int | None:
+            if reference not in answer.references:  # digits that only look like an id of ours
+                return None
+            of_section = sum(1 for known in numbers if known.section == reference.section)
+            return numbers.setdefault(reference, of_section + 1)
+
+        text = records.render_references(fold(answer.text), number)
+        return self.text + records.line([self._n + 1, f"{answer.score:g}", text]), numbers
+
+
+def _shortened(answer: MapAnswer, sheet: _Answers, context_tokens: int) -> MapAnswer:
+    def start_of(text: str) -> MapAnswer:
+        return replace(answer, text=records.without_unfinished(text) + "…")
+
+    return start_of(longest_start(answer.text, lambda text: sheet.fits(start_of(text), context_tokens)))
+
+
+def _page(page: Sequence[Record], context_tokens: int, count: Count) -> tuple[Context, int]:
+    """One map context, counted exactly, and how many of the records it holds: nearly always all. The
+    first is cut where it alone is too long."""
+    shown = list(page)
+    text, numbering = write(shown)
+    n_tokens, limit = count(text), context_tokens
+    while n_tokens > context_tokens and limit > 0:
+        if len(shown) > 1:
+            shown.pop()
+        else:
+            limit -= n_tokens - context_tokens
+            shown = [fit(page[0], limit, count)]
+        text, numbering = write(shown)
+        n_tokens = count(text)
+    return Context(text, numbering, n_tokens, cut=int(shown[0] is not page[0])), len(shown)
+
+
+def resolved(
+    text: str, reply: ChatReply, numbering: Mapping[tuple[str, int], str]
+) -> tuple[str, tuple[records.Reference, ...], int, bool]:
+    """Text with string ids, what it cites, how many cited numbers were unknown, whether it was cut off."""
+    truncated = reply.finish_reason == "length"
+    if truncated:
+        text = records.without_unfinished(text)
+    out, references, dropped = records.resolve_references(text, numbering)
+    return out.strip(), tuple(references), dropped, truncated
+
+
+def variables_of(question: str, spec: AnswerSpec) -> dict[str, str]:
+    """What every prompt of an answer may hold beside its data."""
+    return {
+        "question": question,
+        "response_type": spec.response_type,
+        "knowledge": spec.knowledge,
+        "language": spec.language,
+        "about": spec.about,
+        **reply_lengths(spec.max_tokens),
+    }
+
+
+def request_of(
+    name: str, variables: Mapping[str, str], spec: AnswerSpec, schema: Mapping[str, Any] | None = None
+) -> ChatRequest:
+    """schema: of the JSON that the reply should be; None: a text."""
+    return ChatRequest(
+        prompt=name,
+        messages=spec.prompt.fill(variables),
+        call=spec.call,
+        variables=variables,
+        response="text" if schema is None else "json",
+        schema=schema,
+    )
+
+
+def correction_of(
+    request: ChatRequest, reply: ChatReply, problem: ReplyProblem, spec: AnswerSpec
+) -> ChatRequest:
+    """The turn after a reply that cannot be used: there is one."""
+    cut_off = "it was cut off before its end, write less; " if reply.finish_reason == "length" else ""
+    variables = {"problem": cut_off + problem.text}
+    return request.followed_by(
+        reply, "correct", spec.correct.text(variables), variables={**request.variables, **variables}
+    )
+
+
+def spec_of(
+    stage: str, settings: Settings, prompts: Mapping[str, Prompt], max_tokens: int, prompt: str = ""
+) -> AnswerSpec:
+    """prompt: its name, where it is not that of the stage."""
+    chosen = prompts[prompt or stage]
+    return AnswerSpec(
+        prompt=chosen,
+        correct=prompts["correct"],
+        call=settings.call(stage, max_tokens),
+        response_type=settings.query.response_type,
+        knowledge=_GENERAL_KNOWLEDGE if settings.query.general_knowledge else "",
+        language=settings.answer_language,
+        max_tokens=max_tokens,
+        about=about_line(settings, chosen),
+    )

@@ -1,0 +1,295 @@
+"""Answers that hop: personalised PageRank over names and chunks, in the way of HippoRAG 2 (Gutierrez et al.
+2025), and further walks where the first one does not hold the answer.
+
+A walk begins at the names that the question holds, and at the chunks that match its words
+(`restarts.py`); it goes from names to the chunks that hold them and from these to the names that they hold
+(`walk.py`). So it finds the passage that shares no word with the question: the one on the husband of
+whom the question asks about. The chunks where it is most often are read, in one context, and the answer ends
+in the chain of links that led to it.
+
+Steps: where they do not suffice, one call says what is known and asks what is to be looked up next ("Who was
+her husband?"); each of these questions is walked, their chunks join the context, and the question is answered
+again. So a question has at most 1 + 2 · `query.ppr_steps` calls, and one more with `query.ppr_facts`; each is
+asked once more where its reply cannot be read.
+
+Facts: one call picks, of the relationships nearest to the question, those that could lead to the answer; the
+walk begins at what they link, too.
+
+Where we differ from HippoRAG 2: the graph is of names and chunks, without facts and without links between
+names that are near by meaning (`indexing/stages/walk_stage.py`); names are found in the question literally;
+facts are picked only where that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import zip_longest
+from typing import Any
+
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.ids import name_id
+from graphrag_ray.base.records import Reference, strip_references
+from graphrag_ray.base.schema import WALKS
+from graphrag_ray.graph.report_context import Context, write
+from graphrag_ray.query.methods import restarts
+from graphrag_ray.query.methods.answer import Answer, ContextUsed
+from graphrag_ray.query.methods.budget import asking, check_room, refuse_beyond
+from graphrag_ray.query.methods.chain import ChainLink, checked, split_chain
+from graphrag_ray.query.methods.cited_numbers import numbered, shown_in, shown_to_people
+from graphrag_ray.query.methods.fgrag_dialogues import is_insufficient
+from graphrag_ray.query.methods.filling import Share, fill, first_fitting
+from graphrag_ray.query.methods.map_reduce import NOTHING_FOUND, Reduced
+from graphrag_ray.query.methods.method import (
+    Dialogues,
+    Given,
+    Hit,
+    Method,
+    NameCounts,
+    Question,
+    Ran,
+    Rows,
+    Search,
+    WalkHit,
+)
+from graphrag_ray.query.methods.one_context import PHASE, ContextReading, answered, result_of
+from graphrag_ray.query.methods.record_rows import looked_up
+from graphrag_ray.query.methods.step_dialogues import (
+    ANSWER,
+    FACTS,
+    INSUFFICIENT,
+    LAST,
+    MAX_TOKENS,
+    NEXT,
+    NEXT_QUESTIONS,
+    STAGE,
+    NextStep,
+    next_questions,
+    pick_facts,
+    step_spec,
+    walk_answer,
+)
+from graphrag_ray.query.methods.walked_chunks import walked
+from graphrag_ray.query.methods.where import within
+
+NAME = "ppr"
+STEP_CHUNKS = 6
+"""Of each further question."""
+MOST_TIMES = 3
+"""A context after some steps has so many times the chunks of the first one, at most."""
+FACT_COLUMNS = ["id", "source", "target"]
+SHORT_WORDS = 12
+"""Of an answer in a short form."""
+ADVICE = "Raise the budget, or lower query.ppr_steps, query.ppr_k or query.context_tokens."
+
+
+def search(question: Question, given: Given) -> Method:
+    """Answer from the chunks that walks come to. Raises UsageError for an index that cannot be walked, a
+    question that leaves no room for data, and conditions that cannot be met; BudgetSpent."""
+    check_walks(given)
+    text, query = question.text, given.settings.query
+    _check(text, given)
+    chunks = yield from within(question.where)
+    looked = _LookedUp()
+    names = (yield from _facts(text, given, looked)) if query.ppr_facts else {}
+    hits = yield from walked([text], given, query.ppr_k, chunks, names)
+    looked.add("", hits[0])
+    for step in range(query.ppr_steps + 1):
+        context = yield from _context(looked.first(query.ppr_k * min(1 + step, MOST_TIMES)), given)
+        said = yield from _answer(text, context, step == query.ppr_steps, given)
+        if step == query.ppr_steps or not is_insufficient(said.text) or not context.numbering:
+            break
+        found = yield from _next(text, context, given, looked)
+        if not found.questions:
+            said = yield from _answer(text, context, True, given)
+            break
+        looked.contexts.append(_used(context))
+        more = yield from walked(found.questions, given, STEP_CHUNKS, chunks)
+        before = len(looked.paths)
+        for asked, hits_of in zip(found.questions, more, strict=True):
+            looked.add(asked, hits_of)
+        if len(looked.paths) == before:  # nothing that was not read
+            said = yield from _answer(text, context, True, given)
+            break
+    return (yield from _finished(text, said, context, looked))
+
+
+@dataclass
+class _LookedUp:
+    """What the walks of a question came to so far.
+
+    walks     the chunks of each, in order
+    paths     of each chunk, how it was first reached: the further question that found it, or "", and the path
+    asked     questions that were looked up after the first
+    contexts  those that did not suffice; notes: what to tell of all that
+    """
+
+    walks: list[list[str]] = field(default_factory=list)
+    paths: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    contexts: list[ContextUsed] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, question: str, hits: Sequence[WalkHit]) -> None:
+        for hit in hits:
+            self.paths.setdefault(hit.id, (question, hit.path))
+        self.walks.append([hit.id for hit in hits])
+
+    def first(self, most: int) -> list[str]:
+        """Chunks by turns: the first of each walk, that of the newest one first, then the second of each, and
+        so on. So no walk pushes out another."""
+        rows = zip_longest(*reversed(self.walks))
+        return list(dict.fromkeys(id_ for row in rows for id_ in row if id_ is not None))[:most]
+
+
+def check_walks(given: Given) -> None:
+    """Raises UsageError for an index without a graph, and for one of an earlier version."""
+    if WALKS in given.n_rows:
+        return
+    if "entities" not in given.n_rows:
+        raise UsageError(
+            f"{NAME} search walks over names, and this index has none: it was made without a graph. "
+            "`graphrag-ray index --build names` with another --root finds them without a model; a hierarchy "
+            "over entities beside the one that is there (--set hierarchies=…,leiden) has a model find them"
+        )
+    raise UsageError(
+        f"{NAME} search needs an index for walks, and this snapshot has none: it was made by an earlier "
+        "graphrag-ray. Run the same `graphrag-ray index` command again to build it; no model is asked"
+    )
+
+
+def _check(text: str, given: Given) -> None:
+    """Raises UsageError or BudgetSpent before anything is asked."""
+    query, settings, prompts = given.settings.query, given.settings, given.prompts
+    answer = step_spec(ANSWER, settings, prompts)
+    n, told = 1 + query.ppr_steps, 2 * max(map(given.count, (INSUFFICIENT, LAST)))  # it stands there twice
+    check_room(text, given, [answer], beside=told)
+    most = asking(text, given, PHASE, answer, n, n * (query.context_tokens + told))
+    if query.ppr_steps:
+        next_ = step_spec(NEXT, settings, prompts)
+        before = query.ppr_steps * NEXT_QUESTIONS * MAX_TOKENS[NEXT]
+        check_room(text, given, [next_], beside=before)
+        each = query.context_tokens + before
+        most += asking(text, given, STAGE, next_, query.ppr_steps, query.ppr_steps * each)
+    if query.ppr_facts:
+        facts = step_spec(FACTS, settings, prompts)
+        check_room(text, given, [facts])
+        most += asking(text, given, STAGE, facts, 1, query.context_tokens)
+    refuse_beyond(most, query, ADVICE)
+
+
+def _context(chunks: Sequence[str], given: Given) -> Generator[Any, Any, Context]:
+    """The chunks in their order, as many as fit."""
+    known = (yield from looked_up({"text_unit": chunks}, given))["text_unit"]
+    records = [known[id_] for id_ in chunks if id_ in known]
+    context = fill([Share(records)], given.settings.query.context_tokens, given.count)
+    return replace(context, left_out=0)  # it is just not among the first
+
+
+def _answer(text: str, context: Context, last: bool, given: Given) -> Generator[Any, Any, Reduced]:
+    if not context.numbering:
+        return Reduced(NOTHING_FOUND, found=False)
+    spec = step_spec(ANSWER, given.settings, given.prompts)
+    start = partial(walk_answer, text, context, last, spec)
+    (ran,) = yield Dialogues(PHASE, [start], last=last)
+    return result_of(ran)
+
+
+def _next(text: str, context: Context, given: Given, looked: _LookedUp) -> Generator[Any, Any, NextStep]:
+    """What is to be looked up next; no question where there is none, or the call failed."""
+    spec = step_spec(NEXT, given.settings, given.prompts)
+    start = partial(next_questions, text, [text, *looked.asked], context, spec)
+    ran: list[Ran[NextStep | None]] = yield Dialogues(STAGE, [start])
+    if ran[0].result is None:
+        why = f": {ran[0].error}" if ran[0].error else "."
+        looked.notes.append(f"What is to be looked up next could not be told{why}")
+        return NextStep()
+    found = ran[0].result
+    looked.asked += found.questions
+    if found.known:
+        looked.notes.append(f"Known by then: {' '.join(found.known)}")
+    if found.questions:
+        looked.notes.append(f"Looked up next: {' '.join(found.questions)}")
+    return found
+
+
+def _finished(text: str, said: Reduced, context: Context, looked: _LookedUp) -> Generator[Any, Any, Answer]:
+    """The answer with its chain, each link checked against its passages."""
+    body, links = split_chain(said.text)
+    if is_insufficient(body):
+        said, links = replace(said, found=False), []
+    if not body and links:  # a chain alone
+        body = strip_references(links[-1].found).strip()
+    reading = ContextReading(context, replace(said, text=body or said.text))
+    answer = yield from answered(text, NAME, reading, looked.notes)
+    passages = yield from _texts(links)
+    number = yield from numbered(dict.fromkeys([*said.references, *_sources(looked, said)]))
+    chain = tuple(
+        replace(link, found=shown_to_people(link.found, number))
+        for link in (checked(link, passages) for link in links)
+    )
+    paths = {
+        str(number[reference]): shown
+        for reference in said.references
+        if reference in number and (shown := _path(*looked.paths.get(reference.id, ("", ())), number))
+    }
+    contexts = (*looked.contexts, *answer.contexts)
+    # A short answer without a chain cites nothing.
+    found = answer.found or (said.found and len(body.split()) <= SHORT_WORDS)
+    return replace(answer, chain=chain, paths=paths, contexts=contexts, found=found)
+
+
+def _texts(links: Sequence[ChainLink]) -> Generator[Any, Any, dict[str, str]]:
+    """Of the chunks that a chain cites."""
+    ids = list(dict.fromkeys(r.id for link in links for r in link.references if r.section == "Sources"))
+    if not ids:
+        return {}
+    rows = yield Rows("text_units", ["id", "text", "header"], ids)
+    return {row["id"]: f"{row['header'] or ''}\n{row['text']}" for row in rows.to_pylist()}
+
+
+def _sources(looked: _LookedUp, said: Reduced) -> list[Reference]:
+    """The chunks on the ways to what is cited."""
+    ways = [looked.paths.get(reference.id, ("", ()))[1] for reference in said.references]
+    return [Reference("Sources", id_) for way in ways for id_ in way[-2::-2]]
+
+
+def _path(question: str, way: Sequence[str], number: Mapping[Reference, int]) -> str:
+    """`“Who was her husband?” → Saw Thanda → Sources (12) → Naratheinkha`: names, and the chunks between
+    them."""
+    shown = []
+    for place, step in enumerate(reversed(way)):
+        if place % 2 == 0:
+            shown.append(step)
+        else:
+            n = number.get(Reference("Sources", step))
+            shown.append("a passage" if n is None else f"Sources ({n})")
+    return " → ".join([*([f"“{question}”"] if question else []), *reversed(shown)])
+
+
+def _used(context: Context) -> ContextUsed:
+    return ContextUsed(PHASE, shown_in(context.numbering), context.n_tokens, context.left_out, context.cut)
+
+
+def _facts(text: str, given: Given, looked: _LookedUp) -> Generator[Any, Any, dict[str, float]]:
+    """Names that are linked by the nearest facts that a model picks, the rarer the heavier."""
+    if not given.n_rows.get("embeddings_relationship"):
+        looked.notes.append("No facts were picked, since the index has no embeddings of relationships.")
+        return {}
+    hits: list[Hit] = yield Search("relationship", "vector", text, given.settings.query.ppr_facts)
+    known = (yield from looked_up({"relationship": [hit.id for hit in hits]}, given))["relationship"]
+    near = [known[hit.id] for hit in hits if hit.id in known]
+    shown, _ = first_fitting(near, given.settings.query.context_tokens, given.count)
+    if not shown:
+        return {}
+    spec = step_spec(FACTS, given.settings, given.prompts)
+    start = partial(pick_facts, text, write(shown)[0], len(shown), spec)
+    ran: list[Ran[tuple[int, ...] | None]] = yield Dialogues(STAGE, [start])
+    picked = [shown[n - 1].id for n in ran[0].result or ()]
+    if ran[0].result is None:
+        looked.notes.append(f"No facts were picked, since the call failed. {ran[0].error}".strip())
+    rows = (yield Rows("relationships", FACT_COLUMNS, picked)).to_pylist() if picked else []
+    title = {name_id(row[end]): row[end] for row in rows for end in ("source", "target")}
+    counts: dict[str, int] = yield NameCounts({id_: name for id_, name in title.items() if id_})
+    return {id_: restarts.FACTS * restarts.rarity(n) for id_, n in counts.items()}

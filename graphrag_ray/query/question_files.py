@@ -1,0 +1,251 @@
+"""A batch's two files: the questions that come in, the answers that go out."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.messages import whole
+from graphrag_ray.base.records import Reference
+from graphrag_ray.base.urls import shown, without_secrets
+from graphrag_ray.corpus.decode import NotText
+from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Row, Table
+from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.remote_files import is_storage_error, open_elsewhere
+
+QUESTION_COLUMNS = ("question", "question_text")
+ID_COLUMNS = ("id", "question_id")
+FAULTS_TOLD = 5
+
+ANSWERS = pa.schema(
+    [
+        # one row a question, in the order of the questions
+        ("question_id", pa.string()),  # column `id` or `question_id`; else the number of the row, from 1
+        ("question", pa.string()),
+        ("method", pa.string()),
+        ("level", pa.int64()),  # the k of C_k; null for methods without levels
+        ("text", pa.string()),  # markdown, references with human_readable_ids; null where there is an error
+        (
+            "references",  # every record that the text cites, in order
+            pa.list_(
+                pa.struct([("section", pa.string()), ("id", pa.string()), ("human_readable_id", pa.int64())])
+            ),
+        ),
+        ("found", pa.bool_()),  # false: the index holds nothing on the question, and the text says so
+        ("failed_parts", pa.int64()),  # contexts without a usable reply: that part of the corpus is missing
+        ("dropped_references", pa.int64()),  # cited, but not in the context; taken out of the text
+        (
+            "contexts",  # what models were shown, in order of use
+            pa.list_(
+                pa.struct(
+                    [
+                        ("phase", pa.string()),
+                        ("records", pa.int64()),  # how many it held
+                        ("n_tokens", pa.int64()),
+                        ("left_out", pa.int64()),
+                        ("cut", pa.int64()),
+                        ("score", pa.float64()),
+                    ]
+                )
+            ),
+        ),
+        ("calls", pa.int64()),  # replies that the answer rests on, whenever they were paid for
+        ("tokens", pa.int64()),  # of these replies and their prompts
+        ("cost_usd", pa.float64()),  # of these; null where a price is unknown
+        ("seconds", pa.float64()),  # in this run, from when the question was begun
+        (
+            "chain",  # of an answer that hops: its links, and whether a passage holds what was found
+            pa.list_(
+                pa.struct([("asked", pa.string()), ("found", pa.string()), ("stands", pa.bool_())]),
+            ),
+        ),
+        ("notes", pa.list_(pa.string())),
+        ("error", pa.string()),  # why there is no answer; null where there is one
+    ]
+)
+"""Columns of the answers' file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Posed:
+    """One row of the questions. fault: why it cannot be asked; "" where it can."""
+
+    id: str
+    text: str
+    fault: str = ""
+
+
+def read_questions(url: str, options: Mapping[str, Any], most_characters: int) -> list[Posed]:
+    """The questions of a .csv, .jsonl or .parquet file: a column `question` or `question_text`, and `id`
+    or `question_id` where there is one. A row that holds none is kept, with what is wrong with it.
+
+    options: how a URL is reached. Raises UsageError for a file that cannot be read, that has no such column
+    or no question, and for an id that two rows have.
+    """
+    at = shown(url)
+    table, column = _opened(at, content_of(url, options))
+    return posed_of(table.rows, at, column, most_characters)
+
+
+def posed_of(given: Iterable[Row], at: str, column: str, most_characters: int) -> list[Posed]:
+    """Questions of rows. at: where these are, for people; column: "" for whichever each row has. Raises as
+    `read_questions`."""
+    posed: list[Posed] = []
+    rows: dict[str, int] = {}
+    for row in given:
+        if row.number == WHOLE_FILE:
+            raise UsageError(f"{at}: {row.fault}")
+        one = _posed(row, column, most_characters)
+        if one.id in rows:
+            raise UsageError(f"{at}: rows {rows[one.id]} and {row.number} have the same id, {one.id!r}")
+        rows[one.id] = row.number
+        posed.append(one)
+    if not any(not p.fault for p in posed):
+        told = "; ".join(f"row {rows[p.id]}: {p.fault}" for p in posed[:FAULTS_TOLD])
+        raise UsageError(f"{at} holds no question{f': {told}' if told else ''}")
+    return posed
+
+
+def content_of(url: str, options: Mapping[str, Any]) -> bytes:
+    """The bytes of a file. Raises UsageError where it cannot be read."""
+    try:
+        fs, path = open_elsewhere(url, options)
+        return bytes(fs.cat_file(path))
+    except (ImportError, ValueError) as e:
+        raise UsageError(f"cannot read {shown(url)}: {without_secrets(str(e), url)}") from e
+    except Exception as e:
+        if not is_storage_error(e):
+            raise
+        gone = isinstance(e, FileNotFoundError)
+        why = "there is no such file" if gone else without_secrets(str(e), url) or type(e).__name__
+        raise UsageError(f"cannot read {shown(url)}: {why}") from e
+
+
+def _opened(url: str, content: bytes) -> tuple[Table, str]:
+    """The table, and the column that holds the questions; "" where each row says for itself."""
+    extension = posixpath.splitext(url)[1].lower()
+    if extension not in OPENERS:
+        raise UsageError(f"{url}: questions come as {', '.join(OPENERS)}, not as {extension or 'this'}")
+    columns: Sequence[str] = ()
+    for column in QUESTION_COLUMNS:
+        table = OPENERS[extension](io.BytesIO(content), column)
+        if isinstance(table, NotText):
+            raise UsageError(f"{url}: {table.reason}")
+        if table.columns is None:
+            return table, ""
+        if column in table.columns:
+            return table, column
+        columns = table.columns
+    wanted = " or ".join(QUESTION_COLUMNS)
+    raise UsageError(f"{url} has no column {wanted}; it has {', '.join(columns) or 'none'}")
+
+
+def _posed(row: Row, column: str, most_characters: int) -> Posed:
+    if row.values is None:
+        return Posed(str(row.number), "", row.fault)
+    given = (str(row.values[c]).strip() for c in ID_COLUMNS if row.values.get(c) is not None)
+    id_ = whole(next(filter(None, given), str(row.number)))
+    found = [row.values[c] for c in ([column] if column else QUESTION_COLUMNS) if row.values.get(c)]
+    text = found[0] if found else ""
+    if not isinstance(text, str):
+        shown_ = whole(repr(text))[:80]
+        return Posed(id_, shown_, f"the question is no text: {shown_!r}")
+    text = whole(text)
+    if not text.strip():
+        return Posed(id_, text, "the question is empty")
+    if len(text) > most_characters:
+        fault = f"the question has {len(text)} characters; at most {most_characters} can be asked"
+        return Posed(id_, text, fault)
+    return Posed(id_, text)
+
+
+def answer_row(posed: Posed, answer: Answer, number: Mapping[Reference, int]) -> dict[str, Any]:
+    """A row of ANSWERS. number: human_readable_ids of what the answer cites."""
+    phases = answer.phases.values()
+    return {
+        "question_id": posed.id,
+        "question": posed.text,
+        "method": answer.method,
+        "level": answer.level,
+        "text": answer.text,
+        "references": [
+            {"section": r.section, "id": r.id, "human_readable_id": number.get(r)} for r in answer.references
+        ],
+        "found": answer.found,
+        "failed_parts": answer.failed_parts,
+        "dropped_references": answer.dropped_references,
+        "contexts": [
+            {
+                "phase": c.phase,
+                "records": len(c.records),
+                "n_tokens": c.n_tokens,
+                "left_out": c.left_out,
+                "cut": c.cut,
+                "score": c.score,
+            }
+            for c in answer.contexts
+        ],
+        "calls": sum(p.calls for p in phases),
+        "tokens": sum(p.prompt_tokens + p.completion_tokens for p in phases),
+        "cost_usd": answer.cost_usd,
+        "seconds": answer.seconds,
+        "chain": [{"asked": k.asked, "found": k.found, "stands": k.stands} for k in answer.chain],
+        "notes": list(answer.notes),
+        "error": None,
+    }
+
+
+def failed_row(posed: Posed, method: str, error: str) -> dict[str, Any]:
+    """A row of ANSWERS for a question without an answer."""
+    row: dict[str, Any] = dict.fromkeys(ANSWERS.names)
+    return row | {
+        "question_id": posed.id,
+        "question": posed.text,
+        "method": method,
+        "references": [],
+        "contexts": [],
+        "chain": [],
+        "notes": [],
+        "error": error,
+    }
+
+
+@dataclass(frozen=True)
+class AnswersFile:
+    """Where the answers go. work: the journal of what was answered, beside it."""
+
+    store: Store
+    name: str
+    work: Store
+
+    @classmethod
+    def at(cls, url: str, options: Mapping[str, Any]) -> AnswersFile:
+        """Raises UsageError for what names no .parquet file, SettingsError."""
+        name = posixpath.basename(url)
+        if not name.lower().endswith(".parquet") or name.lower() == ".parquet":
+            raise UsageError(f"--out {url!r}: answers are written as a .parquet file; name one")
+        store, _ = Store.of_file(url, options)
+        return cls(store, name, store.child(f"{name}.work"))
+
+    @property
+    def url(self) -> str:
+        return self.store.url_of(self.name)
+
+    def read(self) -> pa.Table:
+        """What was written. Raises StoreError."""
+        import pyarrow.parquet as pq
+
+        return pq.read_table(pa.BufferReader(self.store.read(self.name)))
+
+    def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """All answers at once: readers see the whole file, or the one before. Raises StoreError."""
+        from graphrag_ray.store import parquet
+
+        self.store.write(self.name, parquet.encode(pa.Table.from_pylist(list(rows), schema=ANSWERS)))

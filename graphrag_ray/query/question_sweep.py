@@ -1,0 +1,297 @@
+"""The questions of a batch while they are asked: each a coroutine that reads the index and asks for
+dialogues, which all become items of one sweep."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, TypeVar
+
+from graphrag_ray.base.errors import GraphRagError, PermanentCallError, StoreError, UsageError
+from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Model
+from graphrag_ray.base.messages import Dialogue, Listener, Request, Usage
+from graphrag_ray.base.records import Reference
+from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.base.urls import display_url
+from graphrag_ray.engine.allowance import Allowance
+from graphrag_ray.engine.drive import Driver, Open, note_bug
+from graphrag_ray.engine.executor import Executor, SweepProgress
+from graphrag_ray.engine.feed import Feed, label, started
+from graphrag_ray.engine.reply_cache import JOURNAL
+from graphrag_ray.engine.work import Outcome, ReplyUsage, Work
+from graphrag_ray.indexing.spool import Spool
+from graphrag_ray.llm.accounting import Accounts, CallRecord
+from graphrag_ray.llm.call_progress import sum_usage
+from graphrag_ray.llm.pricing import cost_pico_usd, price_of
+from graphrag_ray.query.answer_streams import Background
+from graphrag_ray.query.ask import Index
+from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.budget import Most
+from graphrag_ray.query.question_files import Posed, answer_row, failed_row
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalIndex
+
+T = TypeVar("T")
+
+Held: TypeAlias = list[tuple[Most, Request]]
+"""What is counted against a question's budget for requests that are in flight."""
+
+READY = 256
+"""Items that wait to be sent; where so many do, no other question is begun."""
+MOST_OPEN = 1_000
+"""Questions that are being answered; what they were shown is in memory."""
+MOST_BEGINNING = 4
+"""Questions that read the index and have asked nothing yet."""
+LOOK_S = 0.01
+ALL_ALIKE = 3
+"""So many questions, the first of all, that cannot be asked for the same reason: it is not the questions."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a batch came to. url: of the answers; failed: questions without one, or that lack a part of it."""
+
+    url: str
+    questions: int
+    failed: int
+    accounts: Accounts
+    seconds: float
+
+
+def swept(executor: Executor, store: Store, ask_all: Callable[[Feed], Coroutine[Any, Any, None]]) -> Accounts:
+    """One sweep, of all dialogues that a coroutine asks for; it closes the feed. store: of the journal.
+
+    Raises as `Executor.sweep`, and what the coroutine raises."""
+    work: Work[Any] = Work(JOURNAL, started, label, returns=True)
+    journal = JournalIndex.load(store, JOURNAL)
+    feed = Feed(work, store, journal)
+    background = Background()
+    asking = background.run(ask_all(feed))
+    try:
+        sweep = executor.sweep(work, feed, journal)
+        asking.ended.result()
+    finally:
+        asking.cancel()
+        background.close()
+    return sweep.accounts
+
+
+class QuestionSweep:
+    """Equal questions are asked once.
+
+    failed   questions so far that have no answer, or lack a part of one
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        posed: Sequence[Posed],
+        store: Store,
+        method: str,
+        level: str | int | None,
+        where: Sequence[str],
+        more: Callable[[Answer, Accounts], Mapping[str, Any]] = lambda *_: {},
+    ) -> None:
+        """store: of the journal; more: columns beside those of `ANSWERS`, of questions that are answered, by
+        the answer and the replies that it rests on."""
+        self._index, self._posed, self._store = index, posed, store
+        self._method, self._level, self._where, self._more = method, level, where, more
+        self._times = Counter(p.text for p in posed if not p.fault)
+        self._first: dict[str, int] = {}
+        for number, p in enumerate(posed):
+            if not p.fault:
+                self._first.setdefault(p.text, number)
+        self._rows: Spool[dict[str, Any]] = Spool()
+        self._answered = 0
+        self._open: set[asyncio.Task[None]] = set()
+        self._beginning = 0
+        self._refused: Counter[str] = Counter()
+        self._failure: BaseException | None = None
+        self.failed = len(posed) - self._times.total()
+
+    def run(self, executor: Executor) -> Accounts:
+        """Ask all. Raises as `Executor.sweep`; what reading the index raises; UsageError where no question
+        can be asked in this way."""
+        return swept(executor, self._store, self._ask_all)
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """The answers, in the order of the questions."""
+        for p in self._posed:
+            if p.fault:
+                yield failed_row(p, self._method, p.fault)
+            else:
+                yield self._rows[self._first[p.text]] | {"question_id": p.id}
+
+    def progress(self, p: SweepProgress) -> SweepProgress:
+        """In questions, not in items: how many of these there will be, nobody knows."""
+        total = self._times.total()
+        return replace(
+            p, stage="questions", done=self._answered, total=total, failed=self.failed, turns_each=None
+        )
+
+    async def _ask_all(self, feed: Feed) -> None:
+        models = ReplyPrices(self._index.settings.models)
+        try:
+            for number in self._first.values():
+                while not self._may_begin(feed):
+                    await asyncio.sleep(LOOK_S)
+                self._beginning += 1
+                asker = _Asker(feed, number, self._posed[number].id, models, self._asks)
+                self._open.add(asyncio.ensure_future(self._answer(number, asker)))
+            while self._open:
+                self._may_begin(feed)
+                await asyncio.wait(self._open, return_when=asyncio.FIRST_COMPLETED)
+            self._may_begin(feed)
+            feed.close()
+        except BaseException as e:
+            feed.close(e)
+            raise
+        finally:
+            for task in self._open:
+                task.cancel()
+
+    def _may_begin(self, feed: Feed) -> bool:
+        """Whether there is room for another question. Raises what ends the batch."""
+        if self._failure is not None:
+            raise self._failure
+        full = feed.waiting >= READY or len(self._open) >= MOST_OPEN
+        return not full and self._beginning < MOST_BEGINNING
+
+    def _asks(self) -> None:
+        """A question has read what it needed at first."""
+        self._beginning -= 1
+
+    async def _answer(self, number: int, asker: _Asker) -> None:
+        posed = self._posed[number]
+        lacks = True
+        try:
+            answering = self._index.answering(posed.text, self._level, self._method, self._where)
+            answer: Answer = await answering(asker, None)
+            numbers, answer = await asyncio.to_thread(self._numbers, answer)
+            more = await asyncio.to_thread(self._more, answer, asker.accounts)
+            row = {**answer_row(posed, answer, numbers), **more}
+            lacks = bool(answer.failed_parts)
+        except StoreError as e:
+            self._failure = self._failure or e
+            return
+        except GraphRagError as e:
+            row = failed_row(posed, self._method, str(e))
+            self._note_refusal(e)
+        except Exception as e:  # noqa: BLE001 - if it is the engine's, `_may_begin` raises it again
+            if not is_unforeseen(e):
+                self._failure = self._failure or e
+                return
+            row = failed_row(posed, self._method, note_bug(e))
+        finally:
+            asker.begun()
+            self._open.discard(asyncio.current_task())
+        self._rows[number] = row
+        self._answered += self._times[posed.text]
+        self.failed += lacks * self._times[posed.text]
+
+    def _numbers(self, answer: Answer) -> tuple[Mapping[Reference, int], Answer]:
+        cited = answer.references
+        found, answer = self._index.beside(answer, lambda: self._index.numbers(cited), "Short numbers")
+        return found or {}, answer
+
+    def _note_refusal(self, error: GraphRagError) -> None:
+        if not isinstance(error, UsageError):
+            return
+        self._refused[str(error)] += 1
+        if self._refused[str(error)] >= min(ALL_ALIKE, len(self._first)) > self._answered:
+            self._failure = self._failure or error
+
+
+@dataclass
+class _Asker:
+    """Asks for one question (see `session.Asks`), by way of the feed.
+
+    order   of the question among all
+    asks    called once: the question asks for something, or has ended
+    """
+
+    feed: Feed
+    order: int
+    id: str
+    prices: ReplyPrices
+    asks: Callable[[], None]
+    accounts: Accounts = field(default_factory=Accounts)
+    allowance: Allowance | None = None
+    kept: tuple[int, int] = (0, 0)
+    _begun: bool = False
+
+    def begun(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self.asks()
+
+    async def run(
+        self,
+        stage: str,
+        start: Sequence[Callable[[], Dialogue[T]]],
+        last: bool = False,
+        listener: Listener | None = None,
+    ) -> list[Outcome[T]]:
+        refused: dict[int, Outcome[T]] = {}
+        held: dict[int, Held] = {}
+        for i, one in enumerate(start):
+            try:
+                held[i] = self._hold(one, last)
+            except PermanentCallError as e:
+                refused[i] = Outcome("", "failed", error=str(e))
+        name = f"question {self.id}, {stage}"
+        outcomes = await self.feed.ask(self.order, name, [start[i] for i in held], self.begun)
+        for outcome, own in zip(outcomes, held.values(), strict=True):
+            self._settle(stage, outcome, own)
+        asked = dict(zip(held, outcomes, strict=True))
+        return [asked[i] if i in asked else refused[i] for i in range(len(start))]
+
+    def _hold(self, start: Callable[[], Dialogue[T]], last: bool) -> Held:
+        """Count the first requests of a dialogue against the question's budget. Raises PermanentCallError
+        where nothing is left for them, BudgetSpent where that is the last."""
+        if self.allowance is None:
+            return []
+        state = Driver(start()).state
+        requests = state.requests if isinstance(state, Open) else ()
+        return [(self.allowance.admit(request, last), request) for request in requests]
+
+    def _settle(self, stage: str, outcome: Outcome[T], held: Held) -> None:
+        for told in outcome.replies:
+            self.accounts.add(self.prices.record(stage, told))
+        used: Usage | None = sum_usage(told.usage for told in outcome.replies) if outcome.replies else None
+        for own, request in held:
+            assert self.allowance is not None
+            self.allowance.settle(own, request, used)
+            used = None
+
+
+class ReplyPrices:
+    """What a reply cost, by the settings of the questions."""
+
+    def __init__(self, models: Mapping[str, Model]) -> None:
+        self._models = {m.model_id: m for m in models.values()} | {OFFLINE_MODEL_ID: Model()}
+
+    def record(self, stage: str, told: ReplyUsage) -> CallRecord:
+        cost = self._cost(told)
+        return CallRecord(
+            stage,
+            told.prompt,
+            told.model_id,
+            told.endpoint,
+            "ok",
+            told.usage,
+            cost,
+            told.latency_s,
+            1,
+            0,
+            told.latency_s,
+        )
+
+    def _cost(self, told: ReplyUsage) -> int | None:
+        model = self._models.get(told.model_id)
+        if model is None:
+            return None
+        at = next((e for e in model.endpoints if display_url(e.base_url) == told.endpoint), None)
+        return cost_pico_usd(told.usage, price_of(model, at))

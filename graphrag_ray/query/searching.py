@@ -1,0 +1,310 @@
+"""Searching a snapshot, by the vectors of its records or by their words."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.base import schema
+from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED, HierarchyKind
+from graphrag_ray.base.errors import CorruptPart, GraphRagError, UsageError
+from graphrag_ray.base.index_settings import Settings, of_index
+from graphrag_ray.base.settings_file import parse_settings
+from graphrag_ray.corpus.embedding import Embedder
+from graphrag_ray.query.methods.method import Hit, Kind, LevelSearch, NameCounts, Rows, Search, Walk, WalkHit
+from graphrag_ray.query.reading import Reader
+from graphrag_ray.query.session import Asks
+from graphrag_ray.store import blobs
+from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.search import chnsw, earlier_shards, keyword, name_links, vectors
+from graphrag_ray.store.search.chnsw import ChnswIndex
+from graphrag_ray.store.search.id_halves import known
+from graphrag_ray.store.search.keyword import KeywordShard
+from graphrag_ray.store.search.mapped_arrays import ByteSource, InMemory
+from graphrag_ray.store.search.name_links import NameLinks
+from graphrag_ray.store.search.ranking import Found
+from graphrag_ray.store.search.vectors import Floats, VectorShard
+from graphrag_ray.store.search.walk import Walked, count_holders, walk
+from graphrag_ray.store.snapshots import being_read
+
+T = TypeVar("T")
+_EMBEDDED = pa.schema([("id", pa.string()), ("vector", pa.list_(pa.float32()))])
+SHARDS_AT_ONCE = 8
+"""That are opened."""
+
+
+@dataclass(frozen=True)
+class Searcher:
+    """Searches one snapshot; what it has opened stays open for the next question.
+
+    settings: of the questions
+    """
+
+    reader: Reader
+    settings: Settings
+    _opened: dict[str, list[Any]] = field(default_factory=dict)
+    _levels: dict[str, list[list[str]]] = field(default_factory=dict)
+    _opening: threading.Lock = field(default_factory=threading.Lock)
+
+    def vector_shards(self, kind: Kind) -> list[VectorShard]:
+        """Of a snapshot without an index for search: the embeddings themselves."""
+        return self._open(kind, "vector", vectors.read, earlier_shards.vector_shard)
+
+    def keyword_shards(self, kind: Kind) -> list[KeywordShard]:
+        """Raises UsageError for a snapshot without an index for search."""
+        return self._open(kind, "keyword", keyword.read, earlier_shards.keyword_shard)
+
+    def ids_by_level(self, kind: HierarchyKind) -> list[list[str]]:
+        """Ids of the reports of each level, those of the finest first."""
+        if kind.name not in self._levels:
+            rows = self.reader.rows(Rows(kind.reports_table, ["id", "level"]))
+            of_level: dict[int, list[str]] = {}
+            for id_, level in zip(rows["id"].to_pylist(), rows["level"].to_pylist(), strict=True):
+                of_level.setdefault(level, []).append(id_)
+            self._levels[kind.name] = [of_level[level] for level in sorted(of_level, reverse=True)]
+        return self._levels[kind.name]
+
+    def level_shards(self, hierarchy: str) -> list[ChnswIndex]:
+        """Of a snapshot with an index of a hierarchy's levels."""
+        name, store = schema.search_table(hierarchy, "levels"), self.reader.store
+        with self._opening, being_read(store, self.reader.manifest):
+            if name not in self._opened:
+                parts = self.reader.manifest.parts(name)
+                shards = in_threads(lambda part: chnsw.read(blobs.opened(store, part)), parts, SHARDS_AT_ONCE)
+                self._opened[name] = found = list(shards)
+                shapes = [(shard.n_levels, shard.dimensions) for shard in found]
+                for part, shape in zip(parts, shapes, strict=True):
+                    if shape != shapes[0]:
+                        del self._opened[name]
+                        raise blobs.refused(store, part, "its levels are not those of the other shards")
+            return self._opened[name]
+
+    def walk_shards(self) -> list[NameLinks]:
+        """Of a snapshot with an index for walks."""
+        store, manifest = self.reader.store, self.reader.manifest
+        with self._opening, being_read(store, manifest):
+            if schema.WALKS not in self._opened:
+                parts = manifest.parts(schema.WALKS)
+                shards = in_threads(
+                    lambda part: name_links.read(blobs.opened(store, part)), parts, SHARDS_AT_ONCE
+                )
+                self._opened[schema.WALKS] = list(shards)
+            return self._opened[schema.WALKS]
+
+    def open_as(self, other: Searcher) -> None:
+        """Open what another one has open, as far as this snapshot has it."""
+        for kind in SEARCHED:
+            for by, shards in (("vector", self.vector_shards), ("keyword", self.keyword_shards)):
+                name = schema.search_table(kind, by)
+                if name in other._opened and name in self.reader.manifest.tables:
+                    shards(kind)
+        if schema.WALKS in other._opened and schema.WALKS in self.reader.manifest.tables:
+            self.walk_shards()
+        for hierarchy in HIERARCHIES:
+            name = schema.search_table(hierarchy, "levels")
+            if name in other._opened and name in self.reader.manifest.tables:
+                self.level_shards(hierarchy)
+
+    def embedder(self) -> Embedder:
+        """How the snapshot's texts were embedded. Raises UsageError where the settings of the questions say
+        otherwise: vectors of two models have nothing in common."""
+        manifest = self.reader.manifest
+        built, own = parse_settings(of_index(manifest.settings)), Embedder.of(self.settings)
+        then = Embedder.of(built)
+        if not built.embeddings.enabled:
+            raise UsageError(
+                f"snapshot {manifest.number} has no embeddings, which vector search needs: it was indexed "
+                "with embeddings.enabled: false. Run `graphrag-ray index` again with --set "
+                "embeddings.enabled=true; nothing but the embeddings is paid for"
+            )
+        if (then.call.model_id, then.dimensions) != (own.call.model_id, own.dimensions):
+            raise UsageError(
+                f"the embeddings of snapshot {manifest.number} are those of {_told(then)}, and these "
+                f"settings name {_told(own)}. Ask with the settings of the index, or run `graphrag-ray "
+                "index` with these"
+            )
+        return own
+
+    def _open(
+        self, kind: Kind, by: str, read: Callable[[ByteSource], T], earlier: Callable[[bytes], bytes]
+    ) -> list[T]:
+        store = self.reader.store
+
+        def one(part: Part) -> T:
+            if blobs.is_current(part):
+                return read(blobs.opened(store, part))
+            try:
+                return read(InMemory.of(earlier(blobs.whole(store, part))))
+            except ValueError as e:
+                raise blobs.refused(store, part, str(e)) from e
+
+        manifest, name = self.reader.manifest, schema.search_table(kind, by)
+        if name in self._opened:
+            return self._opened[name]
+        with self._opening, being_read(self.reader.store, manifest):
+            if name not in self._opened:
+                if name in manifest.tables:
+                    self._opened[name] = list(in_threads(one, manifest.parts(name), SHARDS_AT_ONCE))
+                elif by == "vector":
+                    self._opened[name] = self._unindexed(kind)
+                else:
+                    raise UsageError(
+                        f"snapshot {manifest.number} has no index for keyword search: it was made by an "
+                        "earlier graphrag-ray. Run the same `graphrag-ray index` command again to build it; "
+                        "no model is asked anything"
+                    )
+            return self._opened[name]
+
+    def _unindexed(self, kind: Kind) -> list[VectorShard]:
+        parts = self.reader.manifest.parts(f"embeddings_{kind}")
+        if not parts:
+            return []
+        table = read_table(self.reader.store, parts, ["id", "vector"], _EMBEDDED)
+        flat = table["vector"].combine_chunks().flatten()
+        lengths = pc.unique(pc.list_value_length(table["vector"])).to_pylist()
+        if len(lengths) != 1 or not lengths[0] or flat.null_count or table["id"].null_count:
+            where = self.reader.store.url_of(parts[0].path)
+            raise CorruptPart(f"{where} is damaged: its vectors differ in length", path=parts[0].path)
+        matrix = flat.to_numpy().reshape(table.num_rows, -1)
+        return [vectors.read(InMemory.of(vectors.build(table["id"].to_pylist(), matrix)))]
+
+
+@dataclass(frozen=True)
+class Searching:
+    """The searches of one question: a text is embedded once, however many searches it is for."""
+
+    searcher: Searcher
+    asker: Asks
+    _embedded: dict[str, asyncio.Task[Floats]] = field(default_factory=dict)
+
+    async def find(self, need: Search) -> list[Hit]:
+        """Raises UsageError where the snapshot lacks what the search needs; GraphRagError where the text
+        could not be embedded; what reading a snapshot raises."""
+        if need.k <= 0 or (need.among is not None and not need.among):
+            return []
+        if need.by == "vector":
+            wanted = await self._vector(need.text)
+            found = await asyncio.to_thread(_by_vector, self.searcher, need, wanted)
+        else:
+            found = await asyncio.to_thread(_by_keyword, self.searcher, need)
+        return [Hit(id_, score) for id_, score in found]
+
+    async def find_levels(self, need: LevelSearch) -> list[list[Hit]]:
+        """Raises as `find`."""
+        if schema.search_table(need.hierarchy, "levels") not in self.searcher.reader.manifest.tables:
+            return await self._one_by_one(need)
+        wanted = await self._vector(need.text)
+        found = await asyncio.to_thread(_by_levels, self.searcher, need, wanted)
+        return [[Hit(id_, score) for id_, score in level] for level in found]
+
+    async def count_names(self, need: NameCounts) -> dict[str, int]:
+        """Raises what reading a snapshot raises."""
+        return await asyncio.to_thread(_counted, self.searcher, need)
+
+    async def walk(self, need: Walk) -> list[WalkHit]:
+        """Raises what reading a snapshot raises."""
+        found = await asyncio.to_thread(_walked, self.searcher, need)
+        return [WalkHit(*one) for one in found]
+
+    async def _one_by_one(self, need: LevelSearch) -> list[list[Hit]]:
+        """Level by level, where there is no index of all."""
+        kind = HIERARCHIES[need.hierarchy]
+        levels = await asyncio.to_thread(self.searcher.ids_by_level, kind)
+        searches = [Search(kind.over, "vector", need.text, need.k)]
+        searches += [Search(kind.reports, "vector", need.text, need.k, ids) for ids in levels]
+        return list(await asyncio.gather(*(self.find(search) for search in searches)))
+
+    async def close(self) -> None:
+        """Give up what is still being embedded."""
+        tasks = list(self._embedded.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _vector(self, text: str) -> Floats:
+        if text not in self._embedded:
+            self._embedded[text] = asyncio.ensure_future(self._embed(text))
+        wanted: Floats = await asyncio.shield(self._embedded[text])
+        return wanted
+
+    async def _embed(self, text: str) -> Floats:
+        embedder = await asyncio.to_thread(self.searcher.embedder)
+        sendable = text.encode(errors="replace").decode()  # half of a character, from a terminal, say
+        (outcome,) = await self.asker.run("embed", [partial(embedder.embed, sendable)])
+        if outcome.result is None:
+            raise GraphRagError(f"the question could not be embedded: {outcome.error}")
+        wanted: Floats = vectors.unit(np.frombuffer(outcome.result, "<f4").reshape(1, -1))[0]
+        return wanted
+
+
+def _by_vector(searcher: Searcher, need: Search, wanted: Floats) -> list[Found]:
+    with being_read(searcher.reader.store, searcher.reader.manifest):
+        return _by_vector_of(searcher, need, wanted)
+
+
+def _by_vector_of(searcher: Searcher, need: Search, wanted: Floats) -> list[Found]:
+    shards, among = searcher.vector_shards(need.kind), _ids(need)
+    if not wanted.any():
+        return []  # a text without a direction is near to nothing
+    for shard in shards:
+        _check_dimensions(searcher, shard.dimensions, wanted)
+    return vectors.search(shards, wanted, need.k, among)
+
+
+def _by_levels(searcher: Searcher, need: LevelSearch, wanted: Floats) -> list[list[Found]]:
+    with being_read(searcher.reader.store, searcher.reader.manifest):
+        shards = searcher.level_shards(need.hierarchy)
+        if not wanted.any() or not shards:
+            return [[]]
+        for shard in shards:
+            _check_dimensions(searcher, shard.dimensions, wanted)
+        of_shards = [shard.nearest(wanted, need.k) for shard in shards]
+        of_levels = (list(chain(*level)) for level in zip(*of_shards, strict=True))
+        return [sorted(level, key=lambda f: (-f[1], f[0]))[: need.k] for level in of_levels]
+
+
+def _counted(searcher: Searcher, need: NameCounts) -> dict[str, int]:
+    with being_read(searcher.reader.store, searcher.reader.manifest):
+        counts = count_holders(searcher.walk_shards(), list(need.names))
+        words = searcher.keyword_shards("text_unit")
+        return {id_: max(n, keyword.count_records(words, need.names[id_])) for id_, n in counts.items()}
+
+
+def _walked(searcher: Searcher, need: Walk) -> list[Walked]:
+    with being_read(searcher.reader.store, searcher.reader.manifest):
+        among = None if need.among is None else known(need.among)
+        return walk(searcher.walk_shards(), need.names, need.chunks, need.k, among)
+
+
+def _check_dimensions(searcher: Searcher, dimensions: int, wanted: Floats) -> None:
+    """Raises UsageError."""
+    if dimensions != len(wanted):
+        raise UsageError(
+            f"the embeddings of snapshot {searcher.reader.manifest.number} have {dimensions} "
+            f"dimensions, and the embedding of the question has {len(wanted)}: does another model answer "
+            "now under that name? Run `graphrag-ray index` again"
+        )
+
+
+def _by_keyword(searcher: Searcher, need: Search) -> list[Found]:
+    with being_read(searcher.reader.store, searcher.reader.manifest):
+        return keyword.search(searcher.keyword_shards(need.kind), need.text, need.k, _ids(need))
+
+
+def _ids(need: Search) -> list[str] | None:
+    return None if need.among is None else known(need.among)
+
+
+def _told(embedder: Embedder) -> str:
+    of = f" with {embedder.dimensions} dimensions" if embedder.dimensions else ""
+    return f"{embedder.call.model_id}{of}"

@@ -1,0 +1,405 @@
+"""Keyword search: BM25 as Lucene has it (Robertson and Zaragoza 2009, "The Probabilistic Relevance
+Framework").
+
+A shard of an index is one file, of which only the postings of the question's words are read:
+
+    high, low  the halves of the records' ids, sorted; top.high: some of the former
+    lengths    how many words each has; n_words: all of them together
+    words      64-bit hashes of the words, rising; top.words: some of these
+    ends       where the postings of each word end
+    records    postings: the places of the records that hold the word, rising
+    counts     postings: how often each does
+    language   in which the words were stemmed, UTF-8
+
+How many records hold a word, and how long records are, counts over all shards of a kind: shards follow the
+paths of files, and what is rare in the corpus may be common in one of them.
+
+Words are gone through from the rarest on. Once a record that holds none of the words so far cannot come among
+the best any more, only those are looked at that are left (MaxScore: Turtle and Flood 1995, "Query Evaluation:
+Strategies and Optimizations"). What is found is the same.
+
+Where few of a shard's records have changed, the next one is derived from it (`changed`): to split texts into
+words is what takes most of the time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.store.search.id_halves import halves, ids_of, interleaved, rise, staying
+from graphrag_ray.store.search.languages import WORDS
+from graphrag_ray.store.search.mapped_arrays import (
+    ByteSource,
+    Ints,
+    Keys,
+    MappedArray,
+    packed,
+    places_in,
+    places_of,
+    tops,
+    unpacked,
+)
+from graphrag_ray.store.search.ranking import Found, best, kth, merged
+from graphrag_ray.store.search.words import words
+
+K1, B = 1.2, 0.75
+"""Lucene's: how soon a word's repetitions stop to count, how much a record's length does."""
+MOST_COUNTED = 65_535
+"""Repetitions of a word in a record."""
+
+_TYPES = {"high": "<u8", "low": "<u8", "top": "<u8", "lengths": "<i4", "n_words": "<i8", "words": "<u8"}
+_TYPES |= {"ends": "<i8", "records": "<i4", "counts": "<u2", "language": "<u1"}
+_ARRAYS = {"top.high", "top.words", *(_TYPES.keys() - {"top"})}
+
+Failed = Callable[[str, BaseException], object]
+Postings = Mapping[int, tuple[int, int]]
+"""Of each word's hash: where its postings begin and end."""
+
+
+@dataclass(frozen=True)
+class KeywordShard:
+    """Arrays as above."""
+
+    source: ByteSource
+    arrays: Mapping[str, MappedArray]
+
+    def __len__(self) -> int:
+        return len(self.arrays["high"])
+
+    @cached_property
+    def language(self) -> str:
+        return bytes(self.arrays["language"].whole()).decode(errors="replace")
+
+    @cached_property
+    def n_words(self) -> int:
+        return int(self.arrays["n_words"].whole()[0])
+
+    @cached_property
+    def lengths(self) -> npt.NDArray[np.int32]:
+        return np.asarray(np.maximum(self.arrays["lengths"].whole(), 0))
+
+    def postings(self, wanted: Keys) -> Postings:
+        """Of those of the words that it holds."""
+        places = places_in(self.arrays["words"], self.arrays["top.words"], wanted)
+        known = np.flatnonzero(places >= 0)
+        ends = self.arrays["ends"]
+        last = ends.take(places[known])
+        first = np.where(places[known] > 0, ends.take(np.maximum(places[known] - 1, 0)), 0)
+        if (first > last).any():
+            raise self.source.refused("its postings are not one behind the other")
+        return {
+            int(word): (a, b)
+            for word, a, b in zip(wanted[known].tolist(), first.tolist(), last.tolist(), strict=True)
+        }
+
+    def places_of(self, ids: tuple[Keys, Keys]) -> Ints:
+        """The places of those of these ids that it holds; rising."""
+        return places_of(self.arrays["high"], self.arrays["low"], self.arrays["top.high"], ids)
+
+    def of(self, span: tuple[int, int]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+        """The records of postings, rising, and how often each holds the word."""
+        records = self.arrays["records"].run(*span)
+        if len(records) and (
+            records[0] < 0 or records[-1] >= len(self) or (records[1:] <= records[:-1]).any()
+        ):
+            raise self.source.refused("a posting is of no record")
+        return records, self.arrays["counts"].run(*span).astype(np.float64)
+
+    def ids(self, places: Ints) -> list[str]:
+        return ids_of(self.arrays["high"].take(places), self.arrays["low"].take(places))
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """The words of some records: the arrays of a shard, but for those that follow from others."""
+
+    high: Keys
+    low: Keys
+    words: Keys
+    ends: npt.NDArray[np.int64]
+    records: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.uint16]
+    lengths: npt.NDArray[np.int32]
+
+    def postings_of_each(self) -> Ints:
+        """[words] how many postings each has."""
+        return np.diff(self.ends, prepend=0)
+
+
+def build(
+    ids: Sequence[str],
+    texts: Sequence[str],
+    language: str = "",
+    failed: Failed | None = None,
+) -> bytes:
+    """The bytes of a shard: the same for the same records, whatever their order.
+
+    language: of `languages.WORDS`; "": not known
+    failed: told the id of a text that cannot be read, and why, which is a bug; it is then found by no word.
+    None: the error is raised
+    """
+    return _packed(_counted(ids, texts, language, failed), language)
+
+
+def changed(
+    shard: KeywordShard,
+    gone: Sequence[str],
+    ids: Sequence[str],
+    texts: Sequence[str],
+    failed: Failed | None = None,
+) -> bytes:
+    """The bytes of the shard that holds other records: those that `build` makes of them.
+
+    gone: ids of records that it holds no more; ids, texts: of those that come to it, in its language, which
+    may be gone ones with other texts; failed: see `build`. Raises what `source.refused` makes where the shard
+    is not what `build` makes, or lacks a record that goes, or has one that comes; ValueError for what is no
+    id.
+    """
+    left = _left(shard, staying(shard.source, shard.arrays, gone))
+    come = _counted(ids, texts, shard.language, failed)
+    return _packed(_together(shard.source, left, come), shard.language)
+
+
+def _counted(ids: Sequence[str], texts: Sequence[str], language: str, failed: Failed | None) -> _Counted:
+    def words_at(place: int) -> list[str]:
+        try:
+            return words(texts[place], language)
+        except Exception as e:
+            if failed is None or not is_unforeseen(e):
+                raise
+            failed(ids[place], e)
+            return []
+
+    order = sorted(range(len(ids)), key=ids.__getitem__)
+    numbers: dict[str, int] = {}
+    rows = [array("i", [numbers.setdefault(w, len(numbers)) for w in words_at(i)]) for i in order]
+    # Words that have the same hash are one word: no question tells them apart.
+    hashes, rank = np.unique(_hashes(list(numbers)), return_inverse=True)
+    lengths = np.array([len(row) for row in rows], np.int32)
+    occurring = rank[np.frombuffer(b"".join(rows), np.int32)]
+    found, counts = np.unique(
+        occurring * max(1, len(rows)) + np.repeat(np.arange(len(rows)), lengths), return_counts=True
+    )
+    word, record = np.divmod(found, max(1, len(rows)))
+    ends = np.cumsum(np.bincount(word, minlength=len(hashes)))
+    return _of_arrays([ids[i] for i in order], hashes, ends, record, counts, lengths)
+
+
+def _left(shard: KeywordShard, stays: npt.NDArray[np.bool_]) -> _Counted:
+    """What a shard holds of those of its records that stay."""
+    names = ("high", "low", "words", "ends", "records", "counts")
+    arrays = {name: shard.arrays[name].whole() for name in names}
+    own = _Counted(**arrays, lengths=shard.lengths)
+    if not _is_sound(own):
+        raise shard.source.refused("its arrays are not sorted, or lead out of each other")
+    held = stays[own.records]
+    postings = np.diff(np.cumsum(held)[own.ends - 1], prepend=0)
+    return _Counted(
+        own.high[stays],
+        own.low[stays],
+        own.words[postings > 0],
+        np.cumsum(postings[postings > 0]),
+        (np.cumsum(stays) - 1).astype(np.int32)[own.records[held]],
+        own.counts[held],
+        own.lengths[stays],
+    )
+
+
+def _is_sound(of: _Counted) -> bool:
+    """Whether the arrays of a shard are as `build` makes them, as far as they tell places in each other."""
+    n, ends = len(of.records), of.ends
+    if (ends < 1).any() or (ends[1:] <= ends[:-1]).any() or (ends[-1] if len(ends) else 0) != n:
+        return False
+    rises = of.records[1:] > of.records[:-1]
+    rises[ends[:-1] - 1] = True  # the first record of the next word
+    inside = not n or (of.records.min() >= 0 and of.records.max() < len(of.high))
+    return bool(inside and rises.all() and (of.words[1:] > of.words[:-1]).all() and rise((of.high, of.low)))
+
+
+def _together(source: ByteSource, one: _Counted, other: _Counted) -> _Counted:
+    """The words of the records of both, which have none in common. Quick where the other has few."""
+    (high, low), of_one, of_other = interleaved(source, (one.high, one.low), (other.high, other.low))
+    after, before = (np.searchsorted(one.words, other.words, side) for side in ("left", "right"))
+    new = after == before
+    words = np.insert(one.words, after[new], other.words[new])
+    postings = np.zeros(len(words), np.int64)
+    keys, records = [], []
+    for of, places in ((one, of_one), (other, of_other)):
+        rank, each = np.searchsorted(words, of.words), of.postings_of_each()
+        postings[rank] += each
+        records.append(places.astype(np.int32)[of.records])
+        keys.append(np.repeat(rank * len(high), each) + records[-1])
+    at = np.searchsorted(keys[0], keys[1])
+    lengths = np.empty(len(high), np.int32)
+    lengths[of_one], lengths[of_other] = one.lengths, other.lengths
+    return _Counted(
+        high,
+        low,
+        words,
+        np.cumsum(postings),
+        np.insert(records[0], at, records[1]),
+        np.insert(one.counts, at, other.counts),
+        lengths,
+    )
+
+
+def of_arrays(
+    ids: Sequence[str],
+    hashes: Keys,
+    ends: npt.NDArray[np.integer],
+    records: npt.NDArray[np.integer],
+    counts: npt.NDArray[np.integer],
+    lengths: npt.NDArray[np.integer],
+    language: str,
+) -> bytes:
+    """The bytes of a shard, of its arrays. Raises ValueError for what is no id."""
+    return _packed(_of_arrays(ids, hashes, ends, records, counts, lengths), language)
+
+
+def _of_arrays(
+    ids: Sequence[str],
+    hashes: Keys,
+    ends: npt.NDArray[np.integer],
+    records: npt.NDArray[np.integer],
+    counts: npt.NDArray[np.integer],
+    lengths: npt.NDArray[np.integer],
+) -> _Counted:
+    return _Counted(
+        *halves(ids),
+        hashes.astype("<u8"),
+        ends.astype("<i8"),
+        records.astype("<i4"),
+        np.minimum(counts, MOST_COUNTED).astype("<u2"),
+        lengths.astype("<i4"),
+    )
+
+
+def _packed(of: _Counted, language: str) -> bytes:
+    return packed(
+        {
+            "high": of.high,
+            "low": of.low,
+            "top.high": tops(of.high),
+            "lengths": of.lengths,
+            "n_words": np.array([of.lengths.sum(dtype=np.int64)], "<i8"),
+            "words": of.words,
+            "top.words": tops(of.words),
+            "ends": of.ends,
+            "records": of.records,
+            "counts": of.counts,
+            "language": np.frombuffer(language.encode(), np.uint8),
+        }
+    )
+
+
+def read(source: ByteSource) -> KeywordShard:
+    """A shard. Raises what `source.refused` makes for what is none."""
+    arrays = unpacked(source, _TYPES)
+    if arrays.keys() != _ARRAYS:
+        raise source.refused(f"it holds {', '.join(sorted(arrays))} and not {', '.join(sorted(_ARRAYS))}")
+    size = {name: len(array) for name, array in arrays.items()}
+    if (
+        len({size["high"], size["low"], size["lengths"]}) > 1
+        or size["words"] != size["ends"]
+        or size["records"] != size["counts"]
+        or size["n_words"] != 1
+    ):
+        raise source.refused("its arrays are of different lengths")
+    shard = KeywordShard(source, arrays)
+    if shard.language and shard.language not in WORDS:
+        raise source.refused("its words are of no known language")
+    return shard
+
+
+def search(
+    shards: Sequence[KeywordShard], question: str, k: int, among: Sequence[str] | None = None
+) -> list[Found]:
+    """The k records with the highest scores, of those that hold a word of the question.
+
+    shards: all of a kind; among: ids of the only records that count
+    """
+    asked = {language: _asked(question, language) for language in {s.language for s in shards}}
+    postings = [shard.postings(asked[shard.language]) for shard in shards]
+    n, n_words = sum(map(len, shards)), sum(s.n_words for s in shards)
+    frequency = Counter[int]()
+    for of_shard in postings:
+        frequency.update({word: end - start for word, (start, end) in of_shard.items()})
+    idf = {word: math.log(1 + max(0.5, n - f + 0.5) / (f + 0.5)) for word, f in frequency.items()}
+    mean = n_words / n if n and n_words > 0 else 1.0
+    only = None if among is None else halves(among)
+    found: list[Found] = []
+    for shard, of_shard in zip(shards, postings, strict=True):
+        least = found[k - 1][1] if len(found) >= k > 0 else 0.0
+        places, scores = _scored(shard, of_shard, idf, mean, k, only, least)
+        chosen = best(scores, k)
+        ids = shard.ids(places[chosen])
+        found = merged([found, list(zip(ids, scores[chosen].tolist(), strict=True))], k)
+    return found
+
+
+def count_records(shards: Sequence[KeywordShard], text: str) -> int:
+    """How many records hold the word that a text is; 0 for a text of several words."""
+    n = 0
+    for shard in shards:
+        asked = _asked(text, shard.language)
+        if len(asked) == 1:
+            n += sum(end - start for start, end in shard.postings(asked).values())
+    return n
+
+
+def _scored(
+    shard: KeywordShard,
+    postings: Postings,
+    idf: Mapping[int, float],
+    mean: float,
+    k: int,
+    among: tuple[Keys, Keys] | None,
+    least: float,
+) -> tuple[Ints, npt.NDArray[np.float64]]:
+    """Places, rising, and scores of all records of a shard that can be among the k best.
+
+    idf: of each word; mean: length of a record; least: score that k records of other shards have
+    """
+    by_worth = sorted(postings, key=lambda word: (-idf[word], word))
+    # A word adds less to a score than its idf.
+    to_come = [*accumulate((idf[word] for word in reversed(by_worth)), initial=0.0)][::-1]
+    scores = np.zeros(len(shard))
+    places = None if among is None else shard.places_of(among)
+    for n, word in enumerate(by_worth):
+        if places is None and n:
+            there = np.flatnonzero(scores)
+            if to_come[n] < max(least, kth(scores[there], k, 0.0)):
+                places = there
+        if places is not None:
+            enough = scores[places] + to_come[n] >= max(least, kth(scores[places], k, 0.0))
+            places = places[enough]
+        records, counts = shard.of(postings[word])
+        if places is not None:
+            at = np.minimum(np.searchsorted(records, places), max(0, len(records) - 1))
+            same = records[at] == places if len(records) else np.zeros(len(places), np.bool_)
+            records, counts = places[same], counts[at[same]]
+        lengths = shard.lengths[records]
+        scores[records] += idf[word] * counts / (counts + K1 * (1 - B + B * lengths / mean))
+    found = np.flatnonzero(scores) if places is None else places[scores[places] > 0]
+    return found, scores[found]
+
+
+def _asked(question: str, language: str) -> Keys:
+    """The distinct words of a question, as shards know them."""
+    return np.unique(_hashes(words(question, language)))
+
+
+def _hashes(of: Sequence[str]) -> Keys:
+    digests = b"".join(hashlib.blake2b(w.encode(), digest_size=8).digest() for w in of)
+    return np.frombuffer(digests, dtype="<u8")

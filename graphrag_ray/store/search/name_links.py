@@ -1,0 +1,219 @@
+"""Which chunks hold a name, and which names a chunk holds: the graph that `walk.py` goes through.
+
+A shard of an index is one file, of which only the links of what a walk comes to are read:
+
+    high, low             the halves of the chunks' ids, sorted; top.high: some of the former
+    name.high, name.low   the halves of the names' ids, sorted; top.name: some of the former
+    holders_end           where the links of each name end
+    holders               links: the places of the chunks that hold the name, rising
+    holders_weight        links: their weights
+    total                 the weights of each name's links together
+    text_end, text        where the text of each name ends, and all of them, in UTF-8
+    names_end, names, names_weight   the same the other way round: the names of each chunk
+
+Names with the same words are one name (`base/ids.name_id`). A name that is in several shards has links in
+each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphrag_ray.store.search.id_halves import halves, ids_of
+from graphrag_ray.store.search.mapped_arrays import (
+    ByteSource,
+    Ints,
+    Keys,
+    MappedArray,
+    packed,
+    places_in,
+    spread,
+    tops,
+    unpacked,
+)
+
+MOST_WEIGHT = 255
+_BITS = 32
+"""Of a place."""
+
+_TYPES: dict[str, Any] = {"high": "<u8", "low": "<u8", "top": "<u8", "name": "<u8", "total": "<i8"}
+_TYPES |= {"text_end": "<i8", "text": "<u1"}
+_TYPES |= {"holders_end": "<i8", "holders": "<i4", "holders_weight": "<u1"}
+_TYPES |= {"names_end": "<i8", "names": "<i4", "names_weight": "<u1"}
+_ARRAYS = {"high", "low", "top.high", "name.high", "name.low", "top.name", *_TYPES} - {"top", "name"}
+
+
+@dataclass(frozen=True)
+class Linked:
+    """Links of some names, or of some chunks.
+
+    whose    which of those that were asked for each is of
+    place    what it leads to
+    weight   of each
+    total    the weights of all links of each that was asked for, together
+    """
+
+    whose: Ints
+    place: Ints
+    weight: npt.NDArray[np.float64]
+    total: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class NameLinks:
+    """A shard: arrays as above."""
+
+    source: ByteSource
+    arrays: Mapping[str, MappedArray]
+
+    def __len__(self) -> int:
+        """How many chunks there are."""
+        return len(self.arrays["high"])
+
+    def chunk_places(self, high: Keys, low: Keys) -> Ints:
+        """The place of each of these chunks; -1 for one that is not here."""
+        return self._places(("high", "low", "top.high"), high, low)
+
+    def name_places(self, high: Keys, low: Keys) -> Ints:
+        """The place of each of these names; -1 for one that is not here."""
+        return self._places(("name.high", "name.low", "top.name"), high, low)
+
+    def holder_counts(self, places: Ints) -> Ints:
+        """How many chunks hold each of these names."""
+        start, end = self._run("holders_end", places)
+        return end - start
+
+    def totals(self, places: Ints) -> npt.NDArray[np.float64]:
+        """The weights of the links of each of these names."""
+        total = self.arrays["total"].take(places).astype(np.float64)
+        if len(total) and total.min() < 0:
+            raise self.source.refused("the weights of a name are less than none")
+        return np.asarray(total, np.float64)
+
+    def of_names(self, places: Ints) -> Linked:
+        """Links of names to chunks."""
+        return self._linked("holders", places, len(self))
+
+    def of_chunks(self, places: Ints) -> Linked:
+        """Links of chunks to names."""
+        return self._linked("names", places, len(self.arrays["name.high"]))
+
+    def chunk_ids(self, places: Ints) -> list[str]:
+        return ids_of(self.arrays["high"].take(places), self.arrays["low"].take(places))
+
+    def name_texts(self, places: Ints) -> list[str]:
+        start, end = self._run("text_end", places)
+        text = self.arrays["text"]
+        spans = zip(start.tolist(), end.tolist(), strict=True)
+        return [bytes(text.run(*span)).decode(errors="replace") for span in spans]
+
+    def name_halves(self, places: Ints) -> tuple[Keys, Keys]:
+        return self.arrays["name.high"].take(places), self.arrays["name.low"].take(places)
+
+    def _places(self, names: tuple[str, str, str], high: Keys, low: Keys) -> Ints:
+        of_high, of_low, top = (self.arrays[name] for name in names)
+        places = places_in(of_high, top, high)
+        there = np.flatnonzero(places >= 0)
+        other = of_low.take(places[there]) != low[there]
+        places[there[other]] = -1
+        return places
+
+    def _run(self, ends: str, places: Ints) -> tuple[Ints, Ints]:
+        end = self.arrays[ends].take(places)
+        start = np.where(places > 0, self.arrays[ends].take(np.maximum(places - 1, 0)), 0)
+        if (start > end).any():
+            raise self.source.refused("its links are not one behind the other")
+        return start, end
+
+    def _linked(self, name: str, places: Ints, n: int) -> Linked:
+        start, end = self._run(f"{name}_end", places)
+        place = self.arrays[name].runs(start, end).astype(np.int64)
+        if len(place) and (place.min() < 0 or place.max() >= n):
+            raise self.source.refused("a link leads out of it")
+        weight = self.arrays[f"{name}_weight"].runs(start, end).astype(np.float64)
+        whose = spread(start, end)[1]
+        total = np.bincount(whose, weight, minlength=len(places)).astype(np.float64)
+        return Linked(whose, place, weight, total)
+
+
+def build(
+    chunks: Sequence[str],
+    names: Mapping[str, str],
+    chunk: npt.NDArray[np.integer],
+    name: npt.NDArray[np.integer],
+    weight: npt.NDArray[np.integer],
+) -> bytes:
+    """The bytes of a shard: the same for the same links, whatever their order.
+
+    chunks                distinct ids
+    names                 id -> text
+    chunk, name, weight   of each link, the former as places among these. Of two links between the same, the
+                          heavier one counts
+    Raises ValueError for what is no id.
+    """
+    chunk_halves, chunk_order = _sorted(chunks)
+    name_halves, name_order = _sorted(list(names))
+    texts = list(names.values())
+    in_order = [texts[at].encode(errors="replace") for at in name_order.tolist()]
+    c, n = _ranks(chunk_order)[chunk], _ranks(name_order)[name]
+    # A pair of places as one number is sorted in a fraction of the time.
+    pairs = n << _BITS | c
+    order = np.argsort(pairs)
+    pairs, first = np.unique(pairs[order], return_index=True)
+    w = np.clip(weight, 1, MOST_WEIGHT)[order]
+    w = np.maximum.reduceat(w, first) if len(first) else w
+    c, n = pairs & (1 << _BITS) - 1, pairs >> _BITS
+    by_chunk = np.argsort(c << _BITS | n)
+    return packed(
+        {
+            "high": chunk_halves[0],
+            "low": chunk_halves[1],
+            "top.high": tops(chunk_halves[0]),
+            "name.high": name_halves[0],
+            "name.low": name_halves[1],
+            "top.name": tops(name_halves[0]),
+            "holders_end": np.cumsum(np.bincount(n, minlength=len(names))).astype("<i8"),
+            "holders": c.astype("<i4"),
+            "holders_weight": w.astype("<u1"),
+            "total": np.bincount(n, w, minlength=len(names)).astype("<i8"),
+            "text_end": np.cumsum([len(text) for text in in_order], dtype="<i8"),
+            "text": np.frombuffer(b"".join(in_order), "<u1"),
+            "names_end": np.cumsum(np.bincount(c, minlength=len(chunks))).astype("<i8"),
+            "names": n[by_chunk].astype("<i4"),
+            "names_weight": w[by_chunk].astype("<u1"),
+        }
+    )
+
+
+def read(source: ByteSource) -> NameLinks:
+    """A shard. Raises what `source.refused` makes for what is none."""
+    arrays = unpacked(source, _TYPES)
+    if arrays.keys() != _ARRAYS:
+        raise source.refused(f"it holds {', '.join(sorted(arrays))} and not {', '.join(sorted(_ARRAYS))}")
+    size = {name: len(array) for name, array in arrays.items()}
+    same = (
+        ("high", "low", "names_end"),
+        ("name.high", "name.low", "holders_end", "total", "text_end"),
+        ("holders", "holders_weight", "names", "names_weight"),
+    )
+    if any(len({size[name] for name in of}) > 1 for of in same):
+        raise source.refused("its arrays are of different lengths")
+    return NameLinks(source, arrays)
+
+
+def _sorted(ids: Sequence[str]) -> tuple[tuple[Keys, Keys], Ints]:
+    """The halves of ids in their order, and which id stands at each place there."""
+    high, low = halves(ids) if ids else (np.zeros(0, "<u8"), np.zeros(0, "<u8"))
+    order = np.lexsort([low, high])
+    return (high[order], low[order]), order
+
+
+def _ranks(order: Ints) -> Ints:
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    return ranks

@@ -1,0 +1,431 @@
+"""Settings: strict, explained, overridable, without secrets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+import graphrag_ray
+from graphrag_ray.base.errors import SettingsError
+from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Model, Settings
+from graphrag_ray.base.settings_file import load_settings, parse_settings
+from graphrag_ray.base.settings_text import setting_keys
+
+ONLINE = {"models": {"default": {"provider": "openai", "model": "m"}}}
+
+
+def test_without_a_file_the_offline_engine_answers():
+    settings = load_settings()
+    assert settings.model("default").provider == "offline"
+    assert settings.call("extract").model_id == OFFLINE_MODEL_ID
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("chunkin.size", "chunking"),
+        ("chunking.sise", "chunking.size"),
+        ("models.default.provder", "models.default.provider"),
+        ("models.default.endpoints.0.base_ulr", "models.default.endpoints.0.base_url"),
+        ("communities.max_sise", "communities.max_size"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_known_one(key, near):
+    with pytest.raises(SettingsError, match="unknown setting") as caught:
+        load_settings(None, [f"{key}=1"])
+    assert repr(near) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "secret"),
+    [
+        ("api_key_env", "sk-proj-a-key-and-no-name"),
+        ("headers.Authorization", "Bearer sk-in-a-header"),
+        ("headers.api-key", "sk-in-a-header"),
+        ("base_url", "http://me:sk-in-the-address@127.0.0.1/v1"),
+    ],
+)
+def test_a_secret_in_the_settings_is_refused_and_not_repeated(place, secret):
+    online = ["models.default.provider=openai", "models.default.model=m"]
+    with pytest.raises(SettingsError, match=place.split(".")[0]) as caught:
+        load_settings(None, [*online, f"models.default.endpoints.0.{place}={secret}"])
+    assert "sk-" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["host:8000/v1", "localhost", "ftp://host/v1", "http://", "http:/host/v1", "http://host:port/v1"]
+)
+def test_a_base_url_that_is_no_address_is_told_with_what_it_should_look_like(url: str):
+    online = ["models.default.provider=openai", "models.default.model=m"]
+    told = r"endpoints\.0\.base_url: .* is not an address: write http://host:port/v1"
+    with pytest.raises(SettingsError, match=told) as caught:
+        load_settings(None, [*online, f"models.default.endpoints.0.base_url={url}"])
+    assert repr(url) in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["me:sk-secret@host/v1", "http://me:sk-se/cret@host/v1"])
+def test_a_base_url_that_is_no_address_and_holds_a_password_is_not_repeated(url: str):
+    online = ["models.default.provider=openai", "models.default.model=m"]
+    with pytest.raises(SettingsError, match="is not an address") as caught:
+        load_settings(None, [*online, f"models.default.endpoints.0.base_url={url}"])
+    assert "sk-" not in str(caught.value) and "cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["prompts_dir", "names.aliases_file", "names.block_file"])
+def test_an_address_that_snapshots_would_keep_with_its_password_is_refused(place: str):
+    with pytest.raises(SettingsError, match=f"{place}.*holds a password") as caught:
+        load_settings(None, [f"{place}=https://me:hunter2@host/names.yaml"])
+    assert "hunter2" not in str(caught.value)
+    load_settings(None, [f"{place}=abfs://container@account.dfs.core.windows.net/names.yaml"])
+
+
+def test_an_override_reaches_into_lists_and_mappings():
+    settings = load_settings(
+        None,
+        [
+            "models.default.provider=openai",
+            "models.default.model=m",
+            "models.default.endpoints.0.base_url=http://127.0.0.1:1/v1",
+            "models.default.endpoints.0.requests_per_minute=60",
+            "models.default.endpoints.1.base_url=http://127.0.0.1:2/v1",
+            "chunking.size=document",
+            "extraction.entity_types=[ship, captain]",
+        ],
+    )
+    first, second = settings.model("default").endpoints
+    assert (first.requests_per_minute, second.base_url) == (60, "http://127.0.0.1:2/v1")
+    assert settings.chunking.size == "document"
+    assert settings.extraction.entity_types == ("ship", "captain")
+
+
+def test_a_list_of_words_is_written_with_commas_on_a_command_line():
+    assert load_settings(None, ["query.hybrid_over=entity, text_unit"]).query.hybrid_over == (
+        "entity",
+        "text_unit",
+    )
+
+
+def test_a_later_override_wins_over_the_file(tmp_path: Path):
+    (tmp_path / "s.yaml").write_text("chunking: {size: 300}\n")
+    assert load_settings(tmp_path / "s.yaml").chunking.size == 300
+    assert load_settings(tmp_path / "s.yaml", ["chunking.size=200"]).chunking.size == 200
+
+
+@pytest.mark.parametrize("override", ["chunking", "=3", "models.default.endpoints.7.base_url=x"])
+def test_an_override_that_says_nothing_is_refused(override):
+    with pytest.raises(SettingsError, match="--set"):
+        load_settings(None, [override])
+
+
+def test_a_value_that_is_not_yaml_is_taken_as_it_stands():
+    assert (
+        load_settings(None, [r"input.strip_pattern=[^\n]*?\.txt\s"]).input.strip_pattern == r"[^\n]*?\.txt\s"
+    )
+
+
+def limited(**limits):
+    return {"models": {"default": {"provider": "openai", "model": "m", "endpoints": [limits]}}}
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"chunking": {"size": 100, "overlap": 100}}, "must be smaller than size"),
+        ({"chunking": {"size": -1}}, "chunking.size"),
+        ({"communities": {"quality": "surprise"}}, "needs library: leidenalg"),
+        ({"input": {"strip_pattern": "("}}, "not a regular expression"),
+        ({"models": {"other": {}}}, "named `default`"),
+        ({"models": {"default": {"provider": "openai"}}}, "`model` is needed"),
+        ({"stages": {"report": {"model": "cheap"}}}, "not under `models`"),
+        (limited(requests_per_minute=0), "requests_per_minute"),
+        (limited(requests_per_minute=-5), "requests_per_minute"),
+        (limited(tokens_per_minute=0), "tokens_per_minute"),
+        (limited(tokens_per_minute=-1), "tokens_per_minute"),
+        (limited(max_in_flight=0), "max_in_flight"),
+        ({"run": {"default_in_flight": 0}}, "run.default_in_flight"),
+        ({"budget": {"max_cost_usd": -1}}, "budget.max_cost_usd"),
+    ],
+)
+def test_values_that_make_no_sense_are_explained(bad, says):
+    with pytest.raises(SettingsError) as caught:
+        parse_settings(bad)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "prune"), [("on", "on"), ("off", "off"), ('"on"', "on"), ("auto", "auto")]
+)
+def test_on_and_off_mean_what_they_say_though_yaml_takes_them_for_true_and_false(written: str, prune: str):
+    assert load_settings(None, [f"graph.prune={written}"]).graph.prune == prune
+
+
+def test_a_file_that_is_no_mapping_or_no_yaml_is_named(tmp_path: Path):
+    for text in ("- a\n", "a: [\n", "\x00"):
+        (tmp_path / "s.yaml").write_text(text)
+        with pytest.raises(SettingsError, match=r"s\.yaml"):
+            load_settings(tmp_path / "s.yaml")
+    with pytest.raises(SettingsError, match=r"nowhere\.yaml"):
+        load_settings(tmp_path / "nowhere.yaml")
+
+
+def test_a_file_that_is_not_there_and_the_place_of_a_fault_are_told(tmp_path: Path):
+    with pytest.raises(SettingsError, match=r"^there is no settings file .*nope\.yaml$"):
+        load_settings(tmp_path / "nope.yaml")
+    (tmp_path / "s.yaml").write_text("chunking:\n  size: [600\nquery: {}\n")
+    with pytest.raises(SettingsError, match=r"s\.yaml are not YAML \(line 3, column 6\): ") as caught:
+        load_settings(tmp_path / "s.yaml")
+    assert "unicode string" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("chunking.size=0", "settings: chunking.size: a whole number above 0, or `document`"),
+        ("chunking.size=all", "settings: chunking.size: a whole number above 0, or `document`"),
+        (
+            "extraction=3",
+            "settings: extraction is a section: set extraction.entity_types, extraction.max_gleanings, "
+            "extraction.force_yes_no",
+        ),
+        ("claims=yes", "settings: claims is a section: set claims.enabled, claims.description"),
+        (
+            "query=3",
+            "settings: query is a section: set query.context_tokens, query.response_type, query.seed, …",
+        ),
+        ("models=gpt", "settings: models is a section: set keys below it"),
+    ],
+)
+def test_what_pydantic_says_is_said_in_words_of_the_settings(override: str, says: str):
+    with pytest.raises(SettingsError) as caught:
+        load_settings(None, [override])
+    assert str(caught.value) == says
+
+
+def test_an_override_leaves_the_base_as_it_was():
+    base = parse_settings(ONLINE).model_dump(mode="json")
+    load_settings(None, ["chunking.size=70", "chunking.overlap=7"], base)
+    assert base["chunking"]["size"] == 600
+
+
+def test_paths_in_a_file_are_relative_to_it(tmp_path: Path):
+    (tmp_path / "s.yaml").write_text("prompts_dir: prompts\nnames: {aliases_file: a.yaml}\n")
+    settings = load_settings(tmp_path / "s.yaml")
+    assert settings.prompts_dir == str(tmp_path / "prompts")
+    assert settings.names.aliases_file == str(tmp_path / "a.yaml")
+
+
+def test_a_stage_can_have_a_model_of_its_own():
+    settings = parse_settings(
+        {
+            "models": {
+                **ONLINE["models"],
+                "cheap": {"provider": "openai", "model": "s", "max_output_tokens": 100},
+            },
+            "stages": {"describe": {"model": "cheap", "temperature": None}},
+        }
+    )
+    call = settings.call("describe", 500)
+    assert (call.model, call.model_id, call.temperature, call.max_output_tokens) == ("cheap", "s", None, 100)
+    assert settings.call("report").model == "default"
+
+
+def test_embeddings_are_offline_until_a_model_is_named():
+    assert parse_settings(ONLINE).call("embed").model_id == OFFLINE_MODEL_ID
+    named = {"models": {**ONLINE["models"], "embedding": {"provider": "openai", "model": "e"}}}
+    assert parse_settings(named).call("embed").model_id == "e"
+
+
+def test_settings_survive_the_way_through_a_manifest():
+    settings = parse_settings({**ONLINE, "chunking": {"size": "document"}})
+    assert parse_settings(settings.model_dump(mode="json")) == settings
+
+
+def test_the_file_that_init_writes_holds_the_defaults():
+    text = (Path(graphrag_ray.__file__).parent / "base" / "settings.yaml").read_text("utf-8")
+    written = yaml.safe_load(text)
+    written["prompts_dir"] = None
+    assert parse_settings(written) == Settings()
+
+
+def keys_of(value: object, at: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
+    """The paths of all keys; an item of a list has the path of the list."""
+    if isinstance(value, list):
+        return {key for item in value for key in keys_of(item, at)}
+    if not isinstance(value, dict):
+        return set()
+    return {(*at, k) for k in value} | {key for k, v in value.items() for key in keys_of(v, (*at, k))}
+
+
+def test_every_setting_stands_in_the_file_that_init_writes_with_its_default():
+    text = (Path(graphrag_ray.__file__).parent / "base" / "settings.yaml").read_text("utf-8")
+    written = yaml.safe_load(re.sub(r"^( *)# ( *(?:- )?[a-z_]+:(?: |$))", r"\1\2", text, flags=re.MULTILINE))
+    settings, defaults = parse_settings(written), Settings()
+    named = {("models", "default"), ("stages", "extract")}
+    known = {
+        tuple("*" if key[: i + 1] in named else k for i, k in enumerate(key)) for key in keys_of(written)
+    }
+    # `input.storage` has the keys of `storage`, which stand there.
+    keys = {
+        key[1:] if key[:2] == ("input", "storage") and len(key) > 2 else key for key in setting_keys(Settings)
+    }
+    # Snapshots alone write it.
+    assert keys - {("models", "*", "needs_address")} <= known
+    for name in set(Settings.model_fields) - {"models", "stages", "prompts_dir"}:
+        assert getattr(settings, name) == getattr(defaults, name), name
+    model, usual = settings.model("default"), Model(provider="openai", model="m")
+    examples = {"provider", "model", "endpoints", "price"}
+    assert model.model_dump(exclude=examples) == usual.model_dump(exclude=examples)
+
+
+def test_a_model_without_a_provider_is_not_silently_offline():
+    with pytest.raises(SettingsError, match="provider: openai"):
+        parse_settings({"models": {"default": {"model": "gpt-4o-mini"}}})
+
+
+def test_a_misspelt_embedding_model_is_not_silently_offline():
+    with pytest.raises(SettingsError, match=r"embeddings.model is 'embeding', which is not under `models`"):
+        parse_settings({"embeddings": {"model": "embeding"}})
+
+
+@pytest.mark.parametrize(
+    ("name", "room"), [("gpt-5-mini", 8192), ("openai/o4-mini", 8192), ("gpt-4o-mini", 0), ("qwen3:8b", 8192)]
+)
+def test_a_model_that_is_known_to_think_has_room_for_it_beside_the_limit_of_its_replies(name, room):
+    model = {"provider": "openai", "model": name}
+    call = parse_settings({"models": {"default": model}}).call("report", 2000)
+    assert (call.max_output_tokens, call.reasoning_tokens, call.reasoning_effort) == (2000, room, None)
+    stages = {"report": {"reasoning_effort": "low", "reasoning_tokens": 50}}
+    own = parse_settings({"models": {"default": model}, "stages": stages}).call("report")
+    assert (own.reasoning_tokens, own.reasoning_effort) == (50, "low")
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "kept"),
+    [
+        (None, None, "sentence"),
+        (None, {"chunking": {"size": 600}}, "token"),
+        (None, {}, "token"),
+        (None, {"chunking": {"boundaries": "sentence"}}, "sentence"),
+        ("sentence", {"chunking": {"size": 600}}, "sentence"),
+        ("token", None, "token"),
+    ],
+)
+def test_an_index_keeps_its_chunks_unless_others_are_asked_for(given, before, kept):
+    settings = parse_settings({"chunking": {"boundaries": given}})
+    assert settings.with_chunks_of(before).kept()["chunking"]["boundaries"] == kept
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "kept"),
+    [
+        (None, None, "once"),
+        (None, {"descriptions": {"batch_tokens": 6000}}, "each"),
+        (None, {}, "each"),
+        (None, {"descriptions": {"alike": "once"}}, "once"),
+        ("once", {"descriptions": {"batch_tokens": 6000}}, "once"),
+        ("each", None, "each"),
+    ],
+)
+def test_an_index_goes_on_to_read_like_descriptions_as_it_did(given, before, kept):
+    settings = parse_settings({"descriptions": {"alike": given}})
+    assert settings.with_descriptions_of(before).kept()["descriptions"]["alike"] == kept
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "role"),
+    [
+        (None, None, "an analyst who reads a corpus for others"),
+        (None, {}, "an analyst who reads a knowledge graph for somebody who must decide"),
+        (None, {"reports": {"role": "a clerk"}}, "a clerk"),
+        (
+            None,
+            {"reports": {"role": 5}},
+            "an analyst who reads a knowledge graph for somebody who must decide",
+        ),
+        ("a judge", {"reports": {"role": "a clerk"}}, "a judge"),
+    ],
+)
+def test_an_index_keeps_who_writes_its_reports(given, before, role):
+    settings = parse_settings({"reports": {"role": given}})
+    assert settings.with_reports_of(before).reports.role == role
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "about"),
+    [
+        (None, None, None),
+        (None, {}, None),
+        (None, {"corpus": {"about": "Mills."}}, "Mills."),
+        (None, {"corpus": {"about": "A\x00 mill.\n\n# Goal"}}, "A mill. # Goal"),
+        (None, {"corpus": ["Mills."]}, None),
+        (None, {"corpus": {"about": 5}}, None),
+        ("Ships.", {"corpus": {"about": "Mills."}}, "Ships."),
+        ("", {"corpus": {"about": "Mills."}}, ""),
+    ],
+)
+def test_an_index_keeps_what_its_corpus_is_about(given, before, about):
+    settings = parse_settings({"corpus": {"about": given}})
+    assert settings.with_reports_of(before).corpus.about == about
+
+
+def test_what_the_offline_engine_said_of_a_corpus_is_not_for_a_model():
+    offline = parse_settings({"corpus": {"about": "Mills."}}).kept()
+    paid = parse_settings({"models": {"default": {"provider": "openai", "model": "m"}}})
+    assert Settings().with_reports_of(offline).corpus.about == "Mills."
+    assert paid.with_reports_of(offline).corpus.about is None
+    told = paid.with_about("Mills.")
+    assert paid.with_reports_of(told.kept()).corpus.about == "Mills."
+    assert told.with_reports_of(offline).corpus.about == "Mills."
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "kept"),
+    [
+        (None, None, "auto"),
+        (None, {}, []),
+        (None, {"chunking": {"prepend": []}}, []),
+        (None, {"chunking": {"prepend": ["title", "author"]}}, ["title", "author"]),
+        (None, {"chunking": {"prepend": "auto"}}, "auto"),
+        (None, {"chunking": {"prepend": [1, {"of": "a stranger"}]}}, []),
+        ([], None, []),
+        ("auto", {"chunking": {"prepend": []}}, "auto"),
+        ("title, author", None, ["title", "author"]),
+    ],
+)
+def test_a_model_goes_on_to_read_above_chunks_what_it_did(given, before, kept):
+    settings = parse_settings({"chunking": {"prepend": given}})
+    assert settings.with_chunks_of(before).kept()["chunking"]["prepend"] == kept
+
+
+def test_what_is_prepended_is_auto_or_names():
+    assert parse_settings({"chunking": {"prepend": ""}}).chunking.prepend == ()
+    with pytest.raises(SettingsError, match="stands alone"):
+        parse_settings({"chunking": {"prepend": "auto, title"}})
+
+
+def test_columns_of_metadata_are_what_is_prepended_beside_title_and_date():
+    chunking = parse_settings({"chunking": {"prepend": ["author", "title", "metadata.date"]}}).chunking
+    assert chunking.prepended_metadata == ("author", "date")
+    assert parse_settings({"chunking": {"prepend": "auto"}}).chunking.prepended_metadata == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "kept", "told"),
+    [
+        (None, None, True, False),
+        (None, {"embeddings": {"enabled": True}}, False, True),
+        (None, {}, False, True),
+        (None, {"embeddings": {"enabled": False}}, True, False),
+        (None, {"embeddings": {"with_titles": True}}, True, False),
+        (None, {"embeddings": {"with_titles": False}}, False, False),
+        (True, {"embeddings": {}}, True, False),
+        (False, None, False, False),
+    ],
+)
+def test_an_index_keeps_its_embeddings_unless_others_are_asked_for(given, before, kept, told):
+    settings = parse_settings({"embeddings": {"with_titles": given}})
+    assert settings.with_chunks_of(before).kept()["embeddings"]["with_titles"] is kept
+    assert settings.lacks_titles_of(before) is told

@@ -1,0 +1,144 @@
+"""How storage is reached: from which settings, for which URL, and never with a secret."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from graphrag_ray.base.errors import InputError, SettingsError
+from graphrag_ray.base.index_settings import Storage
+from graphrag_ray.base.settings_file import load_settings, load_storage, parse_settings, storage_of
+from graphrag_ray.base.storage_options import protocol_of, secret_options
+from graphrag_ray.indexing.stages.list_input import look_at
+from graphrag_ray.store.files import Store
+
+HERE = {"endpoint_url": "http://127.0.0.1:9000", "options": {"anon": True}}
+
+
+def test_only_what_is_said_reaches_an_s3_client():
+    assert Storage().of("s3://b/x") == {}
+    given = Storage(endpoint_url="http://h:1", path_style=False, options={"requester_pays": True})
+    assert given.of("s3://b/x") == {"endpoint_url": "http://h:1", "path_style": False, "requester_pays": True}
+    assert given.of("s3a://b/x") == given.of("s3://b/x")
+
+
+def test_a_local_folder_needs_nothing_and_other_storage_only_the_options():
+    given = Storage(endpoint_url="http://h:1", options={"project": "p"})
+    assert given.of("/tmp/x") == given.of("x") == given.of("file:///tmp/x") == {}
+    assert given.of("gs://b/x") == {"project": "p"}
+
+
+def test_one_kind_of_storage_under_two_names_is_one():
+    assert [protocol_of(url) for url in ("s3a://b", "gcs://b", "abfs://b", "local:///x", "x")] == [
+        "s3", "gs", "az", "file", "file",
+    ]  # fmt: skip
+
+
+def test_input_is_reached_as_the_index_is_unless_it_has_a_section_of_its_own():
+    settings = parse_settings({"storage": HERE})
+    assert settings.input_options("s3://docs", "s3://index") == settings.storage.of("s3://index")
+    assert settings.input_options("s3://docs", "") == settings.storage.of("s3://docs")
+    assert settings.input_options("./docs", "s3://index") == {}
+    own = parse_settings({"storage": HERE, "input": {"storage": {"region": "eu-north-1"}}})
+    assert own.input_options("s3://docs", "s3://index") == {"region": "eu-north-1"}
+    plain = parse_settings({"storage": HERE, "input": {"storage": {}}})
+    assert plain.input_options("s3://docs", "s3://index") == {}
+
+
+def test_options_of_one_kind_of_storage_are_not_given_to_another():
+    settings = parse_settings({"storage": HERE})
+    assert settings.input_options("s3://docs", "/tmp/index") == {"endpoint_url": HERE["endpoint_url"]}
+    assert settings.input_options("https://host/a.txt", "s3://index") == {}
+
+
+def test_a_chained_input_is_reached_by_its_last_link():
+    assert parse_settings({"storage": HERE}).input_options("simplecache::s3://docs", "s3://index") == {
+        "endpoint_url": HERE["endpoint_url"],
+        "anon": True,
+    }
+
+
+def test_storage_is_read_before_any_snapshot_and_set_wins_over_the_file(tmp_path):
+    (tmp_path / "s.yaml").write_text(
+        "storage: {endpoint_url: 'http://file:1', region: r}\nchunking: {size: 9}"
+    )
+    assert load_storage() == Storage()
+    assert load_storage(tmp_path / "s.yaml").endpoint_url == "http://file:1"
+    found = load_storage(tmp_path / "s.yaml", ["storage.endpoint_url=http://set:2", "chunking.size=3"])
+    assert (found.endpoint_url, found.region) == ("http://set:2", "r")
+
+
+def test_what_belongs_to_a_snapshots_model_does_not_stop_the_first_look_at_storage():
+    assert load_storage(None, ["models.default.model=m", "storage.region=r"]).region == "r"
+
+
+@pytest.mark.parametrize(
+    ("override", "near"),
+    [
+        ("storage.endpoint=http://h", "storage.endpoint_url"),
+        ("storge.region=r", "storage"),
+        ("input.storage.regoin=r", "storage.region"),
+    ],
+)
+def test_a_misspelt_storage_setting_names_the_nearest(override, near):
+    with pytest.raises(SettingsError, match="unknown setting") as caught:
+        load_settings(None, [override])
+    assert near in str(caught.value)
+
+
+def test_a_misspelt_section_is_told_at_the_first_look():
+    with pytest.raises(SettingsError, match=r"unknown setting 'storge'; did you mean 'storage'"):
+        load_storage(None, ["storge.region=r"])
+    with pytest.raises(SettingsError, match="write it as"):
+        load_storage(None, ["storage.region"])
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        {"options": {"key": "hunter2"}},
+        {"options": {"client_kwargs": {"aws_secret_access_key": "hunter2"}}},
+        {"options": {"token": "hunter2"}},
+        {"endpoint_url": "http://me:hunter2@127.0.0.1:9000"},
+    ],
+)
+def test_a_secret_is_refused_and_not_repeated(secret):
+    for settings in ({"storage": secret}, {"input": {"storage": secret}}):
+        with pytest.raises(SettingsError, match="each node") as caught:
+            parse_settings(settings)
+        assert "hunter2" not in str(caught.value)
+
+
+def test_a_way_to_find_a_token_is_no_secret():
+    assert secret_options({"token": "anon"}) == []
+    assert secret_options({"token": "ya29.x", "a": {"password": "y"}}) == ["a.password", "token"]
+
+
+def test_no_snapshot_keeps_how_storage_is_reached():
+    settings = parse_settings({"storage": HERE, "input": {"storage": HERE, "text_column": "body"}})
+    kept = settings.kept()
+    assert "storage" not in kept and "storage" not in kept["input"]
+    assert parse_settings(kept).input.text_column == "body"
+
+
+def test_what_a_caller_in_python_gives_wins():
+    settings = parse_settings({"storage": HERE})
+    assert storage_of(settings, None) == settings.storage
+    assert storage_of(settings, {"region": "r"}) == Storage(region="r")
+    assert storage_of(None, None) == storage_of(None, Storage()) == Storage()
+    with pytest.raises(SettingsError, match=r"storage\.regin"):
+        storage_of(None, {"regin": "r"})
+
+
+@pytest.mark.parametrize(("protocol", "extra", "package"), [("gs", "gs", "gcsfs"), ("az", "az", "adlfs")])
+def test_a_package_that_is_not_there_is_told_with_the_extra_that_brings_it(
+    protocol, extra, package, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, protocol, raising=False)
+    message = rf"{protocol}:// needs a package.*pip install '\.\[{extra}\]'"
+    with pytest.raises(SettingsError, match=message):
+        Store(f"{protocol}://bucket/index").list()
+    with pytest.raises(InputError, match=message):
+        look_at(f"{protocol}://bucket/docs")

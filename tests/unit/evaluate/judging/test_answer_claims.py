@@ -1,0 +1,108 @@
+"""The factual claims of an answer: how lists of them are read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from driving import drive
+from hostile_text import texts
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.messages import ChatReply, Dialogue
+from graphrag_ray.base.prompts import load_prompts
+from graphrag_ray.base.settings_file import parse_settings
+from graphrag_ray.engine.drive import run
+from graphrag_ray.evaluate.judging.answer_claims import answer_claims, answer_claims_spec
+from graphrag_ray.evaluate.judging.asked_as_json import list_schema, texts_in
+from graphrag_ray.graph.report_reply import ReplyProblem
+from graphrag_ray.offline import answer as offline_answer
+
+SPEC = answer_claims_spec(parse_settings({}), load_prompts())
+ONE, OTHER = "Mara Venn founded the trust in 1998.", "The trust has 40 members."
+
+
+def claimed() -> Dialogue[list[str]]:
+    return answer_claims("What is the trust?", "It is old.", SPEC)
+
+
+def claims(*told: object) -> str:
+    return json.dumps({"claims": [{"claim": text} for text in told]})
+
+
+def test_claims_are_listed_in_the_order_of_the_answer():
+    said, requests = drive(claimed(), claims(ONE, OTHER))
+    assert said == [ONE, OTHER]
+    (request,) = requests
+    assert (request.prompt, request.response) == ("answer_claims", "json")
+    assert request.schema == list_schema("claims", "claim")
+    assert "What is the trust?" in request.messages[-1].content
+    assert "It is old." in request.messages[-1].content
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"```json\n{claims(ONE, OTHER)}\n```",
+        f"These are they:\n{claims(ONE, OTHER)}",
+        json.dumps([{"claim": ONE}, {"claim": OTHER}]),
+        json.dumps({"claims": {"1": {"claim": ONE}, "2": {"claim": OTHER}}}),
+        json.dumps({"claims": [{"text": ONE}, {"Claim": f" {OTHER}\n"}]}),
+        json.dumps({"claims": [ONE, OTHER]}),
+        json.dumps({"Claims": [ONE, "", 5, OTHER, None]}),
+    ],
+)
+def test_a_list_is_read_in_the_forms_that_models_write(text: str):
+    said, requests = drive(claimed(), text)
+    assert (said, len(requests)) == ([ONE, OTHER], 1)
+
+
+def test_a_claim_counts_once():
+    assert drive(claimed(), claims(ONE, OTHER, ONE))[0] == [ONE, OTHER]
+    assert drive(claimed(), json.dumps({"claims": [ONE, OTHER, ONE]}))[0] == [ONE, OTHER]
+
+
+def test_an_answer_may_have_no_claims():
+    said, requests = drive(claimed(), claims())
+    assert said == [] and len(requests) == 1
+
+
+def test_entries_without_a_text_do_not_count_but_there_must_be_one_with():
+    assert drive(claimed(), claims("", 5, ONE))[0] == [ONE]
+    found = texts_in(ChatReply(claims("", 5)), "claims", "claim")
+    assert isinstance(found, ReplyProblem) and "no entry of `claims` has a text `claim`" in found.text
+
+
+@pytest.mark.parametrize("text", ["There are none.", "", "{}", '{"claims": "none"}', "See [Reports (1)]."])
+def test_two_replies_without_a_list_fail_and_are_not_taken_for_an_empty_one(text: str):
+    with pytest.raises(DialogueFailed, match="answer_claims: still not usable after a correction"):
+        drive(claimed(), text, text)
+    said, requests = drive(claimed(), text, claims(ONE))
+    assert said == [ONE] and requests[1].prompt == "correct"
+
+
+@pytest.mark.parametrize("text", [claims(ONE, OTHER), json.dumps({"claims": [ONE, OTHER]})])
+def test_of_a_list_that_was_cut_off_the_complete_claims_count(text: str):
+    assert drive(claimed(), ChatReply(text[:-12], "length"))[0] == [ONE]
+    assert drive(claimed(), ChatReply(text, "length"))[0] == [ONE, OTHER]
+
+
+@given(texts() | st.lists(texts()).map(lambda told: claims(*told)), st.sampled_from(["stop", "length"]))
+def test_whatever_is_replied_claims_are_distinct_texts_that_can_be_stored(text: str, ended: str):
+    found = texts_in(ChatReply(text, ended), "claims", "claim")
+    if not isinstance(found, ReplyProblem):
+        assert len(set(found)) == len(found)
+        for claim in found:
+            assert claim.encode() and claim == claim.strip()
+
+
+@given(texts(), texts())
+def test_the_offline_engine_lists_claims_at_the_first_turn(question: str, answer: str):
+    asked = []
+    said = run(
+        answer_claims(question, answer, SPEC),
+        lambda request: asked.append(request) or offline_answer(request),
+    )
+    assert len(set(said)) == len(said) and len(asked) == 1

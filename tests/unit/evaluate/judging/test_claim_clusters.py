@@ -1,0 +1,163 @@
+"""How many claims an answer has, and how many different things they say."""
+
+from __future__ import annotations
+
+import time
+from itertools import combinations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hostile_text import texts
+from hypothesis import given
+from hypothesis import strategies as st
+from rouge_score.rouge_scorer import RougeScorer
+from scipy.cluster import hierarchy
+
+from graphrag_ray.evaluate.judging.answer_metrics import normalised, rouge_l
+from graphrag_ray.evaluate.judging.claim_clusters import (
+    MOST_CLAIM_WORDS,
+    MOST_CLAIMS,
+    THRESHOLDS,
+    Agreement,
+    agreement,
+    clusters,
+    distinct,
+)
+from graphrag_ray.evaluate.judging.judgements import JUDGEMENTS
+
+CLAIMS = st.lists(
+    st.lists(st.sampled_from(["the", "mill", "closed", "in", "March", "2014", "again"]), max_size=6).map(
+        " ".join
+    ),
+    max_size=12,
+)
+
+
+def test_repeats_within_an_answer_are_removed():
+    claims = ["The mill closed.", "A mill closed", "the MILL, closed!", "It closed.", "...", ""]
+    assert distinct(claims) == ["The mill closed.", "It closed."]
+
+
+@given(st.lists(texts(), max_size=8))
+def test_of_claims_with_one_normal_form_the_first_stays(claims: list[str]):
+    kept = distinct(iter(claims))
+    first = {normalised(claim): claim for claim in reversed(claims)}
+    first.pop("", None)
+    assert sorted(kept) == sorted(first.values())
+    assert kept == [claim for n, claim in enumerate(claims) if claim in kept and claim not in claims[:n]]
+    assert distinct(kept) == kept
+
+
+def test_claims_that_say_nearly_the_same_are_one_cluster():
+    claims = [
+        "The mill in Denholm closed in March 2014.",
+        "The mill in Denholm closed in 2014.",
+        "Orla Quist leads Kestrel Marine.",
+    ]
+    assert clusters(claims) == {0.5: 2, 0.6: 2, 0.7: 2, 0.8: 2}
+
+
+def test_a_distance_of_exactly_the_threshold_is_within_it():
+    # 1 - 2 · 3 / (10 + 10) is 0.7, and 1 - 2 · 2 / (10 + 10) is 0.8.
+    for common, threshold in ((5, 0.5), (4, 0.6), (3, 0.7), (2, 0.8)):
+        a = [*(f"s{n}" for n in range(common)), *(f"a{n}" for n in range(10 - common))]
+        b = [*(f"s{n}" for n in range(common)), *(f"b{n}" for n in range(10 - common))]
+        found = clusters([" ".join(a), " ".join(b)])
+        assert found == {t: 1 if t >= threshold else 2 for t in THRESHOLDS}
+
+
+def test_no_two_claims_of_a_cluster_are_farther_apart_than_the_threshold():
+    """Complete linkage: b is near a and c, but these are not near one another."""
+    a, b, c = "one two three four", "three four five six", "five six seven eight"
+    assert clusters([a, b, c], [0.5]) == {0.5: 2}
+
+
+@given(CLAIMS)
+def test_clusters_are_scipys_over_the_distances_of_rouge_score(claims: list[str]):
+    scorer = RougeScorer(["rougeL"], use_stemmer=False)
+    distances = [1 - scorer.score(a, b)["rougeL"].fmeasure for a, b in combinations(claims, 2)]
+    found = clusters(claims)
+    assert list(found) == list(THRESHOLDS)
+    for threshold, n in found.items():
+        if len(claims) < 2:
+            assert n == len(claims)
+        else:
+            tree = hierarchy.linkage(np.round(distances, 9), "complete")
+            assert n == len(set(hierarchy.fcluster(tree, threshold, "distance")))
+
+
+@given(st.lists(texts(), max_size=6))
+def test_claims_of_any_text_have_fewer_clusters_the_larger_these_may_be(claims: list[str]):
+    found = clusters(claims, [0.0, *THRESHOLDS, 1.0])
+    numbers = list(found.values())
+    assert numbers == sorted(numbers, reverse=True) and numbers[0] <= len(claims)
+    assert numbers[-1] == min(1, len(claims))
+    if len(claims) == 2:
+        assert (found[0.5] == 1) == (rouge_l(claims[0], claims[1:]) >= 0.5)
+
+
+def test_very_many_claims_are_clustered_in_blocks():
+    claims = ["the mill closed"] * (2 * MOST_CLAIMS + 1)
+    assert clusters(claims) == dict.fromkeys(THRESHOLDS, 3)
+    alone = [f"claim{n} word{n}" for n in range(MOST_CLAIMS + 2)]
+    assert clusters(alone, [0.5]) == {0.5: MOST_CLAIMS + 2}
+
+
+def test_very_long_claims_are_compared_by_their_beginnings():
+    same = "mill " * MOST_CLAIM_WORDS
+    assert clusters([same + "closed", same + "opened again in March"], [0.0]) == {0.0: 1}
+
+
+def test_the_claims_of_an_answer_take_little_time():
+    claims = [" ".join(f"w{(7 * n + k * k) % 211}" for k in range(20)) for n in range(MOST_CLAIMS)]
+    start = time.process_time()
+    clusters(claims)
+    assert time.process_time() - start < 5
+
+
+def judgements(*rows: tuple[str, str, str, str, list[str | None]]) -> pa.Table:
+    """question, criterion, first, second, winners"""
+    made = [
+        {
+            "question_id": question,
+            "criterion": criterion,
+            "first": first,
+            "second": second,
+            "replicate": n,
+            "swapped": n % 2 == 1,
+            "winner": winner,
+            "reason": "",
+        }
+        for question, criterion, first, second, winners in rows
+        for n, winner in enumerate(winners)
+    ]
+    return pa.Table.from_pylist(made, schema=JUDGEMENTS)
+
+
+def test_agreement_is_over_majorities_and_counts_that_differ():
+    counts = {
+        ("q1", "A"): 30,
+        ("q1", "B"): 20,
+        ("q2", "A"): 5,
+        ("q2", "B"): 9,
+        ("q3", "A"): 7,
+        ("q3", "B"): 7,
+    }
+    counts |= {("q4", "A"): 1, ("q4", "B"): 2}
+    verdicts = judgements(
+        ("q1", "c", "A", "B", ["A", "A", "B"]),  # agrees
+        ("q2", "c", "B", "A", ["A", "A", None]),  # does not
+        ("q3", "c", "A", "B", ["A", "A", "A"]),  # counts are the same
+        ("q4", "c", "A", "B", ["A", "B", ""]),  # no majority
+        ("q5", "c", "A", "B", ["A"]),  # no counts
+        ("q1", "d", "A", "B", ["B"]),  # another criterion
+    )
+    assert agreement(counts, verdicts, "c") == Agreement(0.5, 2)
+    assert agreement(counts, verdicts, "d") == Agreement(0.0, 1)
+    assert agreement(counts, verdicts, "e") == Agreement(None, 0)
+
+
+def test_agreement_reads_no_winner_that_cannot_be():
+    with pytest.raises(ValueError, match="is neither"):
+        agreement({}, judgements(("q", "c", "A", "B", ["C"])), "c")

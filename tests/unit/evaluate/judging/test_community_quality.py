@@ -1,0 +1,150 @@
+"""How good communities are, beside igraph and scikit-learn."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import igraph
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import calinski_harabasz_score
+
+from graphrag_ray.evaluate.judging import community_quality as quality
+from graphrag_ray.evaluate.judging.community_quality import community_quality, modularity, scatter, sizes
+
+LABELS = st.lists(st.sampled_from([-1, 0, 1, 2, 70_000]), min_size=1, max_size=12)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[Any, Any, Any, Any]:
+    community = np.array(draw(LABELS))
+    ends = st.integers(0, len(community) - 1)
+    edges = draw(st.lists(st.tuples(ends, ends, st.sampled_from([0.0, 0.5, 1.0, 7.0])), max_size=20))
+    source, target, weight = (
+        (np.array(column) for column in zip(*edges, strict=True)) if edges else [np.zeros(0)] * 3
+    )
+    return community, source.astype(np.int64), target.astype(np.int64), weight
+
+
+@given(graphs())
+def test_modularity_is_that_of_igraph(drawn: tuple[Any, Any, Any, Any]):
+    community, source, target, weight = drawn
+    found = modularity(community, source, target, weight)
+    if not weight.sum():
+        assert found is None
+        return
+    # One that is in no community is a community of its own.
+    label = [n if n >= 0 else -1 - at for at, n in enumerate(community.tolist())]
+    membership = [list(dict.fromkeys(label)).index(n) for n in label]
+    graph = igraph.Graph(len(community), list(zip(source.tolist(), target.tolist(), strict=True)))
+    assert found == pytest.approx(graph.modularity(membership, weights=weight.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("weight", "target", "problem"),
+    [
+        (-1.0, 1, "negative"),
+        (np.nan, 1, "not finite"),
+        (np.inf, 1, "not finite"),
+        (1.0, 2, "no member"),
+        (1.0, -1, "no member"),
+    ],
+)
+def test_edges_that_cannot_be_are_refused(weight: float, target: int, problem: str):
+    with pytest.raises(ValueError, match=problem):
+        modularity(np.array([0, 0]), np.array([0]), np.array([target]), np.array([weight]))
+
+
+def points(community: Any, seed: int, dims: int = 4) -> Any:
+    chance = np.random.default_rng(seed)
+    return chance.normal(size=(len(community), dims)) + 3 * chance.normal(size=(3, dims))[community % 3]
+
+
+@given(LABELS, st.integers(0, 99), st.sampled_from([1, 7, 4_000_000]))
+def test_the_index_is_that_of_scikit_learn_over_members_of_communities(
+    labels: list[int], seed: int, block: int
+):
+    community = np.array(labels)
+    vectors = points(community, seed)
+    with patch.object(quality, "_BLOCK", block):
+        index, cosine = scatter(community, vectors)
+    inside = community >= 0
+    n, c = int(inside.sum()), len(set(community[inside].tolist()))
+    if 1 < c < n:
+        assert index == pytest.approx(calinski_harabasz_score(vectors[inside], community[inside]))
+    else:
+        assert index is None
+    cosines = []
+    for name in set(community[inside].tolist()):
+        own = vectors[community == name]
+        centroid = own.mean(axis=0)
+        cosines += [x @ centroid / (np.linalg.norm(x) * np.linalg.norm(centroid)) for x in own]
+    assert cosine == (pytest.approx(np.mean(cosines)) if cosines else None)
+
+
+def test_the_index_by_hand():
+    community = np.array([0, 0, 1, 1])
+    vectors = np.array([[0.0], [2.0], [10.0], [12.0]], np.float32)
+    # Centroids 1 and 11 of a mean of 6: (4 - 2) / (2 - 1) · (2 · 25 + 2 · 25) / (1 + 1 + 1 + 1)
+    assert scatter(community, vectors)[0] == pytest.approx(2 * 100 / 4)
+
+
+def test_without_scatter_or_a_second_community_there_is_no_index():
+    alike = np.array([[0.1, 0.7, 0.3]] * 3 + [[0.2, 0.1, 0.9]] * 3)
+    assert scatter(np.array([0, 0, 0, 1, 1, 1]), alike) == (None, pytest.approx(1.0))
+    assert scatter(np.zeros(6, np.int64), points(np.arange(6), 1))[0] is None
+    assert scatter(np.full(6, -1), alike) == (None, None)
+    assert scatter(np.zeros(0, np.int64), np.zeros((0, 3))) == (None, None)
+
+
+def test_a_vector_of_zeros_has_no_direction():
+    assert scatter(np.array([0, 0]), np.array([[0.0, 0.0], [1.0, 0.0]]))[1] == pytest.approx(0.5)
+    assert scatter(np.array([0, 0]), np.array([[-1.0, 0.0], [1.0, 0.0]]))[1] == 0.0
+
+
+def test_small_numbers_of_low_precision_are_added_in_high_precision():
+    community = np.arange(4_000) % 2
+    vectors = points(community, 5).astype(np.float16)
+    expected = calinski_harabasz_score(vectors.astype(np.float64), community)
+    assert scatter(community, vectors)[0] == pytest.approx(expected)
+
+
+def test_vectors_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="2 members have vectors of shape"):
+        scatter(np.array([0, 1]), np.zeros((3, 2)))
+    with pytest.raises(ValueError, match="2 members have vectors of shape"):
+        scatter(np.array([0, 1]), np.zeros(2))
+    with pytest.raises(ValueError, match="not finite"):
+        scatter(np.array([0, 1]), np.array([[1.0], [np.nan]]))
+
+
+def test_sizes():
+    assert sizes(np.array([5, 5, 5, -1, 2, 9, 9, -1])) == {
+        "communities": 3,
+        "smallest": 1,
+        "median": 2.0,
+        "largest": 3,
+        "singletons": 1,
+        "coverage": 0.75,
+    }
+    nothing = {"communities": 0, "smallest": None, "median": None, "largest": None, "singletons": 0}
+    assert sizes(np.array([-1, -1])) == {**nothing, "coverage": 0.0}
+    assert sizes(np.zeros(0, np.int64)) == {**nothing, "coverage": None}
+
+
+@given(graphs(), st.booleans())
+def test_all_measures_stand_beside_one_another(drawn: tuple[Any, Any, Any, Any], embedded: bool):
+    community, source, target, weight = drawn
+    vectors = points(community, 1) if embedded else None
+    found = community_quality(community, vectors, source, target, weight)
+    index, cosine = (None, None) if vectors is None else scatter(community, vectors)
+    assert found == {
+        **sizes(community),
+        "modularity": modularity(community, source, target, weight),
+        "calinski_harabasz": index,
+        "mean_cosine": cosine,
+    }
+    assert all(value is None or type(value) in (int, float) for value in found.values())

@@ -1,0 +1,154 @@
+"""Which of two answers is better: what the judge is asked, and how verdicts are read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from driving import drive
+from hostile_text import texts
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.messages import ChatReply, Dialogue
+from graphrag_ray.base.prompts import load_prompts
+from graphrag_ray.base.records import blind_references
+from graphrag_ray.base.settings_file import parse_settings
+from graphrag_ray.engine.drive import run
+from graphrag_ray.evaluate.judging.judge_dialogue import (
+    VERDICT_SCHEMA,
+    Verdict,
+    judge,
+    judge_spec,
+    parse_verdict,
+)
+from graphrag_ray.graph.report_reply import ReplyProblem
+from graphrag_ray.offline import answer as offline_answer
+
+SPEC = judge_spec(parse_settings({}), load_prompts())
+ANSWERS = ("Mara Venn has a plan.", "There is a plan, which Teodor Branik opposes.")
+
+
+def judged(sample: int = 0, answers: tuple[str, str] = ANSWERS) -> Dialogue[Verdict]:
+    return judge("Who has a plan?", "Wit: which is wittier?", answers, SPEC, sample)
+
+
+def verdict(winner: object, reason: object = "So.") -> str:
+    return json.dumps({"reason": reason, "winner": winner})
+
+
+def test_the_judge_sees_the_question_the_criterion_and_both_answers_in_their_order():
+    said, requests = drive(judged(), verdict(2))
+    assert said == Verdict(2, "So.")
+    (request,) = requests
+    text = request.messages[-1].content
+    assert (request.prompt, request.response, request.schema) == ("judge", "json", VERDICT_SCHEMA)
+    assert text.count("Wit: which is wittier?") == 2
+    assert text.index("Who has a plan?") < text.index(ANSWERS[0]) < text.index(ANSWERS[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "winner"),
+    [
+        (verdict(1), 1),
+        (f"```json\n{verdict(2)}\n```", 2),
+        (f"I have read both.\n\n{verdict(1)}\n\nThat is my verdict.", 1),
+        ("{'reason': 'It is \"fuller\".', 'winner': 2}", 2),
+        ("{“reason”: “Fuller.”, “winner”: 1}", 1),
+        ('{"reason": "So.", "winner": 2,}', 2),
+        ('{"Winner": 2, "Reason": "So."}', 2),
+        (verdict(1.0), 1),
+        (verdict("2"), 2),
+        (verdict(" answer 1 "), 1),
+        (verdict("Answer 2"), 2),
+        (verdict("answer_1"), 1),
+        (verdict("Answer #2"), 2),
+        (verdict(0), 0),
+        (verdict("tie"), 0),
+        (verdict("A tie"), 0),
+        (verdict("Neither"), 0),
+    ],
+)
+def test_a_verdict_is_read_in_the_forms_that_models_write(text: str, winner: int):
+    said, requests = drive(judged(), text)
+    assert (said.winner, len(requests)) == (winner, 1)
+
+
+@pytest.mark.parametrize(
+    "winner", [True, False, 3, -1, 12, 1.5, None, "", "3", "both answers lose", "Answer", [1], {"answer": 1}]
+)
+def test_what_names_no_answer_is_no_verdict(winner: object):
+    found = parse_verdict(ChatReply(verdict(winner)))
+    assert isinstance(found, ReplyProblem)
+    assert "winner" in found.text
+
+
+def test_a_reply_without_a_verdict_is_asked_for_once_more():
+    said, requests = drive(judged(), "The first is better.", verdict(1))
+    assert said.winner == 1
+    assert requests[1].prompt == "correct"
+    assert '"winner": 1, 2 or 0' in requests[1].messages[-1].content
+
+
+@pytest.mark.parametrize("second", ["Hm.", "", "{}", verdict(3), verdict(True), '{"reason": "A tie."}'])
+def test_two_replies_without_a_verdict_fail_and_are_no_tie(second: str):
+    with pytest.raises(DialogueFailed, match=r"judge: still not usable after a correction: .*winner"):
+        drive(judged(), "It depends.", second)
+
+
+def test_a_reply_that_was_cut_off_before_its_verdict_is_asked_for_again_and_told_so():
+    cut = ChatReply('{"reason": "Answer 1 has more details, of which 2 are', "length")
+    said, requests = drive(judged(), cut, verdict(0))
+    assert said.winner == 0
+    assert "it was cut off before its end" in requests[1].messages[-1].content
+    with pytest.raises(DialogueFailed, match="judge"):
+        drive(judged(), cut, cut)
+
+
+def test_a_reply_that_was_cut_off_behind_its_verdict_counts():
+    said, _ = drive(judged(), ChatReply('{"winner": 2, "reason": "It has more', "length"))
+    assert said.winner == 2
+
+
+@pytest.mark.parametrize("reason", [None, 5, ["a"], ""])
+def test_a_verdict_needs_no_reason(reason: object):
+    assert drive(judged(), verdict(1, reason))[0] == Verdict(1, "")
+
+
+def test_each_replicate_is_a_request_of_its_own_and_so_is_its_correction():
+    asked = [drive(judged(sample), "Hm.", verdict(1))[1] for sample in range(5)]
+    for turn in (0, 1):
+        assert len({requests[turn].hash for requests in asked}) == 5
+        assert len({requests[turn].messages for requests in asked}) == 1
+    assert asked[3][0].hash == drive(judged(3), verdict(1))[1][0].hash
+
+
+def test_swapped_answers_are_another_request():
+    one, other = (drive(judged(answers=a), verdict(1))[1][0] for a in (ANSWERS, ANSWERS[::-1]))
+    assert one.hash != other.hash
+
+
+@given(texts() | texts().map(verdict) | st.integers().map(verdict), st.sampled_from(["stop", "length"]))
+def test_whatever_is_replied_a_verdict_is_one_of_three_or_none(text: str, ended: str):
+    found = parse_verdict(ChatReply(text, ended))
+    if isinstance(found, Verdict):
+        assert found.winner in (0, 1, 2)
+        found.reason.encode()
+
+
+@given(texts(), texts(), texts(), texts())
+def test_the_offline_engine_gives_a_verdict_at_the_first_turn(
+    question: str, criterion: str, first: str, second: str
+):
+    asked = []
+    said = run(
+        judge(question, criterion, (first, second), SPEC, 0),
+        lambda request: asked.append(request) or offline_answer(request),
+    )
+    assert said.winner in (0, 1, 2) and len(asked) == 1
+
+
+def test_references_do_not_show_by_which_method_an_answer_was_found():
+    text = "It rose [Data: Reports (3, 7); Sources (2)]. It fell [Data: Reports (7, +more)] (see [1])."
+    assert blind_references(text) == "It rose [1, 2, 3]. It fell [2] (see [1])."

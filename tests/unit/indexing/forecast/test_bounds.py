@@ -1,0 +1,80 @@
+"""Cost and least time of a stage."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from graphrag_ray.base.index_settings import Endpoint, Model, Price
+from graphrag_ray.indexing.forecast.bounds import Latency, Volume, bound_of, cost_of, has_limit
+
+LATENCY = Latency(ttft_s=1.0, tokens_per_s=100.0)
+VOLUME = Volume("extract", "default", items=600, calls=600, prompt_tokens=1_000_000, completion_tokens=60_000)
+
+
+def model(*ends: Endpoint, price: Price | None = None) -> Model:
+    return Model(provider="openai", model="m", endpoints=ends, price=price)
+
+
+@pytest.mark.parametrize(
+    ("ends", "seconds", "by"),
+    [
+        ([Endpoint(tokens_per_minute=530_000)], 120.0, "tokens per minute"),
+        ([Endpoint(tokens_per_minute=265_000), Endpoint(tokens_per_minute=265_000)], 120.0, "tokens"),
+        ([Endpoint(requests_per_minute=60)], 600.0, "requests per minute"),
+        ([Endpoint(tokens_per_minute=53_000_000, max_in_flight=6)], 200.0, "6 calls in flight"),
+        ([Endpoint()], 20.0, "60 calls in flight"),
+        ([Endpoint(tokens_per_minute=1e12)], 2.0, "one call after another"),
+    ],
+)
+def test_the_tightest_limit_decides_and_is_named(ends: list[Endpoint], seconds: float, by: str):
+    bound = bound_of(VOLUME, model(*ends), LATENCY, default_in_flight=60)
+    assert bound is not None and bound.by.startswith(by)
+    # The last call is waited for: less than its two seconds, since others end after it by chance only.
+    assert seconds <= bound.seconds <= seconds + 2.0
+
+
+def test_slow_calls_at_the_end_are_waited_for_as_a_simulation_of_them_says():
+    latency = Latency(1.0, 100.0, slow_share=0.01, slow_factor=8.0)
+    usual = latency.of(VOLUME) / 1.07
+    rng, ends = random.Random(1), []
+    for _ in range(2_000):
+        sent = (-i / 10.0 for i in range(600))  # ten a second
+        ends.append(max(t + usual * (8.0 if rng.random() < 0.01 else 1.0) for t in sent))
+    ends.sort()
+    assert latency.drain_s(VOLUME, 10.0) == pytest.approx(ends[1_000], rel=0.1)
+
+
+def test_what_waits_for_others_takes_its_own_time_after_them():
+    ends = [Endpoint(tokens_per_minute=530_000)]
+    flat = bound_of(VOLUME, model(*ends), LATENCY, 60)
+    chained = bound_of(replace(VOLUME, chain=4.0), model(*ends), LATENCY, 60)
+    assert flat is not None and chained is not None
+    assert chained.seconds - flat.seconds == pytest.approx(3 * LATENCY.of(VOLUME))
+
+
+def test_a_limit_counts_only_where_every_endpoint_has_it():
+    open_end = model(Endpoint(tokens_per_minute=1.0), Endpoint(requests_per_minute=1e9))
+    bound = bound_of(VOLUME, open_end, LATENCY, 60)
+    assert bound is not None and bound.by == "one call after another"
+
+
+def test_an_unknown_price_is_unknown_and_an_offline_engine_costs_nothing():
+    assert cost_of(VOLUME, model(Endpoint())) is None
+    assert cost_of(VOLUME, Model()) == 0 and bound_of(VOLUME, Model(), LATENCY, 60) is None
+    price = Price(input_usd_per_mtok=2.0, output_usd_per_mtok=10.0)
+    assert cost_of(VOLUME, model(Endpoint(), price=price)) == pytest.approx(2.6)
+    assert cost_of(VOLUME.times(0.5), model(Endpoint(), price=price)) == pytest.approx(1.3)
+
+
+def test_nothing_to_do_takes_no_time_and_costs_nothing_at_any_price():
+    nothing = VOLUME.times(0.0)
+    bound = bound_of(nothing, model(Endpoint()), LATENCY, 60)
+    assert bound is not None and bound.seconds == 0 and cost_of(nothing, model(Endpoint())) == 0
+
+
+def test_a_model_without_limits_is_known_as_such():
+    assert not has_limit(model(Endpoint(), Endpoint(max_in_flight=3)))
+    assert has_limit(model(Endpoint(requests_per_minute=5), Endpoint(max_in_flight=3)))

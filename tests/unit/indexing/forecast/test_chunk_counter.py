@@ -1,0 +1,116 @@
+"""Chunks are counted as a run sends them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.prompts import load_prompts
+from graphrag_ray.base.settings_file import parse_settings
+from graphrag_ray.corpus.chunks import chunk as cut
+from graphrag_ray.corpus.document import Document
+from graphrag_ray.graph.extraction_dialogue import ExtractSpec, ShownChunk, extract, extract_spec
+from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter
+from graphrag_ray.llm.request_sizes import prompt_size
+
+SETTINGS = parse_settings(
+    {
+        "models": {"default": {"provider": "openai", "model": "gpt-4o-mini"}},
+        "chunking": {"size": 20, "overlap": 5, "min_new_tokens": 3},
+    }
+)
+SPEC = extract_spec(load_prompts(), SETTINGS)
+
+
+def document(text: str, name: str = "a.txt") -> Document:
+    return Document(name, "", name, text)
+
+
+def numbered(start: int) -> str:
+    """A text that nowhere repeats itself."""
+    return " ".join(str(1_000 * start + i) for i in range(200))
+
+
+def counter(settings: Settings = SETTINGS, sample: int = 10, done=None, spec: ExtractSpec = SPEC):
+    return ChunkCounter(spec, settings, sample, done)
+
+
+@given(st.text(min_size=1, max_size=400).filter(str.strip))
+def test_first_requests_have_exactly_the_tokens_that_the_client_counts(text: str):
+    counted = counter()
+    counted.add(document(text))
+    chunks = cut(text, SETTINGS.chunking, "o200k_base")
+    model = SETTINGS.model("default")
+    different = dict.fromkeys(text[c.start : c.end] for c in chunks)
+    requests = [next(extract(ShownChunk(shown), SPEC)) for shown in different]
+    assert counted.corpus.chunks == len(chunks)
+    assert counted.corpus.prompt_tokens == sum(prompt_size(r, model) for r in requests)
+    assert counted.corpus.chunk_tokens == sum(c.n_tokens for c in chunks)
+
+
+def test_the_sample_does_not_depend_on_the_order_of_documents():
+    texts = [document(numbered(i), f"{i}.txt") for i in range(20)]
+    one, other = counter(sample=15), counter(sample=15)
+    for d in texts:
+        one.add(d)
+    for d in reversed(texts):
+        other.add(d)
+    assert len(one.drawn) == 15
+    assert {d.rank for d in one.drawn} == {d.rank for d in other.drawn}
+
+
+def test_chunks_that_do_not_fit_the_window_are_counted_apart():
+    small = parse_settings(
+        {
+            "models": {
+                "default": {
+                    "provider": "openai", "model": "gpt-4o-mini", "context_window": 3_000,
+                    "max_output_tokens": 100,
+                }
+            },
+            "chunking": {"size": "document"},
+        }
+    )  # fmt: skip
+    counted = counter(small, spec=extract_spec(load_prompts(), small))
+    counted.add(document("short"))
+    counted.add(document("long " * 3_000, "b.txt"))
+    assert (counted.corpus.chunks, counted.corpus.too_long, counted.corpus.asked) == (2, 1, 1)
+    assert counted.corpus.prompt_tokens < 3_000
+
+
+def test_a_chunk_that_another_one_repeats_is_asked_about_once():
+    counted = counter()
+    counted.add(document("one and the same"))
+    once = counted.corpus
+    counted.add(document("one and the same", "b.txt"))
+    both = counted.corpus
+    assert (both.chunks, both.repeated, both.asked) == (2, 1, 1)
+    assert both.prompt_tokens == once.prompt_tokens and both.embed_tokens == once.embed_tokens
+    assert len(counted.drawn) == 1
+
+
+def test_what_a_journal_answers_is_counted_and_drawn_by_itself():
+    asked: list[str] = []
+
+    def every_other(keys):
+        asked.extend(keys)
+        return np.arange(len(keys)) % 2 == 0
+
+    counted = counter(sample=3, done=every_other)
+    counted.add(document(numbered(0)))
+    n = len(asked)
+    assert counted.corpus.chunks == n and counted.corpus.answered == -(-n // 2)
+    assert 0 < counted.corpus.answered_prompt_tokens < counted.corpus.prompt_tokens
+    assert len(counted.drawn_answered) == 3 and all(d.key in asked[::2] for d in counted.drawn_answered)
+
+
+def test_a_part_that_was_read_stands_for_the_whole():
+    counted = counter()
+    counted.add(document(numbered(0)))
+    whole = counted.corpus.scaled(0.25)
+    assert whole.chunks == 4 * counted.corpus.chunks
+    assert whole.prompt_tokens == pytest.approx(4 * counted.corpus.prompt_tokens)
+    assert whole.read_share == 0.25

@@ -1,0 +1,114 @@
+"""ArchRAG's way: what is nearest on each level, each level's points weighed, and merged."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from driving import Snapshot
+
+from graphrag_ray.base.errors import BudgetSpent, UsageError
+from graphrag_ray.base.records import Reference
+from graphrag_ray.query.methods import archrag_search
+from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.method import Dialogues, Given, Question, Search
+
+PEOPLE = ("ALICE", "BOB", "CAROL", "DAVE", "ERIN", "FRANK")
+
+
+def tables() -> dict[str, list[dict[str, Any]]]:
+    """Six people in a chain, two communities above them, one above these."""
+    reports = [("r0", 1, "ALICE, BOB"), ("r1", 1, "DAVE, ERIN"), ("top", 0, "ALICE, ERIN")]
+    return {
+        "entities": [
+            {"id": name, "human_readable_id": n, "title": name, "description": f"{name} sings."}
+            for n, name in enumerate(PEOPLE, 1)
+        ],
+        "relationships": [
+            {
+                "id": f"{a}-{b}",
+                "human_readable_id": n,
+                "source": a,
+                "target": b,
+                "source_id": a,
+                "target_id": b,
+            }
+            | {"description": f"{a} knows {b}.", "combined_degree": n, "weight": 1.0}
+            for n, (a, b) in enumerate(itertools.pairwise(PEOPLE), 1)
+        ],
+        "attributed_reports": [
+            {"id": id_, "human_readable_id": n, "level": level, "title": title, "full_content": title}
+            for n, (id_, level, title) in enumerate(reports, 1)
+        ],
+    }
+
+
+def in_order(search: Search) -> list[str]:
+    return list(PEOPLE) if search.kind == "entity" else ["r1", "r0", "top"]
+
+
+def given_of(snap: Snapshot, hierarchies: tuple[str, ...] = ("leiden", "attributed"), **query: Any) -> Given:
+    found = snap.given(**query)
+    return replace(found, settings=found.settings.model_copy(update={"hierarchies": hierarchies}))
+
+
+def ask(question: str = "What about ALICE ?", tables_: Any = None, **query: Any) -> tuple[Answer, Snapshot]:
+    snap = Snapshot(tables() if tables_ is None else tables_, in_order)
+    return snap.run(archrag_search.search(Question(question), given_of(snap, **query))), snap
+
+
+def test_each_level_is_one_context_and_entities_come_with_the_relationships_among_them():
+    answer, _ = ask(archrag_k=3)
+    entities, finest, top, last = answer.contexts
+    names = [Reference("Entities", name) for name in ("ALICE", "BOB", "CAROL")]
+    edges = [Reference("Relationships", id_) for id_ in ("BOB-CAROL", "ALICE-BOB")]
+    assert list(entities.records) == [*names, *edges]
+    assert [r.id for r in finest.records] == ["r1", "r0"] and [r.id for r in top.records] == ["top"]
+    assert {r.section for r in (*finest.records, *top.records)} == {"Themes"}
+    assert last.phase == "reduce" and answer.found and answer.method == "archrag"
+
+
+def test_all_levels_are_asked_at_once_for_points_and_merged_by_one_call():
+    _, snap = ask()
+    asked = [need for need in snap.needs if isinstance(need, Dialogues)]
+    assert [(need.phase, len(need.start), need.last) for need in asked] == [
+        ("map", 3, False),
+        ("reduce", 1, True),
+    ]
+
+
+def test_points_are_merged_by_falling_score_and_those_of_0_are_not():
+    answer, _ = ask("What about ERIN ?")
+    cited = [r.id for r in answer.references]
+    assert set(cited) == {"ERIN", "r1", "top"}
+    nothing, _ = ask("What about ZOE ?")
+    assert not nothing.found
+
+
+def test_a_level_with_fewer_members_than_k_shows_all_of_them():
+    answer, _ = ask(archrag_k=50)
+    assert [len(used.records) for used in answer.contexts[:3]] == [6 + 5, 2, 1]
+
+
+def test_an_index_without_reports_or_entities_answers_from_what_there_is():
+    answer, snap = ask(tables_={**tables(), "attributed_reports": []})
+    assert answer.found and len(answer.contexts) == 2
+    empty, snap = ask(tables_={})
+    assert not empty.found and not any(
+        isinstance(n, Dialogues) and n.phase == "map" and n.start for n in snap.needs
+    )
+
+
+def test_a_budget_refuses_before_anything_is_asked():
+    with pytest.raises(BudgetSpent, match=r"lower query\.archrag_k"):
+        ask(budget_tokens=1_000)
+
+
+def test_the_hierarchy_by_meaning_is_read_unless_another_is_asked_for():
+    assert ask()[0].notes == ()
+    with pytest.raises(UsageError, match="this index has no hierarchy 'attributed'"):
+        ask(hierarchies=("leiden",), hierarchy="attributed")
+    told = ask(hierarchies=("leiden",))[0].notes
+    assert any("--set hierarchies=leiden,attributed adds it" in note for note in told)

@@ -1,0 +1,189 @@
+"""What a question may take at most, and the room in a context window."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from driving import COUNT, Snapshot
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.base.errors import BudgetSpent, SettingsError, UsageError
+from graphrag_ray.base.index_settings import Price, Query
+from graphrag_ray.base.prompts import PLACEHOLDERS
+from graphrag_ray.base.settings_file import parse_settings
+from graphrag_ray.graph.plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS, NUMBER_TOKENS
+from graphrag_ray.graph.report_context import Context, record_tokens, report_record, source
+from graphrag_ray.query.methods import one_context
+from graphrag_ray.query.methods.budget import (
+    MESSAGE_TOKENS,
+    Most,
+    check_room,
+    contexts_at_most,
+    instructions,
+    lines_of,
+    reading,
+    refuse_beyond,
+    showing,
+)
+from graphrag_ray.query.methods.map_reduce import map_spec, pack, reduce_spec
+from graphrag_ray.query.methods.method import Given
+from graphrag_ray.query.methods.rating import RATED_TOGETHER, rate_spec
+
+GIVEN = Snapshot({}).given()
+PRICES = {"map": Price(input_usd_per_mtok=1.0, output_usd_per_mtok=10.0)}
+PRICES["reduce"] = Price(input_usd_per_mtok=2.0, output_usd_per_mtok=20.0)
+
+
+def next_fit(lines: list[int], room: int, most: int | None) -> int:
+    """Pages that are filled one after the other."""
+    pages, used, held = 0, 0, 0
+    for line in lines:
+        if not pages or used + line > room or held == most:
+            pages, used, held = pages + 1, 0, 0
+        used, held = used + line, held + 1
+    return pages
+
+
+@given(
+    st.lists(st.integers(1, 100), max_size=60),
+    st.integers(100, 300),
+    st.none() | st.integers(1, 12),
+)
+def test_no_packing_needs_more_contexts_than_the_bound(lines: list[int], room: int, most: int | None):
+    bound = contexts_at_most(np.array(lines, dtype=np.int64), room, most)
+    assert next_fit(lines, room, most) <= bound <= len(lines)
+
+
+def test_the_bound_is_near_what_small_records_take():
+    assert contexts_at_most(np.full(1000, 60), 6000) <= 12
+
+
+TEXTS = st.lists(
+    st.integers(1, 400).map(lambda n: "The mill stood idle. " * n)
+    | st.text(max_size=300)
+    | st.integers(1, 90).map(lambda n: '"Idle," he said. ' * n),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(TEXTS, st.integers(MIN_CONTEXT_TOKENS + HEADING_TOKENS, 2_000), st.booleans())
+def test_a_question_takes_at_most_what_was_said_before_it(
+    texts: list[str], context_tokens: int, of_reports: bool
+):
+    """Prompts as they are sent, each reply as long as it may be."""
+    given_ = Snapshot({}).given(context_tokens=context_tokens)
+    if of_reports:
+        records = [report_record(f"id{i}", f"The mill {i}", t) for i, t in enumerate(texts)]
+    else:
+        records = [source(f"id{i}", t) for i, t in enumerate(texts)]
+    contexts = pack(records, context_tokens, 7, COUNT)
+    spec = map_spec(given_.settings, given_.prompts)
+    most = showing("Why?", given_, "map", spec, [COUNT(t) for t in texts])
+    sent = sum(instructions("Why?", spec, COUNT) + c.n_tokens + 1_000 for c in contexts)
+    assert len(contexts) <= most.calls and sent <= most.tokens
+
+
+def test_what_a_record_takes_beside_its_text_is_in_the_bound():
+    text = 'He said: "idle", "shut", "sold". ' * 20
+    record = report_record("id", "Mill, Brewery, Bank and Harbour of Elverside", text)
+    assert record_tokens(record, COUNT) + NUMBER_TOKENS <= lines_of([COUNT(text)])[0]
+
+
+def test_nothing_to_read_takes_nothing():
+    assert reading("Why?", GIVEN, []) == Most()
+
+
+def test_reading_is_map_and_reduce_each_at_its_price():
+    priced = replace(GIVEN, prices=PRICES)
+    mapped = showing("Why?", priced, "map", map_spec(GIVEN.settings, GIVEN.prompts), [500])
+    most = reading("Why?", priced, [500])
+    query = GIVEN.settings.query
+    prompt = instructions("Why?", reduce_spec(GIVEN.settings, GIVEN.prompts), COUNT) + query.context_tokens
+    assert most.calls == 2
+    assert most.tokens == mapped.tokens + prompt + query.max_reduce_tokens
+    assert mapped.cost_usd is not None and most.cost_usd is not None
+    assert most.cost_usd - mapped.cost_usd == pytest.approx((2 * prompt + 20 * query.max_reduce_tokens) / 1e6)
+
+
+def test_reports_that_are_rated_stand_few_to_a_call():
+    spec = rate_spec(GIVEN.settings, GIVEN.prompts)
+    sizes = [20] * 95
+    records = [report_record(f"id{i}", "T", "word " * 20) for i in range(95)]
+    packed = pack(records, 8_000, 7, COUNT, RATED_TOGETHER)
+    assert max(len(c.numbering) for c in packed) == RATED_TOGETHER
+    assert len(packed) == 10 <= showing("Why?", GIVEN, "rate", spec, sizes, RATED_TOGETHER).calls
+
+
+@pytest.mark.parametrize(
+    ("query", "fits"),
+    [
+        ({}, True),
+        ({"budget_tokens": 1_000}, True),
+        ({"budget_tokens": 999}, False),
+        ({"budget_usd": 0.5}, True),
+        ({"budget_usd": 0.49}, False),
+        ({"budget_tokens": 1_000, "budget_usd": 0.1}, False),
+    ],
+)
+def test_every_budget_that_is_set_has_to_be_kept(query: dict[str, float], fits: bool):
+    assert Most(3, 1_000, 0.5).within(Query(**query)) is fits
+
+
+def test_dollars_without_a_price_cannot_be_counted():
+    unknown = Most(1, 10) + Most(1, 10, None)
+    assert unknown.cost_usd is None and unknown.within(Query(budget_tokens=20))
+    with pytest.raises(SettingsError, match=r"price of a model is unknown.*input_usd_per_mtok"):
+        unknown.within(Query(budget_usd=1))
+
+
+def test_a_question_beyond_its_budget_is_refused_with_numbers_and_advice():
+    refuse_beyond(Most(2, 10), Query(budget_tokens=10), "Raise it.")
+    with pytest.raises(
+        BudgetSpent,
+        match=r"at most 1,100 tokens, \$0\.2500, in 2 calls; query\.budget_tokens is 1,000 and "
+        r"query\.budget_usd is 9\. No answer was asked for\. Raise it\.",
+    ):
+        refuse_beyond(Most(2, 1_100, 0.25), Query(budget_tokens=1_000, budget_usd=9), "Raise it.")
+
+
+def with_window(tokens: int) -> Given:
+    model = {"provider": "openai", "model": "small", "context_window": tokens}
+    return replace(GIVEN, settings=parse_settings({"models": {"default": model}}))
+
+
+def test_a_question_that_leaves_no_room_for_data_is_refused_with_numbers():
+    question = "Why did the mill stand idle? " * 500
+    given_ = with_window(8_600)
+    with pytest.raises(UsageError, match=r"the question has 3,50\d, and stands in it twice.*8,600: ask a"):
+        check_room(question, given_, [map_spec(given_.settings, given_.prompts)])
+
+
+def test_settings_that_leave_no_room_say_how_much_there_is():
+    given_ = with_window(8_192)
+    spec = map_spec(given_.settings, given_.prompts)
+    left = 8_192 - instructions("Why?", spec, COUNT) - given_.settings.query.max_map_tokens
+    with pytest.raises(UsageError, match=f"set query.context_tokens to {left:,} or less"):
+        check_room("Why?", given_, [spec])
+    fitting = with_window(8_000 + spec.max_tokens + instructions("Why?", spec, COUNT))
+    check_room("Why?", fitting, [spec])
+    with pytest.raises(UsageError):
+        check_room("Why?", fitting, [spec], beside=1)
+
+
+def test_instructions_are_the_messages_without_their_data():
+    spec = map_spec(GIVEN.settings, GIVEN.prompts)
+    variables = dict.fromkeys(PLACEHOLDERS["map"], "")
+    empty = spec.prompt.fill({**variables, "max_words": "843"})
+    bare = sum(COUNT(m.content) + MESSAGE_TOKENS for m in empty)
+    assert bare < instructions("Why did the mill stand idle?", spec, COUNT) < bare + 80
+
+
+def test_one_context_is_refused_beyond_the_budget_as_well():
+    given_ = Snapshot({}).given(budget_tokens=1_000)
+    context = Context("data\n" * 20, {("Sources", 1): "t1"}, 40)
+    with pytest.raises(BudgetSpent, match=r"in 1 call; query\.budget_tokens is 1,000.*context_tokens"):
+        Snapshot({}).run(one_context.read("Why?", given_, context))

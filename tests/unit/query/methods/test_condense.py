@@ -1,0 +1,122 @@
+"""Follow-up questions: what is shown of the conversation, and what becomes of the reply."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.messages import ChatReply
+from graphrag_ray.base.prompts import load_prompts
+from graphrag_ray.base.records import parse_sections
+from graphrag_ray.base.settings_file import parse_settings
+from graphrag_ray.corpus.tokens import count
+from graphrag_ray.engine.drive import run
+from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.condense import (
+    MAX_CHARACTERS,
+    MAX_TURNS,
+    NOT_REWRITTEN,
+    condense,
+    following,
+    history,
+)
+from graphrag_ray.query.methods.method import Dialogues, Given, Question, Ran
+
+ONLINE = parse_settings({"models": {"default": {"provider": "openai", "model": "m"}}})
+TURNS = (("Who is ANNA?", "ANNA runs the mill [Data: Reports (3)]."), ("And BEN?", "BEN left."))
+
+
+def tokens(text: str) -> int:
+    return count(text, "cl100k_base")
+
+
+def known(given_settings: Settings) -> Given:
+    return Given(given_settings, load_prompts(), tokens, {})
+
+
+def search(question: Question, given: Given):
+    """A way of answering that repeats the question."""
+    return Answer(question.text, question.text, "echo", notes=("its own",))
+    yield
+
+
+def asked(reply: str, question: str = "And her?", finish_reason: str = "stop") -> str | None:
+    prompt, call = load_prompts()["condense"], ONLINE.call("condense")
+    return run(condense(question, "…", prompt, call), lambda _: ChatReply(reply, finish_reason))
+
+
+def driven(question: Question, given: Given, ran: Ran[str] | None = None) -> Answer:
+    method = following(search)(question, given)
+    try:
+        need = next(method)
+        assert isinstance(need, Dialogues) and need.phase == "condense" and not need.last
+        method.send([ran])
+    except StopIteration as ended:
+        return ended.value
+    raise AssertionError("it should have ended")
+
+
+def test_a_conversation_is_a_table_of_questions_and_answers_without_references():
+    shown = parse_sections(history(TURNS, 1000, tokens))["Conversation"]
+    assert shown == [
+        {"question": "Who is ANNA?", "answer": "ANNA runs the mill."},
+        {"question": "And BEN?", "answer": "BEN left."},
+    ]
+
+
+def test_what_does_not_fit_is_the_oldest():
+    turns = [(f"Question {i}?", "word " * 50) for i in range(20)]
+    shown = parse_sections(history(turns, 300, tokens))["Conversation"]
+    assert [r["question"] for r in shown] == [q for q, _ in turns[-len(shown) :]] and 2 < len(shown) < 20
+
+
+@given(st.lists(st.tuples(st.text(), st.text(max_size=200)), max_size=6), st.integers(30, 200))
+def test_a_conversation_keeps_its_budget_and_its_form(turns, budget):
+    shown = history(turns, budget, tokens)
+    assert tokens(shown) <= budget and len(parse_sections(shown).get("Conversation", [])) <= len(turns)
+
+
+def test_of_a_conversation_only_so_much_is_looked_at():
+    looked: list[int] = []
+
+    def count(text: str) -> int:
+        looked.append(len(text))
+        return 1
+
+    history([("a" * 1_000_000, "b" * 1_000_000)] * 500, 2_000, count)
+    assert max(looked) <= MAX_TURNS * (2 * MAX_CHARACTERS + 10)
+    assert len(looked) <= MAX_TURNS * 20
+
+
+def test_a_long_answer_is_shown_without_its_end():
+    (row,) = parse_sections(history([("Why?", "word " * 5000)], 2000, tokens))["Conversation"]
+    assert 300 < tokens(row["answer"]) <= 400
+
+
+def test_the_reply_is_the_question():
+    assert asked(' "Where does ANNA live?"\n') == "Where does ANNA live?"
+
+
+def test_a_reply_that_is_no_question_of_its_kind_is_not_used():
+    assert asked("") is None and asked("x" * 5000) is None
+    assert asked("Where does", finish_reason="length") is None
+
+
+def test_the_question_is_asked_as_it_was_understood_and_answered_as_it_was_asked():
+    answer = driven(Question("And her?", history=TURNS), known(ONLINE), Ran("Where does ANNA live?"))
+    assert answer.text == "Where does ANNA live?" and answer.question == "And her?"
+    assert answer.notes == ("Understood as: Where does ANNA live?", "its own")
+
+
+def test_a_question_that_stands_alone_needs_no_note():
+    answer = driven(Question("Who is CARL?", history=TURNS), known(ONLINE), Ran("Who is  CARL?"))
+    assert answer.notes == ("its own",)
+
+
+def test_where_it_cannot_be_written_out_it_is_asked_as_it_stands_and_that_is_told():
+    answer = driven(Question("And her?", history=TURNS), known(ONLINE), Ran(None, "no answer from there"))
+    assert answer.text == "And her?" and "could not be written out: no answer from there." in answer.notes[0]
+
+
+def test_the_offline_engine_is_not_asked_and_that_is_told():
+    answer = driven(Question("And her?", history=TURNS), known(Settings()))
+    assert answer.text == "And her?" and answer.notes == (NOT_REWRITTEN, "its own")

@@ -1,0 +1,112 @@
+"""From the passages of an answer to the sentences that carry them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+from linear_time import too_slow
+
+from graphrag_ray.base.records import Reference
+from graphrag_ray.query.methods.evidence import MAX_FOUND, evidence, passages
+
+CHUNKS = [
+    "The ferry was late. Nobody minded, for it rained.",
+    "On Monday the council met. The mayor rejected the harbour loan,\nwhich had been asked for twice. "
+    "“So be it,” he said.",
+    "Seven boats were sold in spring. The marsh was drained a year later.",
+]
+
+
+def test_a_passage_is_what_stands_before_the_reference_in_its_paragraph():
+    answer = (
+        "# Harbour\n\nIt began early.\n\n**The mayor**: He said no [Data: Reports (4)]. Later he resigned "
+        "[Data: Reports (4, 7); Entities (2)] [Data: Reports (9)].\n- The boats went. [Data: Reports (9)]"
+    )
+    assert passages(answer) == {
+        Reference("Reports", "4"): ["He said no", ". Later he resigned"],
+        Reference("Reports", "7"): [". Later he resigned"],
+        Reference("Entities", "2"): [". Later he resigned"],
+        Reference("Reports", "9"): [". Later he resigned", "- The boats went."],
+    }
+
+
+def test_a_passage_ends_before_a_reference_in_any_form():
+    assert passages("He said no [Reports: 4]. The boats went (Data: Reports (9)).") == {
+        Reference("Reports", "4"): ["He said no"],
+        Reference("Reports", "9"): [". The boats went"],
+    }
+
+
+def test_a_reference_on_a_line_of_its_own_belongs_to_the_paragraph_before_it():
+    assert passages("The boats were sold.\n\n[Data: Reports (1)]\n") == {
+        Reference("Reports", "1"): ["The boats were sold."]
+    }
+
+
+def test_a_quotation_is_found_at_its_place_over_line_breaks_capitals_and_quotation_marks():
+    said = [
+        'It is told that “the mayor rejected the harbour loan, which had been asked for twice. "So be it,"”'
+    ]
+    ((found,), shares) = evidence(said, CHUNKS)
+    assert found.verbatim and found.text == 1 and shares[1] == 1.0
+    quote = CHUNKS[1][found.start : found.end]
+    assert quote.startswith("The mayor rejected") and quote.endswith("“So be it,”")
+
+
+def test_a_quotation_with_an_omission_is_found_by_its_longest_part():
+    ((found,), _) = evidence(["“Seven boats […] The marsh was drained a year later”"], CHUNKS)
+    assert CHUNKS[found.text][found.start : found.end] == "The marsh was drained a year later"
+
+
+def test_words_of_its_own_lead_to_the_sentence_that_shares_most_of_them():
+    ((found,), shares) = evidence(["The harbour's loan was refused: a rejection by the mayor."], CHUNKS)
+    assert not found.verbatim
+    assert CHUNKS[found.text][found.start : found.end].startswith("The mayor rejected the harbour loan")
+    assert max(shares) == shares[1]
+
+
+def test_a_passage_that_shares_hardly_a_word_has_no_evidence():
+    assert evidence(["Prices of lasagne rose in Mongolia."], CHUNKS)[0] == []
+
+
+def test_every_quotation_is_kept_and_paraphrases_only_up_to_the_limit():
+    texts = [" ".join(f"Word{n} alpha{n} beta{n} gamma{n}." for n in range(12))]
+    quotes = [f"“Word{n} alpha{n} beta{n} gamma{n}.”" for n in range(8)]
+    found, _ = evidence([*quotes, "Gamma11 and beta11 and alpha11 and word11."], texts)
+    assert len(found) == 8 and all(f.verbatim for f in found)
+    assert len(evidence([f"Gamma{n} or beta{n} or alpha{n}" for n in range(12)], texts)[0]) == MAX_FOUND
+
+
+@given(
+    st.lists(st.text(alphabet='ab “”".!?\n…', max_size=60), max_size=3),
+    st.lists(st.text(alphabet='ab “”".!?\n…', max_size=60), max_size=3),
+)
+def test_evidence_lies_inside_its_chunk_and_does_not_overlap(said, texts):
+    found, shares = evidence(said, texts)
+    assert len(shares) == len(texts)
+    assert all(0 <= f.start < f.end <= len(texts[f.text]) and 0 < f.share <= 1.0001 for f in found)
+    spans = sorted((f.text, f.start, f.end) for f in found)
+    assert all(a[0] < b[0] or a[2] <= b[1] for a, b in pairwise(spans))
+
+
+def test_a_quotation_with_an_omission_at_its_end_is_found_with_its_full_stop():
+    (found, *_), _ = evidence(
+        ["“The mayor rejected the harbour loan. […]”"], ["The mayor rejected the harbour loan. So."]
+    )
+    assert (found.start, found.end, found.verbatim) == (0, 36, True)
+
+
+def test_many_sentences_under_many_passages_take_little_time():
+    def found(sentences: list[str]) -> None:
+        evidence(sentences, [" ".join(sentences)])
+
+    assert not too_slow(found, lambda n: [f"Name{i} Surname met Other{i} Person." for i in range(n)], 400)
+
+
+def test_texts_without_words_are_no_evidence():
+    said = ["The mayor rejected the harbour loan for ever."]
+    assert evidence(said, ["… --- !!!", " ", ""]) == ([], [0.0, 0.0, 0.0])
+    found, _ = evidence(said, ["*** ", *CHUNKS])
+    assert [f.text for f in found] == [2]

@@ -1,0 +1,149 @@
+"""Breadth-first expansion: what is reached from some entities, and within which bounds."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.query.methods.expansion import (
+    MOST_HOPS,
+    MOST_IN_ALL,
+    MOST_LINKS,
+    MOST_WEAK,
+    Reached,
+    expand,
+)
+
+Row = dict[str, Any]
+
+NAMES = [f"e{n}" for n in range(40)]
+pairs = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)), max_size=300)
+starts = st.lists(st.sampled_from(NAMES), max_size=20)
+
+
+def link(source: str, target: str, degree: int = 1, weight: float = 1.0) -> Row:
+    ends = {"source_id": source, "target_id": target}
+    return {"id": f"{source}-{target}", **ends, "combined_degree": degree, "weight": weight}
+
+
+def links(of: Sequence[tuple[str, str]]) -> list[Row]:
+    return [link(a, b, degree=hash_of(a, b)) for a, b in dict.fromkeys(of)]
+
+
+def hash_of(a: str, b: str) -> int:
+    return (int(a[1:]) * 7 + int(b[1:]) * 13) % 5
+
+
+def expanded(
+    rows: Sequence[Row],
+    weak: Sequence[str],
+    strong: Sequence[str] = (),
+    order: Callable[[list[Row]], list[Row]] = list,
+    asked: list[list[str]] | None = None,
+) -> list[Reached]:
+    """What is reached where relationships come in this order. asked: is told each step's entities."""
+    expansion = expand(weak, strong)
+    try:
+        here = next(expansion)
+        while True:
+            if asked is not None:
+                asked.append(list(here))
+            wanted = set(here)
+            here = expansion.send(order([r for r in rows if wanted & {r["source_id"], r["target_id"]}]))
+    except StopIteration as ended:
+        found: list[Reached] = ended.value
+        return found
+
+
+def chain(n: int) -> list[Row]:
+    return [link(f"e{a}", f"e{b}") for a, b in itertools.pairwise(range(n))]
+
+
+@given(pairs, starts, starts)
+def test_it_keeps_its_bounds_and_reaches_nothing_twice(
+    of: list[tuple[str, str]], weak: list[str], strong: list[str]
+):
+    asked: list[list[str]] = []
+    found = expanded(links(of), weak, strong, asked=asked)
+    assert len(found) == len(set(found)) <= MOST_IN_ALL
+    assert len(expanded(links(of), weak)) <= MOST_WEAK
+    assert len(asked) <= 2 * MOST_HOPS and all(len(here) <= MOST_IN_ALL for here in asked)
+    assert all(len(here) == len(set(here)) for here in asked)
+
+
+@given(pairs, starts, starts, st.randoms(use_true_random=False))
+def test_it_reaches_the_same_in_whatever_order_relationships_come(
+    of: list[tuple[str, str]], weak: list[str], strong: list[str], chance: random.Random
+):
+    def shuffled(rows: list[Row]) -> list[Row]:
+        return chance.sample(rows, len(rows))
+
+    first = expanded(links(of), weak, strong)
+    assert expanded(links(of), weak, strong, shuffled) == first
+    assert expanded(links(of), weak, strong, lambda rows: rows[::-1]) == first
+
+
+@given(pairs, starts, starts)
+def test_whatever_it_reaches_hangs_together_with_where_it_began(
+    of: list[tuple[str, str]], weak: list[str], strong: list[str]
+):
+    """The order shows it: an entity is one of the first, or a relationship before it led there."""
+    rows = {row["id"]: row for row in links(of)}
+    begun = {*weak, *strong}
+    led_to: set[str] = set()
+    for kind, id_ in expanded(list(rows.values()), weak, strong):
+        if kind == "entity":
+            assert id_ in begun | led_to
+        else:
+            ends = {rows[id_]["source_id"], rows[id_]["target_id"]}
+            assert ends & (begun | led_to)
+            led_to |= ends
+
+
+def test_nearer_entities_come_first():
+    found = expanded(chain(6), ["e0"])
+    assert [id_ for _, id_ in found[:6]] == ["e0", "e0-e1", "e1", "e1-e2", "e2", "e2-e3"]
+
+
+def test_it_ends_after_some_hops_however_long_a_chain_is():
+    found = expanded(chain(30), ["e0"])
+    assert {id_ for kind, id_ in found if kind == "entity"} == {f"e{n}" for n in range(MOST_HOPS + 1)}
+
+
+def test_relationships_among_what_was_reached_come_first():
+    rows = [link("e0", "e9", degree=99), link("e0", "e1")]
+    found = expanded(rows, ["e0", "e1"])
+    assert [id_ for kind, id_ in found if kind == "relationship"] == ["e0-e1", "e0-e9"]
+
+
+def test_entities_take_turns_so_that_a_hub_does_not_take_all_the_room():
+    hub = [link("e0", f"far{n}", degree=1_000) for n in range(500)]
+    found = expanded([*hub, link("e1", "e2")], ["e0", "e1"])
+    assert ("relationship", "e1-e2") in found[:5] and ("entity", "e2") in expanded([link("e1", "e2")], ["e1"])
+    assert sum(id_.startswith("e0-") for _, id_ in found) <= MOST_LINKS
+
+
+def test_of_a_hub_those_with_the_best_connected_come():
+    hub = [link("e0", f"far{n}", degree=n) for n in range(500)]
+    found = expanded(hub, ["e0"])
+    assert ("relationship", "e0-far499") in found and ("relationship", "e0-far0") not in found
+
+
+def test_the_strong_context_fills_what_the_weak_one_left_and_repeats_nothing():
+    rows = [link(f"e{a}", f"e{b}") for a in range(20) for b in range(20) if a < b]
+    weak, strong = [f"e{n}" for n in range(10)], [f"e{n}" for n in range(5, 15)]
+    assert len(expanded(rows, weak)) == MOST_WEAK
+    found = expanded(rows, weak, strong)
+    assert found[:MOST_WEAK] == expanded(rows, weak)
+    assert len(found) == MOST_IN_ALL and ("entity", "e14") in found
+
+
+def test_nothing_is_looked_up_from_nowhere():
+    asked: list[list[str]] = []
+    assert expanded(chain(3), [], [], asked=asked) == [] and asked == []
+    assert expanded([], ["e0"]) == [("entity", "e0")]

@@ -1,0 +1,238 @@
+"""FG-RAG: what a question is about, each of these things looked up and summarised, one answer."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import toy_model
+from driving import Snapshot
+
+from graphrag_ray.base.errors import BudgetSpent, UsageError
+from graphrag_ray.base.ids import entity_id
+from graphrag_ray.base.messages import ChatReply, ChatRequest, Reply, Request
+from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.expansion import MOST_IN_ALL, MOST_LINKS
+from graphrag_ray.query.methods.fgrag_search import NEAREST, search
+from graphrag_ray.query.methods.map_parts import UNREADABLE
+from graphrag_ray.query.methods.method import Dialogues, Question, Rows, Search
+
+PEOPLE = ("ALICE", "BOB", "CAROL", "DAVE", "ERIN", "FRANK")
+QUESTION = "What do ALICE and ERIN share ?"
+
+
+def entity(name: str, number: int = 1) -> dict[str, Any]:
+    row = {"id": entity_id(name), "human_readable_id": number, "title": name, "frequency": 1}
+    return row | {"description": f"{name} sings."}
+
+
+def link(a: str, b: str, number: int = 1) -> dict[str, Any]:
+    ends = {"source": a, "target": b, "source_id": entity_id(a), "target_id": entity_id(b)}
+    row = {"id": f"{a}-{b}", "human_readable_id": number, "combined_degree": number, "weight": 1.0}
+    return row | ends | {"description": f"{a} knows {b}."}
+
+
+def tables(names: tuple[str, ...] = PEOPLE) -> dict[str, list[dict[str, Any]]]:
+    """People in a chain."""
+    pairs = enumerate(itertools.pairwise(names), 1)
+    return {
+        "entities": [entity(name, n) for n, name in enumerate(names, 1)],
+        "relationships": [link(a, b, n) for n, (a, b) in pairs],
+    }
+
+
+def near(search: Search) -> list[str]:
+    """The first of those that the text names."""
+    return [entity_id(name) for name in PEOPLE if name in search.text][:1]
+
+
+def snapshot(tables_: Any = None, answer: Any = toy_model.answer, find: Any = near) -> Snapshot:
+    return Snapshot(tables() if tables_ is None else tables_, find, answer)
+
+
+def ask(snap: Snapshot, question: str = QUESTION, **query: Any) -> Answer:
+    return snap.run(search(Question(question), snap.given(**query)))
+
+
+def dialogues(snap: Snapshot) -> list[tuple[str, int, bool]]:
+    found = [need for need in snap.needs if isinstance(need, Dialogues)]
+    return [(need.phase, len(need.start), need.last) for need in found]
+
+
+def replying(**replies: Any) -> Any:
+    """A toy model that replies to some prompts with these texts."""
+
+    def answer(request: Request) -> Reply:
+        reply = replies.get(request.prompt)
+        told = reply(request) if callable(reply) else reply
+        return toy_model.answer(request) if told is None else ChatReply(told)
+
+    return answer
+
+
+def summaries(snap: Snapshot, question: str = QUESTION, **query: Any) -> list[dict[str, str]]:
+    """What the prompts of the summaries were filled with."""
+    asked: list[ChatRequest] = []
+    first = snap.answer
+
+    def answer(request: Request) -> Reply:
+        if isinstance(request, ChatRequest):
+            asked.append(request)
+        return first(request)
+
+    snap.answer = answer
+    ask(snap, question, **query)
+    return [dict(request.variables) for request in asked if request.prompt == "entity_summary"]
+
+
+def test_it_takes_two_calls_and_two_for_each_thing_that_the_question_is_about_all_of_a_step_at_once():
+    snap = snapshot()
+    answer = ask(snap)
+    assert dialogues(snap) == [
+        ("fgrag", 1, False),
+        ("fgrag", 2, False),
+        ("fgrag", 2, False),
+        ("reduce", 1, True),
+    ]
+    assert answer.found and answer.method == "fgrag" and "Looked up: ALICE; ERIN." in answer.notes
+
+
+def test_each_thing_has_a_context_of_what_stands_around_it():
+    answer = ask(snapshot())
+    first, second, last = answer.contexts
+    assert first.records[0].id == entity_id("ALICE") and second.records[0].id == entity_id("ERIN")
+    assert "ALICE-BOB" in {r.id for r in first.records} and "ERIN-FRANK" in {r.id for r in second.records}
+    assert {r.section for r in first.records} == {"Entities", "Relationships"}
+    assert (first.phase, last.phase) == ("fgrag", "reduce")
+
+
+def test_summaries_are_shown_in_the_order_of_what_the_question_is_about_and_answer_with_references():
+    answer = ask(snapshot(), "What do ERIN and ALICE share ?")
+    assert answer.text.index("**ERIN**") < answer.text.index("**ALICE**")
+    assert {r.section for r in answer.references} == {"Entities", "Relationships"}
+    assert "[Data: Entities (1" in answer.text and not answer.dropped_references
+
+
+def test_questions_about_a_thing_are_shown_beside_its_data():
+    shown = summaries(snapshot())
+    assert [s["entity"] for s in shown] == ["ALICE", "ERIN"]
+    assert shown[0]["questions"] == "What about ALICE ?\nWho knows ALICE ?"
+
+
+def test_where_questions_fail_or_are_missing_the_users_own_stands_for_them():
+    def questions(request: ChatRequest) -> str:
+        return "" if request.variables["entity"] == "ALICE" else "Who?"
+
+    shown = summaries(snapshot(answer=replying(entity_questions=questions)))
+    assert [s["questions"] for s in shown] == [QUESTION, "Who?"]
+
+
+def test_a_question_without_entities_is_looked_up_as_a_whole():
+    snap = snapshot(answer=replying(correct="Nothing."), find=lambda search: [entity_id("DAVE")])
+    (shown,) = summaries(snap, "who is it then?")
+    assert shown["entity"] == shown["questions"] == "who is it then?"
+    assert dialogues(snap) == [("fgrag", 1, False), ("fgrag", 1, False), ("reduce", 1, True)]
+    notes = ask(snap, "who is it then?").notes
+    assert "Looked up: the question as a whole, since no subject was named." in notes
+
+
+def test_a_model_that_lists_a_hundred_things_is_asked_about_a_few():
+    listed = "\n".join(f"ALICE {n}" for n in range(100))
+    snap = snapshot(answer=replying(query_entities=listed))
+    assert len(summaries(snap)) == 8
+    assert len(summaries(snapshot(answer=replying(query_entities=listed)), fgrag_entities=3)) == 3
+    assert max(n for _, n, _ in dialogues(snap)) == 8
+
+
+def test_a_thing_that_the_graph_names_literally_is_looked_up_even_where_others_are_nearer():
+    answer = ask(snapshot(find=lambda search: [entity_id("FRANK")]), "What about BOB ?")
+    assert answer.contexts[0].records[0].id == entity_id("BOB")
+
+
+def test_the_strong_context_is_what_is_near_to_the_names_of_the_weak_one():
+    snap = snapshot(find=lambda search: [entity_id(n) for n in ("ALICE", "BOB")])
+    ask(snap, "What about ALICE ?")
+    searches = [(need.text, need.k) for need in snap.needs if isinstance(need, Search)]
+    assert searches == [("ALICE", NEAREST), ("ALICE, BOB", NEAREST)]
+
+
+def test_of_a_hub_few_relationships_are_asked_for_whatever_their_number():
+    spokes = [f"SPOKE {n:04}" for n in range(600)]
+    rows = {
+        "entities": [entity("ALICE"), *(entity(s, n) for n, s in enumerate(spokes, 2))],
+        "relationships": [link("ALICE", s, n) for n, s in enumerate(spokes, 1)],
+    }
+    snap = snapshot(rows)
+    answer = ask(snap, "What about ALICE ?", fgrag_tokens=100_000)
+    asked = [n for n in snap.needs if isinstance(n, Rows) and n.table == "relationships" and n.by != "id"]
+    assert asked and all(n.most == MOST_LINKS and n.ids is not None for n in asked)
+    assert all("description" not in n.columns for n in asked)
+    assert len(answer.contexts[0].records) <= MOST_IN_ALL
+
+
+def test_all_expansions_take_a_step_together():
+    snap = snapshot()
+    needs: list[Any] = []
+    method = search(Question(QUESTION), snap.given())
+    sent: Any = None
+    try:
+        while True:
+            needs.append(need := method.send(sent))
+            sent = [snap._met(n) for n in need] if isinstance(need, tuple) else snap._met(need)
+    except StopIteration:
+        pass
+    steps = [n for n in needs if isinstance(n, tuple) and n and isinstance(n[0], Rows)]
+    assert [len(n) for n in steps if n[0].most][:1] == [2]
+
+
+def test_a_failed_summary_is_told_and_the_others_answer():
+    def fails(request: ChatRequest) -> str | None:
+        return "" if "ALICE" in request.variables["entity"] else None
+
+    answer = ask(snapshot(answer=replying(entity_summary=fails, correct="")))
+    assert answer.found and answer.failed_parts == 1 and "**ERIN**" in answer.text
+    assert any("1 of 2 parts of the records got no usable reply" in note for note in answer.notes)
+
+
+def test_where_every_summary_failed_the_answer_says_so():
+    answer = ask(snapshot(answer=replying(entity_summary="", correct="")))
+    assert answer.text.startswith(UNREADABLE) and not answer.found
+
+
+def test_summaries_that_find_nothing_are_left_out():
+    answer = ask(snapshot(answer=replying(entity_summary="NONE")))
+    assert not answer.found and answer.text == "Nothing in the index answers this question."
+    assert [used.score for used in answer.contexts] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("reply", "found"), [("Insufficient", False), ("**Insufficient.**", False), ("BOB", True)]
+)
+def test_an_answer_that_is_insufficient_found_nothing(reply: str, found: bool):
+    answer = ask(snapshot(answer=replying(fgrag_answer=reply)), response_type="a word or name")
+    assert (answer.text, answer.found) == (reply, found)
+
+
+def test_where_no_entity_is_near_nothing_is_summarised():
+    snap = snapshot({"entities": [entity("ZOE")]}, find=lambda search: [])
+    assert not ask(snap).found
+    assert dialogues(snap)[2] == ("fgrag", 0, False)
+
+
+def test_a_budget_refuses_before_anything_is_asked():
+    snap = snapshot()
+    with pytest.raises(BudgetSpent, match=r"in 18 calls.*lower query\.fgrag_entities"):
+        ask(snap, budget_tokens=1_000)
+    assert not dialogues(snap)
+    with pytest.raises(BudgetSpent, match="in 4 calls"):
+        ask(snap, budget_tokens=1_000, fgrag_entities=1)
+
+
+def test_an_index_without_a_graph_or_embeddings_is_refused():
+    snap = snapshot()
+    given = snap.given()
+    without = replace(given, n_rows={**given.n_rows, "embeddings_entity": 0})
+    with pytest.raises(UsageError, match="fgrag search needs embeddings of entities"):
+        snap.run(search(Question(QUESTION), without))

@@ -1,0 +1,95 @@
+"""From the parts of a global search to one answer."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from graphrag_ray.base.records import Reference
+from graphrag_ray.query.methods.answer import Answer, ContextUsed, Phase
+from graphrag_ray.query.methods.global_search import gaps
+from graphrag_ray.query.methods.levels import LevelReports
+from graphrag_ray.query.methods.map_parts import UNREADABLE, MapReading, compose
+from graphrag_ray.query.methods.map_reduce import MapAnswer, Reduced, reduce_answer, reduce_context
+
+A, B = Reference("Reports", "aa"), Reference("Reports", "bb")
+CHOSEN = LevelReports(1, np.array([0, 1]), replaced=(), missing=(), n_tokens=20)
+SHOWN = [((A,), 10), ((B,), 12)]
+
+
+def composed(
+    mapped: list[MapAnswer | None], chosen: LevelReports = CHOSEN, reduced: Reduced | None = None
+) -> Answer:
+    context = reduce_context([m for m in mapped if m], 1000, len)
+    if reduced is None:
+        reduced = Reduced("So [Data: Reports (aa, bb)].", (A, B), dropped_references=1)
+    contexts = [
+        ContextUsed("map", records, n_tokens, score=m.score if m else None)
+        for (records, n_tokens), m in zip(SHOWN, mapped, strict=True)
+    ]
+    errors = ["no reply" for m in mapped if m is None]
+    dropped = sum(m.dropped_references for m in mapped if m)
+    what = MapReading(contexts, context, reduced, errors, dropped)
+    return compose("Why?", "global", "reports", what, {A: 7, B: 31}, level=chosen.level, notes=gaps(chosen))
+
+
+def test_an_answer_shows_human_readable_ids_and_keeps_string_ids_beside_them() -> None:
+    answer = composed([MapAnswer("p [Data: Reports (aa)]", 80, (A,), dropped_references=2), MapAnswer("", 0)])
+    assert answer.text == "So [Data: Reports (7, 31)]."
+    assert answer.references == (A, B)
+    assert (answer.method, answer.level, answer.found) == ("global", 1, True)
+    assert answer.dropped_references == 3
+    assert [(c.phase, c.records, c.score) for c in answer.contexts] == [
+        ("map", (A,), 80),
+        ("map", (B,), 0),
+        ("reduce", (A,), None),
+    ]
+    assert answer.notes == ()
+
+
+def test_an_answer_says_what_is_missing() -> None:
+    gaps = LevelReports(1, np.array([0]), replaced=(4,), missing=(5, 6), n_tokens=20)
+    answer = composed([MapAnswer("p", 80), None], gaps)
+    assert answer.failed_parts == 1
+    said = " ".join(answer.notes)
+    assert "1 of 2 parts" in said
+    assert "2 communities have no report and are missing" in said
+    assert "sub-communities" in said
+
+
+def test_all_parts_failed_is_not_nothing_found() -> None:
+    nothing = Reduced("Nothing.", found=False)
+    failed = composed([None, None], reduced=nothing)
+    assert failed.text == f"{UNREADABLE} Most often because of: no reply"
+    assert failed.failed_parts == 2
+    zero = composed([MapAnswer("", 0), MapAnswer("", 0)], reduced=nothing)
+    assert (zero.text, zero.found, zero.failed_parts) == ("Nothing.", False, 0)
+
+
+def test_an_answer_is_json() -> None:
+    answer = composed([MapAnswer("p", 80), None])
+    back = json.loads(json.dumps(answer.as_dict()))
+    assert back["references"] == [{"section": "Reports", "id": "aa"}, {"section": "Reports", "id": "bb"}]
+    assert back["contexts"][0]["n_tokens"] == 10
+
+
+def test_the_cost_of_an_answer_is_unknown_as_soon_as_one_phase_is() -> None:
+    known = Answer(
+        "q", "t", "global", phases={"map": Phase(2, cost_usd=0.5), "reduce": Phase(1, cost_usd=0.25)}
+    )
+    assert known.cost_usd == 0.75
+    assert Answer("q", "t", "global", phases={"map": Phase(cost_usd=None)}).cost_usd is None
+
+
+def test_an_empty_level_is_nothing_found() -> None:
+    context = reduce_context([], 1000, len)
+    dialogue = reduce_answer("Why?", context, None)  # type: ignore[arg-type]
+    try:
+        next(dialogue)
+        raise AssertionError("a model was asked")
+    except StopIteration as stop:
+        answer = compose("Why?", "global", "reports", MapReading([], context, stop.value), {})
+    assert not answer.found
+    assert answer.text
+    assert answer.text != UNREADABLE

@@ -1,0 +1,310 @@
+"""LightRAG as a baseline: what each mode looks up, which chunks come with it, and its budgets."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import toy_model
+from driving import COUNT, Snapshot
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.base.errors import BudgetSpent, UsageError
+from graphrag_ray.base.messages import ChatReply, Reply, Request
+from graphrag_ray.query.methods import lightrag_search
+from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.lightrag_search import MIN_ELEMENT_TOKENS, TOP_K
+from graphrag_ray.query.methods.local_search import MOST_CHUNKS
+from graphrag_ray.query.methods.method import Dialogues, Question, Rows, Search
+
+HIGH, LOW = "writing letters, friendship", "ALICE, BOB"
+MODES = ("local", "global", "hybrid", "mix")
+
+
+def person(name: str, *chunks: str, frequency: int | None = None) -> dict[str, Any]:
+    own = {"id": name, "title": name, "description": f"{name} is told of.", "text_unit_ids": list(chunks)}
+    return own | {"frequency": len(chunks) if frequency is None else frequency}
+
+
+def edge(a: str, b: str, degree: int, *chunks: str) -> dict[str, Any]:
+    ends = {"source": a, "target": b, "source_id": a, "target_id": b}
+    own = {"id": f"{a}-{b}", "description": f"{a} knows {b}.", "text_unit_ids": list(chunks)}
+    return own | ends | {"combined_degree": degree, "weight": 1.0}
+
+
+def chunk(n: int, *names: str, edges: Sequence[str] = ()) -> dict[str, Any]:
+    held = {"entity_ids": list(names), "relationship_ids": list(edges)}
+    return {"id": f"t{n}", "text": f"Text {n} is on {' and '.join(names)}.", "n_tokens": 9, **held}
+
+
+def tables() -> dict[str, list[dict[str, Any]]]:
+    return {
+        "entities": [
+            person("ALICE", "t1", "t2"),
+            person("BOB", "t2", "t3"),
+            person("CAROL", "t4"),
+            person("DAVE", "t4", "t5"),
+        ],
+        "relationships": [
+            edge("ALICE", "BOB", 4, "t2"),
+            edge("BOB", "DAVE", 9, "t3"),
+            edge("CAROL", "DAVE", 3, "t4"),
+        ],
+        "text_units": [
+            chunk(1, "ALICE"),
+            chunk(2, "ALICE", "BOB", edges=["ALICE-BOB"]),
+            chunk(3, "BOB", edges=["BOB-DAVE"]),
+            chunk(4, "CAROL", "DAVE", edges=["CAROL-DAVE"]),
+            chunk(5, "DAVE"),
+            chunk(6, "ERIN"),
+        ],
+    }
+
+
+def near(search: Search) -> list[str]:
+    """ALICE and BOB are near low-level keywords, CAROL-DAVE near high-level ones; chunks from the last on."""
+    found = {"entity": ["ALICE", "BOB"], "relationship": ["CAROL-DAVE"]}
+    return found.get(search.kind) or [f"t{n}" for n in range(6, 0, -1)]
+
+
+def listing(high: str = HIGH, low: str = LOW, reply: str | None = None) -> Callable[[Request], Reply]:
+    lists = {
+        name: [k for k in of.split(", ") if k] for name, of in (("high_level", high), ("low_level", low))
+    }
+
+    def answer(request: Request) -> Reply:
+        if getattr(request, "first", "") == "keywords" or request.prompt == "keywords":
+            return ChatReply(json.dumps(lists) if reply is None else reply)
+        return toy_model.answer(request)
+
+    return answer
+
+
+def ask(
+    mode: str = "mix",
+    tables_: Any = None,
+    answer: Callable[[Request], Reply] | None = None,
+    where: tuple[str, ...] = (),
+    **query: Any,
+) -> tuple[Answer, Snapshot]:
+    snap = Snapshot(tables() if tables_ is None else tables_, near, answer or listing())
+    question = Question("What about ALICE ?", where=where)
+    return snap.run(lightrag_search.search(question, snap.given(lightrag_mode=mode, **query))), snap
+
+
+def shown(answer: Answer, section: str) -> list[str]:
+    return [r.id for used in answer.contexts for r in used.records if r.section == section]
+
+
+def searches(snap: Snapshot) -> dict[str, tuple[str, int]]:
+    """What was looked up for itself; the last search of chunks only orders them."""
+    found = [n for n in snap.needs if isinstance(n, Search) and n.k < lightrag_search.MOST_NEAR]
+    return {n.kind: (n.text, n.k) for n in found}
+
+
+@pytest.mark.parametrize(
+    ("mode", "kinds"),
+    [
+        ("local", {"entity"}),
+        ("global", {"relationship"}),
+        ("hybrid", {"entity", "relationship"}),
+        ("mix", {"entity", "relationship", "text_unit"}),
+    ],
+)
+def test_each_mode_looks_up_its_kinds_by_the_keywords_of_its_level(mode: str, kinds: set[str]):
+    _, snap = ask(mode)
+    by = {"entity": (LOW, TOP_K), "relationship": (HIGH, TOP_K), "text_unit": ("What about ALICE ?", 20)}
+    assert searches(snap) == {kind: of for kind, of in by.items() if kind in kinds}
+
+
+def test_local_brings_the_relationships_of_what_is_near_the_best_connected_first():
+    answer, _ = ask("local")
+    assert shown(answer, "Entities") == ["ALICE", "BOB"]
+    assert shown(answer, "Relationships") == ["BOB-DAVE", "ALICE-BOB"]
+
+
+def test_global_brings_the_ends_of_the_relationships():
+    answer, _ = ask("global")
+    assert shown(answer, "Relationships") == ["CAROL-DAVE"]
+    assert shown(answer, "Entities") == ["CAROL", "DAVE"]
+
+
+def test_hybrid_takes_both_by_turns():
+    answer, _ = ask("hybrid")
+    assert shown(answer, "Entities") == ["ALICE", "CAROL", "BOB", "DAVE"]
+    assert shown(answer, "Relationships") == ["BOB-DAVE", "CAROL-DAVE", "ALICE-BOB"]
+
+
+def test_chunks_come_by_how_much_of_what_is_shown_they_state_then_by_nearness():
+    answer, _ = ask("hybrid")
+    # t2: ALICE, BOB and what connects them; t4: the same of CAROL and DAVE, and nearer; t5, t1: one entity.
+    assert shown(answer, "Sources") == ["t4", "t2", "t3", "t5", "t1"]
+
+
+def test_mix_takes_chunks_near_the_question_and_those_that_state_what_is_shown_by_turns():
+    answer, _ = ask("mix")
+    assert shown(answer, "Sources") == ["t6", "t4", "t5", "t2", "t3", "t1"]
+    fewer, _ = ask("mix", lightrag_chunks=3)
+    assert shown(fewer, "Sources") == ["t6", "t4", "t5"] and fewer.contexts[0].left_out == 2
+
+
+def test_it_is_one_call_for_keywords_and_one_for_the_answer_which_cites_what_it_was_shown():
+    answer, snap = ask()
+    asked = [(n.phase, len(n.start), n.last) for n in snap.needs if isinstance(n, Dialogues)]
+    assert asked == [("keywords", 1, False), ("answer", 1, True)]
+    assert answer.found and answer.method == "lightrag"
+    assert {r.id for r in answer.references} >= {"ALICE", "t1", "t2"}
+    assert answer.notes[0] == f"Entities were looked up by: {LOW}."
+    assert answer.notes[1] == f"Relationships were looked up by: {HIGH}."
+
+
+@pytest.mark.parametrize("reply", ["Alice is a person.", '{"high_level": [], "low_level": []}'])
+def test_without_keywords_the_question_stands_for_both_lists_and_that_is_said(reply: str):
+    answer, snap = ask(answer=listing(reply=reply))
+    assert {text for text, _ in searches(snap).values()} == {"What about ALICE ?"}
+    assert any("No keywords could be listed" in note for note in answer.notes)
+
+
+def test_a_list_that_is_empty_is_not_looked_up_unless_the_mode_has_no_other():
+    only_low = listing(high="")
+    assert searches(ask("hybrid", answer=only_low)[1]) == {"entity": (LOW, TOP_K)}
+    assert searches(ask("global", answer=only_low)[1]) == {"relationship": (LOW, TOP_K)}
+    assert searches(ask("local", answer=listing(low=""))[1]) == {"entity": (HIGH, TOP_K)}
+
+
+def test_of_a_name_that_is_everywhere_no_long_list_is_read():
+    town = tables()
+    for row in town["entities"]:
+        row["frequency"] = MOST_CHUNKS + 1
+    answer, snap = ask("hybrid", town)
+    lists = [n for n in snap.needs if isinstance(n, Rows) and "text_unit_ids" in n.columns]
+    assert lists and not any(n.ids for n in lists)
+    edges = [n for n in snap.needs if isinstance(n, Rows) and n.table == "relationships" and n.by != "id"]
+    assert [n.most for n in edges] == [1 + 8_000 // MIN_ELEMENT_TOKENS]
+    # Of the chunks near the question, those that state them, as when all lists are read.
+    assert shown(answer, "Sources") == ["t4", "t2", "t3", "t5", "t1"]
+
+
+def test_conditions_leave_only_what_their_documents_state():
+    town = tables()
+    town["documents"] = [{"id": f"d{n}", "path": f"{n}.txt", "text_unit_ids": [f"t{n}"]} for n in range(1, 7)]
+    town["entity_instances"] = [
+        {"entity_id": name, "text_unit_id": row["id"], "title": name, "description": f"As {row['id']} says."}
+        for row in town["text_units"]
+        for name in row["entity_ids"]
+    ]
+    town["relationship_instances"] = [
+        {
+            "relationship_id": name,
+            "text_unit_id": row["id"],
+            "source": "A",
+            "target": "B",
+            "description": "So.",
+        }
+        for row in town["text_units"]
+        for name in row["relationship_ids"]
+    ]
+    answer, _ = ask("mix", town, where=("path=2.txt",))
+    assert set(shown(answer, "Entities")) == {"ALICE", "BOB"}
+    assert shown(answer, "Relationships") == ["ALICE-BOB"]
+    assert shown(answer, "Sources") == ["t2"]
+
+
+def test_an_index_without_embeddings_of_what_is_looked_up_is_refused():
+    snap = Snapshot(tables(), near)
+    given_ = snap.given()
+    without = {name: n for name, n in given_.n_rows.items() if name != "embeddings_relationship"}
+    with pytest.raises(UsageError, match="lightrag search needs embeddings of relationships"):
+        snap.run(lightrag_search.search(Question("Who?"), replace(given_, n_rows=without)))
+    local = snap.given(lightrag_mode="local")
+    assert snap.run(lightrag_search.search(Question("Who is ALICE ?"), replace(local, n_rows=without))).found
+
+
+def test_a_question_that_could_exceed_its_budget_is_refused_before_keywords_are_asked_for():
+    with pytest.raises(BudgetSpent, match=r"lower query\.lightrag_tokens"):
+        ask(budget_tokens=20_000)
+    with pytest.raises(UsageError, match=r"set query\.lightrag_tokens to"):
+        ask(lightrag_tokens=127_900)
+
+
+def test_where_nothing_is_near_nothing_is_asked():
+    snap = Snapshot({}, lambda search: [], listing())
+    answer = snap.run(lightrag_search.search(Question("Who?"), snap.given()))
+    assert not answer.found
+    assert [n.phase for n in snap.needs if isinstance(n, Dialogues)] == ["keywords"]
+
+
+def crowded(seed: int) -> dict[str, list[dict[str, Any]]]:
+    """Some forty people with descriptions of any length, and chunks of any length that hold some of them."""
+    rng = random.Random(seed)
+    names = [f"NAME {n}" for n in range(40)]
+
+    def words(most: int) -> str:
+        return " ".join(
+            rng.choice(["mill", "été", "“so”", "a-b", "1,2", "Ωmega"]) for _ in range(rng.randrange(most))
+        )
+
+    chunks = [chunk(n, *rng.sample(names, 3)) | {"text": words(300)} for n in range(60)]
+    for row in chunks:
+        row["n_tokens"] = COUNT(row["text"])
+    held = {name: [row["id"] for row in chunks if name in row["entity_ids"]] for name in names}
+    pairs = {tuple(sorted(rng.sample(names, 2))) for _ in range(120)}
+    return {
+        "entities": [person(name, *held[name]) | {"description": words(80)} for name in names],
+        "relationships": [
+            edge(a, b, rng.randrange(9), *sorted({*held[a]} & {*held[b]})) | {"description": words(80)}
+            for a, b in sorted(pairs)
+        ],
+        "text_units": chunks,
+    }
+
+
+@given(
+    st.integers(0, 1_000),
+    st.sampled_from(MODES),
+    st.integers(1, 2_000),
+    st.integers(1, 2_000),
+    st.integers(256, 6_000),
+)
+def test_no_budget_is_exceeded_and_no_record_stands_twice(
+    seed: int, mode: str, entity_tokens: int, relationship_tokens: int, tokens: int
+):
+    town = crowded(seed)
+    found = {
+        kind: [row["id"] for row in town[table]][::2]
+        for kind, table in (
+            ("entity", "entities"),
+            ("relationship", "relationships"),
+            ("text_unit", "text_units"),
+        )
+    }
+    prompts: list[str] = []
+
+    def answer(request: Request) -> Reply:
+        prompts.append(request.variables.get("context", "") if hasattr(request, "variables") else "")
+        return listing()(request)
+
+    snap = Snapshot(town, lambda search: found[search.kind], answer)
+    query = {"lightrag_entity_tokens": entity_tokens, "lightrag_relationship_tokens": relationship_tokens}
+    given_ = snap.given(lightrag_mode=mode, lightrag_tokens=tokens, **query)
+    result = snap.run(lightrag_search.search(Question("Who?"), given_))
+    for used in result.contexts:
+        assert len(set(used.records)) == len(used.records)
+        assert len([r for r in used.records if r.section == "Sources"]) <= 20
+        assert used.n_tokens <= tokens
+        text = prompts[-1]
+        assert COUNT(text) == used.n_tokens
+        _, *parts = re.split(r"^-----(\w+)-----\n", text, flags=re.MULTILINE)
+        sizes = {
+            name: COUNT(f"-----{name}-----\n{body}")
+            for name, body in zip(parts[::2], parts[1::2], strict=True)
+        }
+        assert set(sizes) == {r.section for r in used.records}
+        assert sizes.get("Entities", 0) <= entity_tokens
+        assert sizes.get("Relationships", 0) <= relationship_tokens

@@ -1,0 +1,476 @@
+"""Local search: which entities, what stands around them, in which order and in which shares."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import combinations
+from typing import Any
+
+import pytest
+from driving import COUNT, Snapshot
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.base.errors import LevelNotFound, UsageError
+from graphrag_ray.base.ids import entity_id, report_id
+from graphrag_ray.base.records import parse_sections
+from graphrag_ray.query.methods.local_ranking import (
+    Membership,
+    by_turns,
+    chunks_in_order,
+    claims_in_order,
+    communities_in_order,
+    relationships_in_order,
+)
+from graphrag_ray.query.methods.local_search import MOST_CHUNKS, MOST_EDGES, context_for, finest_level, search
+from graphrag_ray.query.methods.method import Question, Rows, Search
+
+NAMES = ["ALICE", "BOB", "CAROL", "DAVE", "ERIN"]
+
+
+def edge(
+    a: str, b: str, degree: int = 1, weight: float = 1.0, chunks: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    return {
+        "id": f"{a}-{b}",
+        "source": a,
+        "target": b,
+        "source_id": entity_id(a),
+        "target_id": entity_id(b),
+        "combined_degree": degree,
+        "weight": weight,
+        "text_unit_ids": list(chunks),
+        "description": f"{a} knows {b}",
+    }
+
+
+def person(name: str, *chunks: str) -> dict[str, Any]:
+    return {
+        "id": entity_id(name),
+        "title": name,
+        "description": f"{name} is told of",
+        "text_unit_ids": list(chunks),
+        "frequency": len(chunks),
+    }
+
+
+def claim(name: str, id_: str, *chunks: str) -> dict[str, Any]:
+    return {
+        "id": id_,
+        "subject_id": name,
+        "object_id": "NONE",
+        "type": "FACT",
+        "status": "TRUE",
+        "description": f"{name} said so {id_}",
+        "subject_entity_id": entity_id(name),
+        "text_unit_ids": list(chunks),
+    }
+
+
+def community(id_: str, level: int, *names: str, children: tuple[int, ...] = ()) -> dict[str, Any]:
+    members = [entity_id(n) for n in names]
+    return {
+        "id": id_,
+        "community": int(id_[1:]),
+        "level": level,
+        "parent": -1,
+        "hierarchy": "leiden",
+        "entity_ids": members,
+    }
+
+
+def report(community_id: str, rank: float) -> dict[str, Any]:
+    return {
+        "id": report_id(community_id),
+        "title": f"On {community_id}",
+        "full_content": f"# T\n\nOf {community_id}.",
+        "rank": rank,
+        "hierarchy": "leiden",
+        "community": int(community_id[1:]),
+        "n_tokens": 9,
+    }
+
+
+def town() -> dict[str, list[dict[str, Any]]]:
+    return {
+        "entities": [
+            person("ALICE", "t1", "t2", "t3"),
+            person("BOB", "t2"),
+            person("CAROL", "t3"),
+            person("DAVE", "t4"),
+            person("ERIN", "t5"),
+        ],
+        "relationships": [
+            edge("ALICE", "BOB", 5, chunks=("t2",)),
+            edge("ALICE", "CAROL", 4, chunks=("t3",)),
+            edge("BOB", "DAVE", 9, chunks=("t2",)),
+            edge("DAVE", "ERIN", 9),
+        ],
+        "covariates": [claim("ALICE", "c1", "t1"), claim("ERIN", "c2", "t5")],
+        "communities": [
+            community("k0", 0, "ALICE", "BOB", "CAROL", "DAVE", "ERIN"),
+            community("k1", 1, "ALICE", "BOB"),
+            community("k2", 1, "CAROL", "DAVE", "ERIN"),
+            community("k3", 2, "ALICE"),
+            community("k4", 3, "ERIN"),
+        ],
+        "community_reports": [report("k0", 9), report("k1", 3), report("k2", 8), report("k4", 1)],
+        "text_units": [
+            {"id": f"t{n}", "text": f"Text {n} of the town.", "n_tokens": 7, "entity_ids": []}
+            for n in range(1, 6)
+        ],
+        "documents": [{"id": f"d{n}", "path": f"{n}.txt", "text_unit_ids": [f"t{n}"]} for n in range(1, 6)],
+    }
+
+
+def snapshot(tables: dict[str, list[dict[str, Any]]] | None = None, near: tuple[str, ...] = ()) -> Snapshot:
+    return Snapshot(town() if tables is None else tables, lambda search: [entity_id(n) for n in near])
+
+
+def shown(
+    snap: Snapshot, question: str, chunks: frozenset[str] | None = None, level: Any = None, **query: Any
+) -> dict[str, list[dict[str, str]]]:
+    finest = snap.run(finest_level(level, snap.given()))
+    context = snap.run(context_for(question, snap.given(**query), chunks=chunks, finest=finest))
+    return parse_sections(context.text)
+
+
+def test_names_in_the_question_come_first_then_the_nearest():
+    sections = shown(snapshot(near=("DAVE", "ALICE")), "What did Erin write to BOB?")
+    assert [r["entity"] for r in sections["Entities"]] == ["ERIN", "BOB", "DAVE", "ALICE"]
+
+
+def test_only_as_many_as_asked_are_looked_up():
+    snap = snapshot(near=("ALICE", "BOB", "CAROL"))
+    sections = shown(snap, "Who is who?", local_entities=2)
+    assert [r["entity"] for r in sections["Entities"]] == ["ALICE", "BOB"]
+    (asked,) = [n for n in snap.needs if isinstance(n, Search) and n.kind == "entity"]
+    assert (asked.kind, asked.by, asked.text, asked.k) == ("entity", "vector", "Who is who?", 2)
+
+
+def test_what_stands_around_the_entities_is_shown_with_them():
+    sections = shown(snapshot(near=("ALICE",)), "Who is she?")
+    assert [(r["source"], r["target"]) for r in sections["Relationships"]] == [
+        ("ALICE", "BOB"),
+        ("ALICE", "CAROL"),
+    ]
+    assert [r["description"] for r in sections["Claims"]] == ["ALICE said so c1"]
+    assert [r["text"] for r in sections["Sources"]] == [
+        "Text 2 of the town.",
+        "Text 3 of the town.",
+        "Text 1 of the town.",
+    ]
+    assert [r["title"] for r in sections["Reports"]] == ["On k1"]
+
+
+def test_a_report_is_of_the_finest_community_down_to_the_level_that_has_one():
+    assert [r["title"] for r in shown(snapshot(near=("ERIN",)), "?", level="C3")["Reports"]] == ["On k4"]
+    assert [r["title"] for r in shown(snapshot(near=("ERIN",)), "?")["Reports"]] == ["On k2"]
+    assert [r["title"] for r in shown(snapshot(near=("ERIN",)), "?", level=0)["Reports"]] == ["On k0"]
+
+
+def test_a_level_that_does_not_exist_names_those_that_do():
+    with pytest.raises(LevelNotFound, match=r"no level 'C7'; this index has C0, C1, C2, C3"):
+        shown(snapshot(), "?", level="C7")
+
+
+def test_a_share_of_nothing_leaves_its_records_out():
+    sections = shown(snapshot(near=("ALICE",)), "?", local_reports_share=0, local_text_share=0)
+    assert sections.keys() == {"Entities", "Relationships", "Claims"}
+
+
+def test_relationships_inside_come_first_then_those_to_what_many_touch():
+    place = {entity_id("ALICE"): 0, entity_id("BOB"): 1}
+    rows = [
+        edge("ALICE", "ERIN", 99),
+        edge("ALICE", "CAROL", 2),
+        edge("BOB", "CAROL", 3),
+        edge("ALICE", "BOB", 1),
+        edge("BOB", "DAVE", 50, 7),
+        edge("ALICE", "DAVIS", 50, 8),
+        edge("DAVE", "ERIN", 100),
+    ]
+    order = [r["id"] for r in relationships_in_order(rows, place, 10)]
+    assert order == ["ALICE-BOB", "BOB-CAROL", "ALICE-CAROL", "ALICE-ERIN", "ALICE-DAVIS", "BOB-DAVE"]
+    assert [r["id"] for r in relationships_in_order(rows, place, 1)] == order[:3]
+    assert [r["id"] for r in relationships_in_order(rows, place, 0)] == order[:1]
+
+
+def test_claims_follow_their_entities_and_are_capped_for_each():
+    place = {entity_id("BOB"): 0, entity_id("ALICE"): 1}
+    rows = [
+        claim("ALICE", "a1"),
+        claim("BOB", "b1", "t1"),
+        claim("BOB", "b2", "t1", "t2"),
+        claim("BOB", "b3"),
+    ]
+    assert [c["id"] for c in claims_in_order(rows, place, 2)] == ["b2", "b1", "a1"]
+
+
+def test_chunks_of_an_entity_that_are_not_near_follow_by_how_many_of_its_relationships_they_state():
+    near = [person("ALICE", "t1", "t2", "t3"), person("BOB", "t9", "t2", "t1")]
+    rows = [edge("ALICE", "BOB", chunks=("t3", "t2")), edge("ALICE", "CAROL", chunks=("t3",))]
+    assert chunks_in_order(near[:1], rows, (), {}, None, 9) == ["t3", "t2", "t1"]
+    assert chunks_in_order(near, rows, (), {}, None, 9) == ["t3", "t2", "t1", "t9"]
+    assert chunks_in_order(near, rows, (), {}, {"t1", "t9"}, 9) == ["t1", "t9"]
+    assert chunks_in_order(near[:1], rows, (), {"t1": 0}, None, 9) == ["t1", "t3", "t2"]
+
+
+def test_chunks_that_hold_several_named_entities_come_first_then_the_entities_take_turns():
+    rare, hub, other = person("RARE", "r1", "r2"), person("HUB", "h1", "h2", "h3", "r2"), person("P", "p1")
+    named = [rare["id"], hub["id"]]
+    order = chunks_in_order([rare, hub, other], [], named, {"h2": 0, "p1": 1}, None, 9)
+    assert order == ["r2", "r1", "h2", "h1", "h3", "p1"]
+    assert chunks_in_order([rare, hub, other], [], (), {"h2": 0, "p1": 1}, None, 4) == [
+        "r1",
+        "h2",
+        "p1",
+        "r2",
+    ]
+
+
+@st.composite
+def corpora(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[str], dict[str, int]]:
+    """Entities with chunks of a corpus of twelve, ids of some of them, places of some chunks."""
+    chunks = [f"t{i}" for i in range(12)]
+    lists = draw(st.lists(st.lists(st.sampled_from(chunks), unique=True), min_size=1, max_size=5))
+    entities = [person(f"P{i}", *own) for i, own in enumerate(lists)]
+    named = draw(st.lists(st.sampled_from([e["id"] for e in entities]), unique=True))
+    near = draw(st.lists(st.sampled_from(chunks), unique=True))
+    return entities, named, {c: n for n, c in enumerate(near)}
+
+
+@given(corpora(), st.integers(1, 15))
+def test_fewer_chunks_are_the_first_of_all_and_each_chunk_of_an_entity_is_there_once(corpus, most: int):
+    entities, named, near = corpus
+    all_ = chunks_in_order(entities, [], named, near, None, 99)
+    assert sorted(all_) == sorted({c for e in entities for c in e["text_unit_ids"]})
+    assert chunks_in_order(entities, [], named, near, None, most) == all_[:most]
+
+
+@given(corpora())
+def test_no_chunk_stands_before_one_that_holds_more_named_entities_or_is_nearer_and_of_the_same(corpus):
+    entities, named, near = corpus
+    order = chunks_in_order(entities, [], named, near, None, 99)
+    of = {c: {e["id"] for e in entities if c in e["text_unit_ids"]} for c in order}
+    held = [len(of[c] & set(named)) for c in order]
+    assert held == sorted(held, reverse=True)
+    for before, after in combinations(order, 2):
+        if of[before] == of[after]:
+            assert near.get(before, 99) <= near.get(after, 99)
+
+
+@given(st.lists(st.lists(st.integers(0, 30).map(str), unique=True), max_size=6))
+def test_no_list_waits_for_more_than_one_of_each_other(lists: list[list[str]]):
+    order = list(by_turns(lists))
+    assert sorted(order) == sorted({id_ for one in lists for id_ in one})
+    for n in range(max(map(len, lists), default=0)):
+        soon = set(order[: len(lists) * (n + 1)])
+        assert all(one[n] in soon for one in lists if n < len(one))
+
+
+def test_communities_that_hold_most_of_the_entities_come_first_then_by_rank():
+    def of(id_: str, level: int, *members: str) -> Membership:
+        return Membership(id_, level, frozenset(members))
+
+    found = [of("root", 0, "a", "b", "c", "d"), of("x", 1, "a", "b"), of("y", 1, "c"), of("z", 1, "d")]
+    assert communities_in_order(found, {"root": 9, "x": 1, "y": 2, "z": 5}) == ["x", "z", "y"]
+    assert communities_in_order(found, {"root": 9, "y": 2, "z": 5}) == ["root", "z", "y"]
+    assert communities_in_order(found, {}) == []
+
+
+def test_only_the_chunks_that_count_are_read_and_nothing_that_others_say():
+    tables = town()
+    for unit in tables["text_units"]:
+        unit["entity_ids"] = [e["id"] for e in tables["entities"] if unit["id"] in e["text_unit_ids"]]
+    tables["entity_instances"] = [
+        {"entity_id": entity_id("ALICE"), "title": "ALICE", "description": f"ALICE in {t}", "text_unit_id": t}
+        for t in ("t1", "t2", "t2", "t3")
+    ]
+    tables["relationship_instances"] = [
+        {
+            "relationship_id": "ALICE-BOB",
+            "source": "BOB",
+            "target": "ALICE",
+            "description": "they met",
+            "text_unit_id": "t2",
+        }
+    ]
+    snap = snapshot(tables, near=("ERIN", "ALICE"))
+    sections = shown(snap, "What did ERIN do?", chunks=frozenset({"t2", "t1"}))
+    assert [(r["entity"], r["description"]) for r in sections["Entities"]] == [
+        ("ALICE", "ALICE in t1 ALICE in t2")
+    ]
+    assert [r["description"] for r in sections["Relationships"]] == ["they met"]
+    assert [r["text"] for r in sections["Sources"]] == ["Text 2 of the town.", "Text 1 of the town."]
+    assert [r["description"] for r in sections["Claims"]] == ["ALICE said so c1"]
+    assert "Reports" not in sections
+
+
+def test_an_answer_cites_what_the_model_cited_by_its_short_number():
+    snap = snapshot(near=("ALICE",))
+    for name, rows in snap.tables.items():
+        for number, row in enumerate(rows):
+            row["human_readable_id"] = 100 + number if name == "entities" else number
+    answer = snap.run(search(Question("What did ALICE do?", where=("path!=5.txt",)), snap.given()))
+    assert not answer.found  # no chunk of this town is known to name anybody
+    assert any("Reports on communities were left out" in note for note in answer.notes)
+    answer = snap.run(search(Question("What did ALICE do?"), snap.given()))
+    assert Counter(r.section for r in answer.references) == {"Entities": 1, "Relationships": 2, "Claims": 1}
+    assert "[Data: Entities (100)]" in answer.text and answer.notes == ()
+    (used,) = answer.contexts
+    assert used.phase == "answer" and used.n_tokens > 0 and answer.references[0] in used.records
+
+
+def test_no_more_texts_are_read_than_fill_a_context():
+    tables = town()
+    many = [f"x{i}" for i in range(500)]
+    tables["entities"] = [person("ALICE", *many)]
+    tables["text_units"] = [{"id": i, "text": "word " * 100, "n_tokens": 100} for i in many]
+    snap = snapshot(tables, near=("ALICE",))
+    context = snap.run(context_for("?", snap.given(context_tokens=1000)))
+    read = [n.ids for n in snap.needs if isinstance(n, Rows) and "text" in n.columns]
+    assert [len(ids) for ids in read] == [16] and context.left_out >= 490
+    assert context.n_tokens > 900, "what the others leave is for chunks"
+
+
+def hub(n: int) -> Snapshot:
+    """ALICE stands in n chunks, QUANTUM COMPUTING in some of the last; searches find the latter."""
+    ids, topic = [f"x{i}" for i in range(n)], [f"x{n - 1}", f"x{n - 3}"]
+    tables = town() | {
+        "entities": [person("ALICE", *ids), person("QUANTUM COMPUTING", *topic)],
+        "text_units": [{"id": i, "text": f"Text {i}. " * 20, "n_tokens": 100} for i in ids],
+    }
+    return Snapshot(tables, lambda search: topic[::-1] if search.kind == "text_unit" else [])
+
+
+def test_the_rarer_name_comes_first_and_its_chunks_before_those_of_one_that_is_everywhere():
+    sections = shown(hub(300), "What did Alice say about quantum computing?", context_tokens=2000)
+    assert [r["entity"] for r in sections["Entities"]] == ["QUANTUM COMPUTING", "ALICE"]
+    assert [r["text"][:9] for r in sections["Sources"]][:3] == ["Text x297", "Text x299", "Text x0. "]
+
+
+def test_the_nearest_chunks_are_looked_for_among_those_of_the_entities():
+    snap = hub(300)
+    sections = shown(snap, "What did Alice say about quantum computing?", context_tokens=320)
+    assert sections["Sources"][0]["text"].startswith("Text x")
+    searches = [n for n in snap.needs if isinstance(n, Search) and n.kind == "text_unit"]
+    assert {n.by for n in searches} == {"vector", "keyword"}
+    assert {(len(n.among or ()), n.k) for n in searches} == {(300, 10)}
+
+
+def test_the_chunks_of_an_entity_that_is_everywhere_are_not_listed():
+    snap = hub(MOST_CHUNKS + 1)
+    for unit in snap.tables["text_units"]:
+        unit["entity_ids"] = [e["id"] for e in snap.tables["entities"] if unit["id"] in e["text_unit_ids"]]
+    sections = shown(snap, "What did Alice say about quantum computing?", context_tokens=2000)
+    assert [r["text"][:11] for r in sections["Sources"]] == [
+        f"Text x{MOST_CHUNKS - 2}.",
+        f"Text x{MOST_CHUNKS}.",
+    ]
+    searches = [n for n in snap.needs if isinstance(n, Search) and n.kind == "text_unit"]
+    assert {n.among for n in searches} == {None}
+    listed = [
+        n.ids
+        for n in snap.needs
+        if isinstance(n, Rows) and n.table == "entities" and "text_unit_ids" in n.columns
+    ]
+    assert listed == [[entity_id("QUANTUM COMPUTING")]]
+
+
+def test_of_relationships_and_claims_no_more_are_looked_at_than_are_worth_it():
+    tables = town()
+    tables["relationships"] = [edge("ALICE", f"P{n}", n) for n in range(MOST_EDGES + 50)]
+    tables["covariates"] = [claim("ALICE", f"c{n}", *["t1"] * n) for n in range(50)]
+    snap = snapshot(tables, near=("ALICE",))
+    sections = shown(snap, "?", local_relationships=3, local_claims=2)
+    assert [r["target"] for r in sections["Relationships"]] == [f"P{MOST_EDGES + n}" for n in (49, 48, 47)]
+    assert [r["description"] for r in sections["Claims"]] == ["ALICE said so c49", "ALICE said so c48"]
+    asked = {n.table: n.most for n in snap.needs if isinstance(n, Rows) and n.by != "id"}
+    assert asked == {"relationships": MOST_EDGES, "covariates": 2, "communities": None}
+
+
+def test_an_index_without_one_of_the_searches_is_asked_by_the_other():
+    for lacks, left in (("search_text_unit_keyword", {"vector"}), ("embeddings_text_unit", {"keyword"})):
+        snap = hub(20)
+        asked = snap.given()
+        object.__setattr__(asked, "n_rows", {k: v for k, v in asked.n_rows.items() if k != lacks})
+        snap.run(context_for("What did Alice say about quantum computing?", asked))
+        searches = [n for n in snap.needs if isinstance(n, Search) and n.kind == "text_unit"]
+        assert {n.by for n in searches} == left
+
+
+def test_an_index_without_entities_holds_nothing_and_asks_no_model():
+    snap = snapshot({})
+    answer = snap.run(search(Question("What?"), snap.given()))
+    assert not answer.found and answer.contexts == () and answer.references == ()
+
+
+def test_an_index_without_embeddings_says_how_to_make_them():
+    snap = snapshot()
+    given_ = snap.given()
+    without = {k: v for k, v in given_.n_rows.items() if k != "embeddings_entity"}
+    object.__setattr__(given_, "n_rows", without)
+    with pytest.raises(UsageError, match=r"needs embeddings of entities.*embeddings\.enabled: true"):
+        snap.run(search(Question("What?"), given_))
+
+
+def test_no_table_is_read_whole():
+    snap = snapshot(near=("ALICE", "DAVE"))
+    shown(snap, "Who is BOB?")
+    assert all(need.ids is not None for need in snap.needs if isinstance(need, Rows))
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> Snapshot:
+    """Random graphs of up to 30 people whose texts have very different lengths."""
+    seed = draw(st.integers(0, 2**32))
+    rng = random.Random(seed)
+    n = rng.randint(1, 30)
+    names = [f"P{i}" for i in range(n)]
+    word = rng.choice(["word ", "für ", "数据", '", ', "🙂", "A-1 "])
+    text = lambda most: word * int(most ** rng.random())  # noqa: E731
+    units = [
+        {"id": f"t{i}", "text": text(3000), "n_tokens": rng.randint(1, 3000)}
+        for i in range(rng.randint(0, 20))
+    ]
+    entities = [
+        {**person(name, *(u["id"] for u in units if rng.random() < 0.3)), "description": text(2000)}
+        for name in names
+    ]
+    edges = [
+        {
+            **edge(a, b, rng.randint(1, 9), chunks=tuple(u["id"] for u in units if rng.random() < 0.1)),
+            "description": text(900),
+        }
+        for a in names
+        for b in names
+        if a < b and rng.random() < 0.3
+    ]
+    claims = [{**claim(name, f"c{name}"), "description": text(400)} for name in names if rng.random() < 0.5]
+    groups = [[n for n in names if rng.random() < 0.4] for _ in range(5)]
+    communities = [community(f"k{i}", rng.randint(0, 3), *g) for i, g in enumerate(groups)]
+    reports = [{**report(f"k{i}", rng.random()), "full_content": text(4000)} for i in range(4)]
+    tables = {
+        "entities": entities,
+        "relationships": edges,
+        "covariates": claims,
+        "communities": communities,
+        "community_reports": reports,
+        "text_units": units,
+    }
+    return Snapshot(tables, lambda search: [entity_id(n) for n in names])
+
+
+@given(worlds(), st.integers(256, 6000), st.floats(0, 1), st.floats(0, 1), st.integers(1, 20))
+def test_no_local_context_is_above_its_budget(snap, budget, text_share, rest, entities):
+    asked = snap.given(
+        context_tokens=budget,
+        local_text_share=text_share,
+        local_reports_share=rest * (1 - text_share),
+        local_entities=entities,
+    )
+    context = snap.run(context_for("Who are P1 and P2?", asked))
+    assert context.n_tokens == COUNT(context.text) <= budget
+    assert context.text or not context.numbering

@@ -1,0 +1,35 @@
+"""What the ways of answering can do, and what is said of what they cannot."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.query.methods import methods
+
+
+def test_a_baseline_is_none_of_those_that_are_offered_and_says_where_it_can_be_asked():
+    assert "none" in methods.METHODS and "none" not in methods.OFFERED
+    with pytest.raises(
+        UsageError, match=r"`graphrag-ray evaluate` alone .*An index is asked by global, text"
+    ):
+        methods.check("none", None, ())
+    methods.check("none", None, (), baselines=True)
+
+
+def test_messages_name_only_what_is_offered():
+    with pytest.raises(UsageError, match="there is no method 'globul'") as unknown:
+        methods.check("globul", None, ())
+    with pytest.raises(UsageError, match="global search cannot be restricted") as restricted:
+        methods.check("global", None, ("path=a.txt",))
+    assert all("none" not in str(e.value).split() for e in (unknown, restricted))
+    assert "lightrag" in str(restricted.value)
+
+
+def test_a_mode_is_refused_where_a_method_has_none():
+    methods.check_modes("lightrag", {"mode": "local"})
+    methods.check_modes("local", {"mode": None})
+    with pytest.raises(
+        UsageError, match="mode is for lightrag search \\(local, global, hybrid, mix\\); local search"
+    ):
+        methods.check_modes("local", {"mode": "mix"})

@@ -1,0 +1,78 @@
+"""Mapping by points: several scored points of one context."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from driving import drive
+
+from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.messages import CallParameters, ChatReply
+from graphrag_ray.base.prompts import parse_prompt
+from graphrag_ray.base.records import Reference
+from graphrag_ray.graph.report_context import Context
+from graphrag_ray.graph.report_reply import ReplyProblem
+from graphrag_ray.query.methods.map_reduce import AnswerSpec, MapAnswer, reduce_context
+from graphrag_ray.query.methods.points import POINTS_SCHEMA, Point, map_points, parse_points
+
+SPEC = AnswerSpec(
+    parse_prompt("map_points", "{question}|{context}|{response_type}|{knowledge}|{language}|{max_tokens}"),
+    parse_prompt("correct", "Wrong: {problem}."),
+    CallParameters("default", "m"),
+    "two paragraphs",
+    "",
+    "English",
+    500,
+)
+CONTEXT = Context("data\n", {("Reports", 1): "aa", ("Reports", 2): "bb"}, 5)
+
+
+def points(*pairs: tuple[str, object]) -> str:
+    return json.dumps({"points": [{"description": text, "score": score} for text, score in pairs]})
+
+
+def test_each_point_becomes_an_answer_with_its_own_score_and_references():
+    said, requests = drive(
+        map_points("Why?", CONTEXT, SPEC),
+        points(("A [Data: Reports (1, 9)].", 80), ("B [Data: Reports (2)].", 20)),
+    )
+    assert said == (
+        MapAnswer("A [Data: Reports (aa)].", 80, (Reference("Reports", "aa"),), dropped_references=1),
+        MapAnswer("B [Data: Reports (bb)].", 20, (Reference("Reports", "bb"),)),
+    )
+    assert (requests[0].response, requests[0].schema) == ("json", POINTS_SCHEMA)
+
+
+def test_points_of_a_context_are_weighed_one_by_one_and_zeros_are_dropped():
+    said, _ = drive(map_points("Why?", CONTEXT, SPEC), points(("A.", 80), ("B.", 0), ("C.", 90)))
+    assert [a.text for a in reduce_context(said, 1000, len).shown] == ["C.", "A."]
+
+
+def test_an_empty_list_is_an_answer():
+    said, requests = drive(map_points("Why?", CONTEXT, SPEC), points())
+    assert said == () and len(requests) == 1
+
+
+def test_a_reply_without_json_gets_one_correction_turn_and_then_fails():
+    said, requests = drive(map_points("Why?", CONTEXT, SPEC), "Because.", points(("A.", 5)))
+    assert said == (MapAnswer("A.", 5),)
+    assert requests[1].prompt == "correct" and "`points`" in requests[1].messages[-1].content
+    with pytest.raises(DialogueFailed, match="no JSON object"):
+        drive(map_points("Why?", CONTEXT, SPEC), "Because.", "Because!")
+
+
+def test_a_score_that_cannot_be_read_is_a_problem_and_not_a_zero():
+    found = parse_points(points(("A.", "high"), ("B.", 5)))
+    assert isinstance(found, ReplyProblem) and "`score`" in found.text
+
+
+def test_points_without_a_text_do_not_count_but_there_must_be_one_with():
+    assert parse_points(points(("", 5), ("B.", "60/100"))) == (Point("B.", 60.0),)
+    assert isinstance(parse_points(points(("", 5))), ReplyProblem)
+
+
+def test_of_a_reply_that_was_cut_off_the_complete_points_are_kept():
+    reply = ChatReply(points(("A.", 5), ("B.", 6))[:-20], "length")
+    said, requests = drive(map_points("Why?", CONTEXT, SPEC), reply)
+    assert said == (MapAnswer("A.", 5, truncated=True),) and len(requests) == 1

@@ -1,0 +1,72 @@
+"""Sizes in the vocabulary of the model that answers."""
+
+from __future__ import annotations
+
+import pytest
+from driving import COUNT, Snapshot
+
+from graphrag_ray.base.errors import BudgetSpent
+from graphrag_ray.query.methods.global_search import search as search_reports
+from graphrag_ray.query.methods.method import Dialogues, Question, Rows
+from graphrag_ray.query.methods.recounted import SAMPLE, recounted
+from graphrag_ray.query.methods.text_search import search as search_text
+
+N = 300
+TEXT = "The mill stood idle. " * 40
+
+
+def snapshot(vocabulary: float = 1) -> Snapshot:
+    """Tables whose model counted so many tokens for each of ours."""
+    n_tokens = round(COUNT(TEXT) * vocabulary)
+    chunks = [{"id": f"t{i}", "human_readable_id": i, "text": TEXT, "n_tokens": n_tokens} for i in range(N)]
+    reports = [
+        {
+            "id": f"r{i}",
+            "human_readable_id": i,
+            "community": i,
+            "title": "Mill",
+            "full_content": f"# Mill\n\n{TEXT}",
+            "n_tokens": n_tokens,
+            "hierarchy": "leiden",
+        }
+        for i in range(N)
+    ]
+    communities = [{"community": i, "level": 0, "parent": -1, "hierarchy": "leiden"} for i in range(N)]
+    return Snapshot({"text_units": chunks, "community_reports": reports, "communities": communities})
+
+
+@pytest.mark.parametrize("search", [search_text, search_reports])
+def test_a_budget_that_the_indexing_models_tokens_keep_and_ours_do_not_is_refused(search):
+    snap = snapshot(vocabulary=0.5)
+    with pytest.raises(BudgetSpent):
+        snap.run(search(Question("Why?", "C0"), snap.given(budget_tokens=90_000)))
+    assert not any(isinstance(n, Dialogues) for n in snap.needs)
+
+
+def sizes(snap: Snapshot, **query: int) -> set[int]:
+    given = snap.given(**query)
+    chunks = snap.rows(Rows("text_units", ["id", "n_tokens"]))
+    return set(snap.run(recounted("text_unit", chunks, given))["n_tokens"].to_pylist())
+
+
+def test_sizes_are_raised_by_the_worst_ratio_of_a_sample_and_never_lowered():
+    n = COUNT(TEXT)
+    assert sizes(snapshot(), budget_tokens=1) == {n} == sizes(snapshot(0.5), budget_tokens=1)
+    assert sizes(snapshot(2), budget_tokens=1) == {2 * n}
+    odd = snapshot()
+    odd.tables["text_units"][-1]["text"] = TEXT * 3
+    (raised,) = sizes(odd, budget_tokens=1)
+    assert 2.9 * n < raised <= 3.1 * n
+
+
+def test_no_more_than_a_sample_is_read_and_without_a_budget_nothing():
+    snap = snapshot(0.5)
+    assert sizes(snap) == {round(COUNT(TEXT) * 0.5)} and not snap.needs
+    sizes(snap, budget_tokens=1)
+    (need,) = snap.needs
+    assert isinstance(need, Rows) and need.ids is not None and len(need.ids) == SAMPLE
+
+
+def test_dollars_are_a_budget_as_well():
+    snap = snapshot(0.5)
+    assert sizes(snap, budget_usd=1) == {COUNT(TEXT)}

@@ -1,0 +1,121 @@
+"""TREX and RAPTOR over a tree of summaries: which nodes are read, in which order, within which budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from driving import Snapshot
+
+from graphrag_ray.base.errors import BudgetSpent, UsageError
+from graphrag_ray.base.ids import report_id
+from graphrag_ray.query.methods import raptor_search, trex_search
+from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.method import Given, Question, Search
+
+TREE = {"top": ("left", "right"), "left": ("c1", "c2"), "right": ("c3", "c4")}
+NUMBER = {"top": 1, "left": 2, "right": 3}
+
+
+def tables(without: tuple[str, ...] = ()) -> dict[str, list[dict[str, Any]]]:
+    """Two summaries of two chunks each, one above both. without: those that have no row, since they
+    failed."""
+    leaves = {"top": ["c1", "c2", "c3", "c4"], "left": ["c1", "c2"], "right": ["c3", "c4"]}
+    return {
+        "text_units": [
+            {"id": f"c{n}", "human_readable_id": n, "text": f"ALICE is in chunk {n}.", "n_tokens": 6}
+            for n in range(1, 5)
+        ],
+        "tree_clusters": [
+            {"id": name, "human_readable_id": NUMBER[name], "level": 0 if name == "top" else 1}
+            | {"children": [NUMBER[c] for c in below if c in NUMBER], "text_unit_ids": leaves[name]}
+            for name, below in TREE.items()
+        ],
+        "tree_summaries": [
+            {"id": report_id(name), "human_readable_id": NUMBER[name], "title": name, "full_content": name}
+            for name in TREE
+            if name not in without
+        ],
+    }
+
+
+def given_of(snap: Snapshot, hierarchies: tuple[str, ...] = ("tree",), **query: Any) -> Given:
+    found = snap.given(**query)
+    return replace(found, settings=found.settings.model_copy(update={"hierarchies": hierarchies}))
+
+
+def names_of(answer: Answer) -> list[str]:
+    summaries = {report_id(name): name for name in TREE}
+    return [summaries.get(record.id, record.id) for context in answer.contexts for record in context.records]
+
+
+def near(*names: str) -> Any:
+    """A search that finds these, in this order, of its own kind."""
+
+    def find(search: Search) -> list[str]:
+        of_kind = [n for n in names if (n in TREE) == (search.kind == "tree_summary")]
+        return [report_id(n) if n in TREE else n for n in of_kind]
+
+    return find
+
+
+def ask(way: Any, find: Any, without: tuple[str, ...] = (), **query: Any) -> Answer:
+    snap = Snapshot(tables(without), find)
+    return snap.run(way.search(Question("What about ALICE ?"), given_of(snap, **query)))
+
+
+def descend(*names: str, without: tuple[str, ...] = (), k: int = 1) -> list[str]:
+    return names_of(ask(raptor_search, near(*names), without, traversal="tree", raptor_k=k))
+
+
+def test_a_traversal_reads_the_nearest_of_each_level_among_the_children_of_those_above():
+    every = ("top", "right", "left", "c1", "c4", "c3", "c2")
+    assert sorted(descend(*every)) == ["c4", "right", "top"]
+    assert sorted(descend(*every, k=2)) == ["c1", "c4", "left", "right", "top"]
+
+
+@pytest.mark.parametrize("without", [(), ("top",)], ids=["not embedded", "failed"])
+def test_what_lies_below_a_summary_that_is_not_found_is_reached_all_the_same(without: tuple[str, ...]):
+    assert sorted(descend("right", "left", "c1", "c4", "c3", "c2", without=without)) == ["c4", "right"]
+
+
+def test_chunks_are_reached_where_no_summary_above_them_is_found():
+    assert descend("c2", "c3") == ["c2"]
+
+
+def test_a_tree_without_summaries_is_read_by_its_chunks():
+    snap = Snapshot({**tables(), "tree_clusters": [], "tree_summaries": []}, near("c3", "c1"))
+    given = given_of(snap, traversal="tree", raptor_k=1)
+    assert names_of(snap.run(raptor_search.search(Question("What about ALICE ?"), given))) == ["c3"]
+
+
+def test_collapsed_all_nodes_compete_within_a_budget_of_their_own():
+    every = near("right", "top", "c4", "c1")
+    assert set(names_of(ask(raptor_search, every, raptor_k=3))) <= {"right", "c4", "top", "c1"}
+    assert len(names_of(ask(raptor_search, every, raptor_k=3))) == 3
+    with pytest.raises(BudgetSpent, match=r"lower query\.raptor_tokens"):
+        ask(raptor_search, every, budget_tokens=10)
+    with pytest.raises(BudgetSpent, match=r"lower query\.context_tokens"):
+        ask(raptor_search, every, budget_tokens=10, traversal="tree")
+
+
+def test_trex_reads_what_both_lists_have_in_front():
+    def find(search: Search) -> list[str]:
+        if search.kind == "tree_summary":
+            return [report_id("top")] if search.by == "vector" else []
+        return ["c1", "c2", "c3"] if search.by == "vector" else ["c2", "c4"]
+
+    assert names_of(ask(trex_search, find, trex_k=1)) in (["c1"], ["c2"], ["top"])
+    both = names_of(ask(trex_search, find, trex_k=3))
+    assert "c2" in both and "c4" not in both
+    words = names_of(ask(trex_search, find, trex_k=1, hybrid_vector_weight=0.0))
+    assert words == ["c2"]
+
+
+@pytest.mark.parametrize("way", [trex_search, raptor_search])
+def test_another_hierarchy_is_refused(way: Any):
+    snap = Snapshot(tables(), near("c1"))
+    given = given_of(snap, ("leiden", "tree"), hierarchy="leiden")
+    with pytest.raises(UsageError, match="search reads hierarchy tree, and no other: it cannot read leiden"):
+        snap.run(way.search(Question("What about ALICE ?"), given))

@@ -1,0 +1,122 @@
+"""What is shown of an answer while it is written is the beginning of what it comes to."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from linear_time import too_slow
+
+from graphrag_ray.base.records import (
+    Reference,
+    find_references,
+    resolve_references,
+    strip_references,
+    without_unfinished,
+)
+from graphrag_ray.query.methods.cited_numbers import shown_to_people
+from graphrag_ray.query.methods.score import without_scores
+from graphrag_ray.query.methods.written import Written
+
+NUMBERING = {
+    ("Reports", 1): "r-one",
+    ("Reports", 2): "r-two",
+    ("Entities", 7): "e-seven",
+    ("Claims", 3): "c-lost",
+}
+NUMBER = {
+    Reference("Reports", "r-one"): 101,
+    Reference("Reports", "r-two"): 102,
+    Reference("Entities", "e-seven"): 7,
+}
+
+
+def final(reply: str) -> str:
+    """As `asked_for_text` and `compose` come to it."""
+    text, _, _ = resolve_references(without_scores(reply), NUMBERING)
+    return shown_to_people(text.strip(), NUMBER)
+
+
+def shown(pieces: list[str]) -> list[str]:
+    written = Written(NUMBERING, NUMBER)
+    return [written.add(piece) for piece in pieces]
+
+
+def test_text_is_shown_as_it_comes_and_references_with_short_ids():
+    said = shown(["The ferry", " was sold [Da", "ta: Reports (1,", " 2)] in", " May."])
+    assert said == ["The ferry", " was sold", "", " [Data: Reports (101, 102)] in", " May."]
+
+
+def test_a_reference_that_does_not_hold_is_never_shown():
+    assert (
+        "".join(shown(["Sold", " [Data: Reports (9)]", ", in May [Data: Claims (3)]", "."]))
+        == "Sold, in May."
+    )
+
+
+def test_white_space_at_either_end_is_not_shown():
+    assert shown(["\n ", "One.\n", "\nTwo. ", "\n"]) == ["", "One.", "\n\nTwo.", ""]
+
+
+def test_brackets_that_are_no_references_are_shown_when_that_is_certain():
+    assert shown(["a [", "D", "r", ". X] [1", "]"]) == ["a", "", " [Dr", ". X] [1", "]"]
+
+
+def test_a_score_is_held_back_and_other_tags_are_not():
+    assert shown(["a <", "b", "> c"]) == ["a", " <b", "> c"]
+    assert shown(["a **", "bold** <ANS", "WER_HELPFULNESS> 8", "0 </ANSWER_HELPFULNESS> b"]) == [
+        "a",
+        " **bold**",
+        "",
+        "",
+    ]
+
+
+def test_a_piece_may_end_anywhere():
+    reply = "One **two** [Data: Reports (1); Entities (7, 8)], three.\n\n- four [Data: Claims (3)] `five`"
+    for at in range(len(reply)):
+        assert final(reply).startswith("".join(shown([reply[:at], reply[at:]])))
+    assert "".join(shown(list(reply))) == final(reply).rstrip("`")
+
+
+parts = st.sampled_from(
+    [
+        "[Data: Reports (1)]", "[Data: Reports (1, 2, +more); Entities (7)]", "[data:Report (2, 44)]",
+        "[ Data: Claims (3)]", "[Data: Nonsense (1)]", "[Data: Reports (1", "[1]", "[", "]", "(", "<", "<b>",
+        "[Reports: 1]", "[Report 2; Entity 7]", "(Data: Reports (1), Entities (7))", "（Data：Claims 3）",
+        "【Data: Reports 1】", "(Data: ", "[Data", "Reports ", "Reports", "entity", "(1", "1", ", ", ")",
+        " and ", "(see Reports 1)", "[Reports: quarterly]", "[Sources", "】", "+more", "#",
+        "**", "*", "`", " ", "  ", "\t", "\n", "\n\n", "word", "D", "Data", ":", "é🚢",
+        "<ANSWER_HELPFULNESS> 80 </ANSWER_HELPFULNESS>", "<answer helpfulness>",
+    ]
+)  # fmt: skip
+
+
+@given(st.lists(parts), st.data())
+def test_what_is_shown_is_always_the_beginning_of_the_text(made, data):
+    reply = "".join(made)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(reply)), max_size=8)))
+    pieces = [reply[a:b] for a, b in zip([0, *cuts], [*cuts, len(reply)], strict=True)]
+    whole = final(reply)
+    nested = list(find_references(strip_references(without_scores(reply))))
+    if not nested:  # a reference within one: told as a correction (streams.Telling)
+        assert whole.startswith("".join(shown(pieces)))
+
+
+@given(
+    st.lists(st.sampled_from(["a ", "b", "[Data: Reports (1)]", " [Data: Reports (9)] ", "\n"])),
+    st.sampled_from(
+        ["[Data: Reports (1", "[Data: ", "[Reports: 1, 2", "(Data: Reports (1)", "【Data：Reports 1; Ent"]
+    ),
+)
+def test_a_reply_that_was_cut_off_shows_no_half_of_a_reference(made, half):
+    reply = f"{''.join(made)} {half}"
+    text, _, _ = resolve_references(without_unfinished(reply), NUMBERING)
+    assert shown_to_people(text.strip(), NUMBER).startswith("".join(shown(list(reply))))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["[", "<", " ", "\n", "*", " *\n", "[Data: ", "(Data: Reports 1", "1, ", "a", "<ANSWER HELPFULNESS>"],
+)
+@pytest.mark.parametrize("start", ["", "[Data: ", "[Reports: 1", "(Data: Reports ("])
+def test_a_reply_in_many_pieces_takes_four_times_as_long_as_a_quarter_of_it(start, piece):
+    assert not too_slow(shown, lambda n: [start, *[piece] * n], 2_000)

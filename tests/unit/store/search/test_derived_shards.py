@@ -1,0 +1,225 @@
+"""A shard that is derived from an earlier one is, byte by byte, the one that is built of the same records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.store.search import keyword, vectors
+from graphrag_ray.store.search.languages import WORDS
+from graphrag_ray.store.search.mapped_arrays import InMemory
+from graphrag_ray.store.search.vectors import Floats
+from graphrag_ray.store.search.words import words
+
+Texts = dict[str, str]
+NAMES = st.text("ab", max_size=3)
+VOCABULARY = ["mill", "mills", "milling", "river", "rivers", "die", "Häuser", "字", "字水", "ab", "…"]
+TEXT = st.lists(st.sampled_from(VOCABULARY), max_size=12).map(" ".join) | st.text(max_size=20)
+TEXTS = st.dictionaries(NAMES, TEXT, max_size=20)
+LANGUAGES = st.sampled_from(["", *WORDS])
+
+
+def id_of(name: str) -> str:
+    """Some share their first half."""
+    first, _, last = f"{name:3}".encode().hex().partition("61")
+    return f"{first:0>16}{last:0>16}"
+
+
+def built(texts: Texts, language: str = "") -> bytes:
+    return keyword.build([id_of(name) for name in texts], list(texts.values()), language)
+
+
+def shard_of(texts: Texts, language: str = "") -> keyword.KeywordShard:
+    return keyword.read(InMemory.of(built(texts, language)))
+
+
+def changed(texts: Texts, now: Texts, language: str = "", moved: frozenset[str] = frozenset()) -> bytes:
+    """moved: names of texts that go and come although they are the same."""
+    same = {name for name in texts.keys() & now.keys() if texts[name] == now[name]} - moved
+    come = {name: text for name, text in now.items() if name not in same}
+    gone = [id_of(name) for name in texts if name not in same]
+    return keyword.changed(
+        shard_of(texts, language), gone, [id_of(name) for name in come], list(come.values())
+    )
+
+
+def after(data: st.DataObject, before: Mapping[str, Any], values: st.SearchStrategy[Any]) -> dict[str, Any]:
+    """Some records removed, some added, some changed."""
+    left = {name: value for name, value in before.items() if data.draw(st.integers(0, 3))}
+    return left | data.draw(st.dictionaries(NAMES, values, max_size=6))
+
+
+@given(TEXTS, LANGUAGES, st.frozensets(NAMES, max_size=3), st.data())
+def test_words_that_are_derived_are_those_that_are_built(
+    texts: Texts, language: str, moved: frozenset[str], data: st.DataObject
+):
+    now = after(data, texts, TEXT)
+    assert changed(texts, now, language, moved) == built(now, language)
+
+
+@given(TEXTS, TEXTS)
+def test_all_words_can_go_and_come(texts: Texts, now: Texts):
+    assert changed(texts, {}) == built({})
+    assert changed({}, now) == built(now)
+    assert changed(texts, now) == built(now)
+    assert changed(texts, texts) == built(texts)
+
+
+@given(TEXTS, st.data())
+def test_a_shard_is_derived_again_and_again(texts: Texts, data: st.DataObject):
+    shard, now = shard_of(texts), texts
+    for _ in range(3):
+        before, now = now, after(data, now, TEXT)
+        gone = [id_of(name) for name in before if name not in now or before[name] != now[name]]
+        come = {name: text for name, text in now.items() if before.get(name) != text}
+        derived = keyword.changed(shard, gone, [id_of(name) for name in come], list(come.values()))
+        assert derived == built(now)
+        shard = keyword.read(InMemory.of(derived))
+
+
+@given(TEXTS, st.data())
+def test_words_of_the_same_hash_are_one_word(texts: Texts, data: st.DataObject):
+    """Whoever takes the trouble finds two."""
+    with pytest.MonkeyPatch.context() as patch:
+        hashes = keyword._hashes
+        patch.setattr(keyword, "_hashes", lambda of: hashes(of) % np.uint64(5))
+        now = after(data, texts, TEXT)
+        assert changed(texts, now) == built(now)
+        assert len(shard_of(now).arrays["words"]) <= 5
+
+
+def test_a_word_that_no_record_holds_any_more_is_in_no_shard():
+    shard = keyword.read(InMemory.of(changed({"a": "mill secret", "b": "mill"}, {"a": "mill", "b": "mill"})))
+    assert len(shard.arrays["words"]) == 1
+
+
+def test_a_word_counts_no_more_often_than_a_file_can_say_in_what_is_derived_either():
+    texts = {"a": "mill " * 70_000, "b": "river"}
+    now = texts | {"b": "mill", "ba": "river " * 70_000}
+    assert changed(texts, now) == built(now)
+
+
+@pytest.mark.parametrize(("gone", "come"), [(["ab"], []), (["a", "a"], []), ([], ["b"]), (["a"], ["a", "a"])])
+def test_a_shard_that_holds_other_records_than_was_thought_is_refused(gone: list[str], come: list[str]):
+    gone, come = ([id_of(name) for name in some] for some in (gone, come))
+    with pytest.raises(ValueError, match=r"it lacks records|a record is there twice"):
+        keyword.changed(shard_of({"a": "mill", "b": "river"}), gone, come, ["mill"] * len(come))
+    shard = vectors.read(InMemory.of(vectors.build([id_of("a"), id_of("b")], np.eye(2, dtype=np.float32))))
+    with pytest.raises(ValueError, match=r"it lacks records|a record is there twice"):
+        vectors.changed(shard, gone, come, np.ones((len(come), 2), np.float32))
+
+
+@pytest.mark.parametrize("bad", ["", "a", "z" * 32, "0" * 33])
+def test_a_new_record_without_an_id_is_refused(bad: str):
+    with pytest.raises(ValueError, match="hex"):
+        keyword.changed(shard_of({"a": "mill"}), [], [bad], ["mill"])
+    shard = vectors.read(InMemory.of(vectors.build([id_of("a")], np.ones((1, 2), np.float32))))
+    with pytest.raises(ValueError, match="hex"):
+        vectors.changed(shard, [], [bad], np.ones((1, 2), np.float32))
+
+
+def test_only_texts_that_come_are_split_and_one_that_cannot_be_is_told(monkeypatch: pytest.MonkeyPatch):
+    texts = {f"{n:03}": f"mill {n}" for n in range(100)}
+    shard, split = shard_of(texts), []
+
+    def noted(text: str, language: str) -> list[str]:
+        split.append(text)
+        if text == "broken":
+            raise IndexError(text)
+        return words(text, language)
+
+    monkeypatch.setattr(keyword, "words", noted)
+    told: list[tuple[str, str]] = []
+    come = [id_of("a"), id_of("b")], ["broken", "river"]
+    data = keyword.changed(shard, [id_of("007")], *come, lambda id_, e: told.append((id_, str(e))))
+    assert split == ["broken", "river"] and told == [(id_of("a"), "broken")]
+    del texts["007"]
+    monkeypatch.undo()
+    assert data == built(texts | {"a": "", "b": "river"})
+    monkeypatch.setattr(keyword, "words", noted)
+    with pytest.raises(IndexError, match="broken"):
+        keyword.changed(shard, [], *come)
+
+
+# vectors
+
+
+NUMBERS = st.sampled_from([0.0, 1.0, -1.0, 0.5, 1e-30, np.nan, np.inf]) | st.floats(-9, 9, width=32)
+
+
+def rows_of(width: int) -> st.SearchStrategy[list[float]]:
+    return st.lists(NUMBERS, min_size=width, max_size=width)
+
+
+def matrix(rows: Mapping[str, list[float]], width: int) -> Floats:
+    return np.array([*rows.values()], np.float32).reshape(-1, width)
+
+
+@given(st.integers(1, 5), st.booleans(), st.frozensets(NAMES, max_size=3), st.data())
+def test_vectors_that_are_derived_are_those_that_are_built(
+    width: int, signs: bool, moved: frozenset[str], data: st.DataObject
+):
+    before = data.draw(st.dictionaries(NAMES, rows_of(width), min_size=1, max_size=20))
+    now = after(data, before, rows_of(width))
+    same = {name for name in before.keys() & now.keys() if before[name] == now[name]} - moved
+    come = {name: row for name, row in now.items() if name not in same}
+    shard = vectors.read(InMemory.of(vectors.build([*map(id_of, before)], matrix(before, width), signs)))
+    gone = [id_of(name) for name in before if name not in same]
+    derived = vectors.changed(shard, gone, [*map(id_of, come)], matrix(come, width))
+    assert derived == vectors.build([*map(id_of, now)], matrix(now, width), signs)
+
+
+@pytest.mark.parametrize("signs", [False, True])
+@pytest.mark.parametrize("width", [1, 63, 64, 65, 300])
+@pytest.mark.parametrize("seed", range(3))
+def test_many_vectors_that_are_derived_are_those_that_are_built(
+    signs: bool, width: int, seed: int, monkeypatch: pytest.MonkeyPatch
+):
+    """What is rounded, and in which portions, depends on no other record."""
+    monkeypatch.setattr(vectors, "_ROWS_AT_ONCE", 100)
+    dice = np.random.default_rng([seed, width])
+    own = (dice.normal(size=(700, width)) + 0.3).astype(np.float32)
+    ids = [f"{int(n):032x}" for n in dice.permutation(700)]
+    shard = vectors.read(InMemory.of(vectors.build(ids[:500], own[:500], signs)))
+    derived = vectors.changed(shard, ids[100:333], ids[500:], own[500:])
+    stay = [*range(100), *range(333, 700)]
+    assert derived == vectors.build([ids[i] for i in stay], own[stay], signs)
+    assert vectors.changed(shard, [], [], own[:0]) == vectors.build(ids[:500], own[:500], signs)
+
+
+@pytest.mark.parametrize("signs", [False, True])
+def test_vectors_of_other_dimensions_are_refused(signs: bool):
+    shard = vectors.read(InMemory.of(vectors.build([id_of("a")], np.ones((1, 2), np.float32), signs)))
+    with pytest.raises(ValueError, match="another number of dimensions"):
+        vectors.changed(shard, [], [id_of("b")], np.ones((1, 3), np.float32))
+
+
+@pytest.mark.parametrize("signs", [False, True])
+@pytest.mark.parametrize("number", [2.0, -2.0, np.nan, np.inf])
+def test_a_vector_that_is_longer_than_1_is_refused(signs: bool, number: float):
+    data = bytearray(vectors.build([id_of("a")], np.array([[3, 4]], np.float32), signs))
+    one = np.array([number], "<f2" if signs else "<f4").tobytes()
+    at = vectors.read(InMemory.of(bytes(data))).vectors.begin
+    data[at : at + len(one)] = one
+    with pytest.raises(ValueError, match="length 1"):
+        vectors.changed(vectors.read(InMemory.of(bytes(data))), [], [], np.zeros((0, 2), np.float32))
+
+
+def test_what_is_derived_is_read_where_it_lies(watched: Any):
+    """Nothing is looked at that was not asked for before."""
+    texts = {f"{n:03}": f"mill {n}" for n in range(100)}
+    ids = [id_of(name) for name in texts]
+    come = [id_of("a")], ["river"]
+    data = built(texts)
+    expected = keyword.changed(keyword.read(InMemory.of(data)), ids[:5], *come)
+    assert keyword.changed(keyword.read(watched(data)), ids[:5], *come) == expected
+    for signs in (False, True):
+        data = vectors.build(ids, np.random.default_rng(7).normal(size=(100, 4)).astype(np.float32), signs)
+        new = [id_of("a")], np.ones((1, 4), np.float32)
+        expected = vectors.changed(vectors.read(InMemory.of(data)), ids[:5], *new)
+        assert vectors.changed(vectors.read(watched(data)), ids[:5], *new) == expected

@@ -1,0 +1,346 @@
+"""Shards that somebody else made, under the right hash: refused as such, or searched, or others derived from
+them, without leaving them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphrag_ray.base.errors import CorruptPart
+from graphrag_ray.store import blobs, local_cache
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.search import keyword, row_index, vectors
+from graphrag_ray.store.search.mapped_arrays import ByteSource, InMemory, MappedArray, packed, tops
+
+IDS = [f"{i:016x}{i:016x}" for i in range(300)]
+HALVES = np.arange(300, dtype=np.uint64)
+MATRIX = np.random.default_rng(7).normal(size=(len(IDS), 4)).astype(np.float32)
+WANTED = vectors.unit(MATRIX[:1])[0]
+MANY = np.random.default_rng(7).normal(size=(1_100, 4)).astype(np.float32)
+MANY_IDS = [f"{i:016x}{i:016x}" for i in range(len(MANY))]
+TEXTS = [f"word{i % 7} and {i}" for i in range(300)]
+GROUP = {"id": row_index.entry_type(["id"], ["rank"])}
+
+
+def by_keyword(source: ByteSource) -> None:
+    shard = keyword.read(source)
+    for among in (None, IDS[5:90:3], []):
+        assert len(keyword.search([shard, shard], "word3 and 7", 5, among)) <= 5
+
+
+def by_vector(source: ByteSource) -> None:
+    shard = vectors.read(source)
+    if shard.dimensions == len(WANTED):
+        for among in (None, IDS[5:90:3], []):
+            with np.errstate(all="ignore"):
+                hits = vectors.search([shard, shard], WANTED, 5, among)
+            assert len(hits) <= 5 and np.isfinite([score for _, score in hits]).all()
+
+
+def from_words(source: ByteSource) -> None:
+    shard = keyword.read(source)
+    derived = keyword.read(InMemory.of(keyword.changed(shard, IDS[5:90:3], IDS[5:6], ["word3 and more"])))
+    assert len(derived) == len(shard) - len(IDS[5:90:3]) + 1
+    keyword.search([derived], "word3 and 7", 5)
+
+
+def from_vectors(source: ByteSource) -> None:
+    shard = vectors.read(source)
+    new = np.ones((1, shard.dimensions), np.float32)
+    derived = vectors.read(InMemory.of(vectors.changed(shard, IDS[5:90:3], IDS[5:6], new)))
+    assert len(derived) == len(shard) - len(IDS[5:90:3]) + 1
+    vectors.search([derived], vectors.unit(new)[0], 5)
+
+
+def by_row(source: ByteSource) -> None:
+    index = row_index.read(source, GROUP)
+    if index.has("id"):
+        for most in (None, 1):
+            found = index.found("id", HALVES, HALVES, most)
+            row_index.first_of_each([found, found], 1)
+            assert not len(found.rows) or 0 <= found.rows.min() <= found.rows.max() < index.n_rows
+    rows = np.arange(min(300, index.n_rows))
+    pages = index.page_of("text", rows)
+    if pages is not None:
+        found_pages = index.pages("text", pages)
+        own = found_pages.first
+        assert (own <= rows).all() and (rows < own + found_pages.rows).all()
+
+
+def rows_of_all() -> bytes:
+    entries = np.zeros(300, GROUP["id"])
+    entries["key"] = entries["place"] = entries["id"]["high"] = entries["id"]["low"] = HALVES
+    pages = np.zeros(30, row_index.PAGE)
+    pages["start"], pages["size"], pages["values"] = 4 + 100 * np.arange(30), 100, 10
+    return row_index.build([100, 0, 200], {"id": entries}, {"text": (np.arange(0, 301, 10), pages)})
+
+
+SHARDS: dict[str, tuple[Callable[[ByteSource], None], bytes]] = {
+    "keyword": (by_keyword, keyword.build(IDS, TEXTS, "english")),
+    "vector": (by_vector, vectors.build(IDS, MATRIX)),
+    "signs": (by_vector, vectors.build(MANY_IDS, MANY, signs=True)),
+    "rows": (by_row, rows_of_all()),
+    "keyword derived": (from_words, keyword.build(IDS, TEXTS, "english")),
+    "vector derived": (from_vectors, vectors.build(IDS, MATRIX)),
+    "signs derived": (from_vectors, vectors.build(MANY_IDS, MANY, signs=True)),
+}
+
+
+def mutated(data: bytes, seed: int) -> bytes:
+    """Half of the changes are of what stands at the end, where the arrays are told."""
+    dice, changed = random.Random(seed), bytearray(data)
+    for _ in range(dice.choice((1, 1, 2, 8, 60))):
+        at = dice.randrange(dice.choice((0, max(0, len(changed) - 700))), len(changed) - 4)
+        if dice.random() < 0.02:
+            del changed[max(at, 8) :]
+            return bytes(changed)
+        n = dice.choice((1, 4, 8))
+        changed[at : at + n] = dice.choice(
+            (b"\xff" * n, bytes(n), dice.randbytes(n), len(IDS).to_bytes(4, "little"), b"9" * n)
+        )
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("kind", SHARDS)
+@pytest.mark.parametrize("first", range(0, 800, 200))
+def test_a_changed_shard_is_refused_or_searched(kind: str, first: int):
+    searched, data = SHARDS[kind]
+    searched(InMemory.of(data))
+    refused = 0
+    for seed in range(first, first + 200):
+        try:
+            searched(InMemory.of(mutated(data, seed)))
+        except ValueError:
+            refused += 1
+    assert 0 < refused < 200
+
+
+@pytest.mark.parametrize("kind", SHARDS)
+def test_whatever_is_refused_is_refused_by_the_file(kind: str, watched: Any, not_the_file: type[Exception]):
+    """So that it is told which file that is."""
+    searched, data = SHARDS[kind]
+    searched(watched(data))
+    refused = 0
+    for seed in range(150):
+        try:
+            searched(watched(mutated(data, seed)))
+        except not_the_file:
+            refused += 1
+    assert 0 < refused < 150
+
+
+@pytest.mark.parametrize("kind", SHARDS)
+@pytest.mark.parametrize("dice", range(3))
+def test_arrays_of_any_numbers_are_refused_or_searched(kind: str, dice: int):
+    """Each array in turn is of small, great, or any numbers, where no change of single bytes would lead."""
+    searched, data = SHARDS[kind]
+    rng = np.random.default_rng(dice)
+    shard: Any = (
+        row_index.read(InMemory.of(data), GROUP)
+        if kind == "rows"
+        else (keyword if kind.startswith("keyword") else vectors).read(InMemory.of(data))
+    )
+    arrays: dict[str, MappedArray] = shard.arrays
+    whole = {name: array.whole() for name, array in arrays.items()}
+    refused: set[str] = set()
+    for name, array in whole.items():
+        for made in (
+            np.frombuffer(rng.bytes(array.nbytes), array.dtype),
+            np.frombuffer(bytes([255]) * array.nbytes, array.dtype),
+            np.zeros_like(array),
+            array[::-1],
+            array[rng.permutation(len(array))],
+            array[: len(array) // 2],
+            np.concatenate([array, array]),
+            array[:0],
+        ):
+            try:
+                searched(InMemory.of(packed(whole | {name: made})))
+            except ValueError:
+                refused.add(name)
+    assert refused, "such as arrays of other lengths"
+
+
+SOUND = {
+    "high": np.array([1, 2], "<u8"),
+    "low": np.array([1, 2], "<u8"),
+    "top.high": np.array([1], "<u8"),
+    "lengths": np.array([1, 2], "<i4"),
+    "n_words": np.array([3], "<i8"),
+    "words": np.sort(keyword._asked("mill river bridge", "english")),
+    "top.words": tops(np.sort(keyword._asked("mill river bridge", "english"))),
+    "ends": np.array([1, 2, 3], "<i8"),
+    "records": np.array([0, 1, 1], "<i4"),
+    "counts": np.array([1, 1, 1], "<u2"),
+    "language": np.frombuffer(b"english", "<u1"),
+}
+
+
+def asked(arrays: dict[str, Any]) -> list[tuple[str, float]]:
+    shard = keyword.read(InMemory.of(packed({n: a for n, a in arrays.items() if a is not None})))
+    return keyword.search([shard], "mill river bridge", 5)
+
+
+def ints(*values: int, kind: str = "<i8") -> np.ndarray:
+    return np.array(values, kind)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"ends": ints(1, 2, 9)}, "out of itself"),
+        ({"ends": ints(1, 2, 2**62)}, "out of itself"),
+        ({"ends": ints(-1, 2, 3)}, "one behind the other"),
+        ({"ends": ints(2, 1, 3)}, "one behind the other"),
+        ({"ends": ints(0, 0, 0), "records": ints(0, kind="<i4")}, "different lengths"),
+        ({"records": ints(0, 1, 2, kind="<i4")}, "of no record"),
+        ({"records": ints(0, -1, 1, kind="<i4")}, "of no record"),
+        ({"ends": ints(0, 0, 3)}, "of no record"),
+        ({"ends": ints(0, 0, 3), "records": ints(1, 0, 1, kind="<i4")}, "of no record"),
+        ({"lengths": ints(2, kind="<i4")}, "different lengths"),
+        ({"counts": ints(1, kind="<u2")}, "different lengths"),
+        ({"low": ints(1, kind="<u8")}, "different lengths"),
+        ({"high": ints(kind="<u8")}, "different lengths"),
+        ({"n_words": ints()}, "different lengths"),
+        ({"n_words": ints(1, 2)}, "different lengths"),
+        ({"ends": ints(1, 2)}, "different lengths"),
+        ({"top.words": ints(1, 2, kind="<u8")}, "different lengths"),
+        ({"top.words": ints(kind="<u8")}, "different lengths"),
+        ({"language": np.frombuffer(b"elvish", "<u1")}, "no known language"),
+        ({"language": ints(255, kind="<u1")}, "no known language"),
+        ({"records": ints(0, 1, 1)}, "no such arrays"),
+        ({"more": ints(1)}, "no such arrays"),
+        ({"top.more": ints(1, kind="<u8")}, "it holds"),
+        ({"top": ints(1, kind="<u8")}, "it holds"),
+        ({"counts": None}, "it holds"),
+    ],
+)
+def test_postings_that_lead_out_of_a_shard_are_refused(changes: dict[str, Any], told: str):
+    assert len(asked(SOUND)) == 2
+    with pytest.raises(ValueError, match=told):
+        asked(SOUND | changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lengths": ints(-(2**31), 2**31 - 1, kind="<i4")},
+        {"lengths": ints(0, 0, kind="<i4")},
+        {"counts": ints(0, 0, 0, kind="<u2")},
+        {"n_words": ints(0)},
+        {"n_words": ints(-(2**63))},
+        {"n_words": ints(2**63 - 1)},
+        {"words": ints(3, 2, 1, kind="<u8")},
+        {"top.words": ints(2**64 - 1, kind="<u8")},
+        {"high": ints(2, 1, kind="<u8")},
+    ],
+)
+def test_a_shard_that_lies_about_words_has_other_scores_and_does_no_harm(changes: dict[str, Any]):
+    hits = asked(SOUND | changes)
+    assert all(0 < score < 99 for _, score in hits)
+
+
+def test_a_shard_of_words_without_records_is_searched():
+    nothing = {name: array[:0] for name, array in SOUND.items()} | {"n_words": ints(5)}
+    assert asked(nothing) == []
+    with pytest.raises(ValueError, match="of no record"):
+        asked(SOUND | {name: nothing[name] for name in ("high", "low", "top.high", "lengths")})
+
+
+def vector_arrays(**changes: Any) -> bytes:
+    arrays = {
+        "high": np.array([1, 2, 3], "<u8"),
+        "low": np.array([1, 2, 3], "<u8"),
+        "top.high": np.array([1], "<u8"),
+        "vectors": np.array([1, 0, 0.7, 0.7, 0, 1], "<f2"),
+        "mean": np.array([0.5, 0.5], "<f4"),
+        "signs": np.array([1, 3, 2], "<u8"),
+        "spread": np.array([0.5, 0.2, 0.5], "<f4"),
+    }
+    arrays |= {name.replace("__", "."): array for name, array in changes.items()}
+    return packed({name: array for name, array in arrays.items() if array is not None})
+
+
+def neared(data: bytes) -> list[tuple[str, float]]:
+    shard = vectors.read(InMemory.of(data))
+    wanted = vectors.unit(np.ones((1, shard.dimensions), np.float32))[0]
+    vectors.search([shard], wanted, 5, [f"{n:016x}{n:016x}" for n in range(5)])
+    with np.errstate(all="ignore"):
+        return vectors.search([shard], wanted, 5)
+
+
+EXACT = {"vectors": None, "mean": None, "signs": None, "spread": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"vectors": np.zeros(4, "<f2")}, "different lengths"),
+        ({"vectors": np.zeros(0, "<f2")}, "different lengths"),
+        ({"vectors": np.zeros(9, "<f2")}, "different lengths"),
+        ({"mean": np.zeros(3, "<f4")}, "different lengths"),
+        ({"signs": ints(1, 2, kind="<u8")}, "different lengths"),
+        ({"signs": ints(1, 2, 3, 4, 5, 6, kind="<u8")}, "different lengths"),
+        ({"spread": np.zeros(2, "<f4")}, "different lengths"),
+        ({"low": ints(0, 1, kind="<u8")}, "different lengths"),
+        ({"top__high": ints(kind="<u8")}, "different lengths"),
+        ({"spread": None}, "vectors, or vectors and their signs"),
+        ({"exact": np.ones(6, "<f4")}, "vectors, or vectors and their signs"),
+        (EXACT, "vectors, or vectors and their signs"),
+        (EXACT | {"exact": np.ones(7, "<f4")}, "different lengths"),
+        (EXACT | {"exact": np.ones(0, "<f4")}, "different lengths"),
+        (EXACT | {"exact": np.ones(6, "<f8")}, "no such arrays"),
+    ],
+)
+def test_vectors_that_lead_out_of_a_shard_are_refused(changes: dict[str, Any], told: str):
+    assert (
+        len(neared(vector_arrays()))
+        == len(neared(vector_arrays(**EXACT | {"exact": np.ones(6, "<f4")})))
+        == 3
+    )
+    with pytest.raises(ValueError, match=told):
+        neared(vector_arrays(**changes))
+
+
+def test_a_shard_without_vectors_is_refused():
+    none = {name: ints(kind="<u8") for name in ("high", "low", "top__high")}
+    with pytest.raises(ValueError, match="different lengths"):
+        neared(vector_arrays(**EXACT | none | {"exact": np.ones(0, "<f4")}))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_is_no_number_is_near_to_nothing(value: float, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(vectors, "SECOND", 1)
+    monkeypatch.setattr(vectors, "SECOND_OF_EACH", 0)
+    odd = np.array([value, value, 1, 0, 0, 1], "<f4")
+    hits = neared(vector_arrays(**EXACT | {"exact": odd}))
+    assert len(hits) == 3 and np.isfinite([score for _, score in hits]).all()
+    if not np.isfinite(value):
+        assert hits[-1] == (f"{1:016x}{1:016x}", 0.0)
+    for changes in ({"spread": odd[:3]}, {"mean": odd[:2]}):
+        assert np.isfinite([score for _, score in neared(vector_arrays(**changes))]).all()
+
+
+@pytest.mark.parametrize("url", ["{}/index", "memory://hostile-shards"])
+def test_a_part_that_is_something_else_is_named(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(local_cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    store = Store(url.format(tmp_path))
+
+    def opened(data: bytes) -> keyword.KeywordShard:
+        return keyword.read(blobs.opened(store, blobs.write(store, "t", "ab12", data, rows=1)))
+
+    assert len(keyword.search([opened(SHARDS["keyword"][1])], "word3", 5)) == 5
+    told = r"part-ab12-.* is not what graphrag-ray writes there: "
+    for data in (b"", b"anything", b"anything at all"):
+        with pytest.raises(CorruptPart, match=told + "it holds no"):
+            opened(data)
+    leads_out = keyword.read(InMemory.of(packed(SOUND | {"ends": ints(1, 2, 9)})))
+    assert len(leads_out) == 2
+    with pytest.raises(CorruptPart, match=told + "it leads out of itself"):
+        keyword.search([opened(packed(SOUND | {"ends": ints(1, 2, 9)}))], "mill river bridge", 5)

@@ -1,0 +1,302 @@
+"""Arrays in a file: they come back as they were, and nothing is read of them but what is looked at."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.store.search.mapped_arrays import (
+    STEP,
+    InMemory,
+    MappedArray,
+    packed,
+    places_in,
+    places_of,
+    spread,
+    tops,
+    unpacked,
+)
+
+PAIR = np.dtype([("first", "<u8"), ("second", "<f4")])
+KINDS = {"i": "<i4", "u": "<u8", "f": "<f4", "b": "<i1", "p": PAIR}
+NUMBERS = np.arange(1_000, dtype="<i4")
+
+
+def drawn_array(kind: str, n: int) -> np.ndarray:
+    """Any bits at all."""
+    size = n * np.dtype(KINDS[kind]).itemsize
+    return np.frombuffer(np.random.default_rng(n).bytes(size), KINDS[kind])
+
+
+ARRAYS = st.dictionaries(
+    st.tuples(st.sampled_from(sorted(KINDS)), st.sampled_from(["", ".a", ".b+c", ".á"])).map("".join),
+    st.sampled_from([0, 1, 3, 15, 16, 17, 200]),
+    max_size=6,
+).map(lambda lengths: {name: drawn_array(name[0], n) for name, n in lengths.items()})
+
+
+def at_places(source: Any, values: np.ndarray = NUMBERS) -> MappedArray:
+    return unpacked(source, {"i": values.dtype})["i"]
+
+
+@given(ARRAYS)
+def test_what_was_packed_comes_back(watched: Any, arrays: dict[str, np.ndarray]):
+    data = packed(arrays)
+    assert data == packed(arrays)
+    for source in (InMemory.of(data), watched(data)):
+        found = unpacked(source, KINDS)
+        assert list(found) == list(arrays)
+        for name, array in arrays.items():
+            assert found[name].begin % 64 == 0
+            assert found[name].values.dtype == array.dtype and len(found[name]) == len(array)
+            assert found[name].whole().tobytes() == array.tobytes()
+
+
+def test_of_a_file_that_is_opened_only_the_end_is_read(watched: Any):
+    source = watched(packed({"i": NUMBERS, "f": np.ones(1_000, "<f4")}))
+    found = unpacked(source, KINDS)
+    assert not source.needed[:8_000].any(), "the arrays"
+    assert len(found["i"]) == 1_000 and (found["i"].values == -1).all()
+
+
+@given(st.data())
+def test_only_the_values_that_are_looked_at_are_read(watched: Any, data: st.DataObject):
+    source = watched(packed({"f": np.zeros(77, "<f4"), "i": NUMBERS}))
+    array = unpacked(source, KINDS)["i"]
+    source.forget()
+    places = st.integers(0, 1_000)
+    runs = data.draw(st.lists(st.tuples(places, places).map(sorted), max_size=5))
+    single = data.draw(st.lists(st.integers(0, 999), max_size=5))
+    start, end = sorted((data.draw(places), data.draw(places)))
+    left, right = np.array(runs, np.int64).reshape(-1, 2).T
+    assert array.runs(left, right).tolist() == [n for a, b in runs for n in range(a, b)]
+    assert array.take(np.array(single)).tolist() == single
+    assert array.run(start, end).tolist() == list(range(start, end))
+    expected = {*single, *range(start, end), *(n for a, b in runs for n in range(a, b))}
+    first = array.begin
+    assert set(np.flatnonzero(source.needed).tolist()) == {
+        first + 4 * n + byte for n in expected for byte in range(4)
+    }
+
+
+def test_rows_are_read_as_rows(watched: Any):
+    source = watched(packed({"i": NUMBERS}))
+    rows = unpacked(source, KINDS)["i"].rows(10)
+    source.forget()
+    assert len(rows) == 100
+    assert rows.take(np.array([3, 99]))[:, 0].tolist() == [30, 990]
+    assert source.needed.sum() == 2 * 10 * 4
+    assert rows.run(1, 3).tolist() == NUMBERS[10:30].reshape(2, 10).tolist()
+    assert (rows.values[3] == NUMBERS[30:40]).all() and (rows.values[50] == -1).all()
+
+
+def test_a_run_is_not_copied():
+    array = at_places(InMemory.of(packed({"i": NUMBERS})))
+    assert array.run(5, 500).base is not None and np.shares_memory(array.run(5, 500), array.values)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda a: a.take(np.array([3, 1_000])),
+        lambda a: a.take(np.array([-1])),
+        lambda a: a.take(np.array([2**63 - 1])),
+        lambda a: a.take(np.array([2**64 - 1], np.uint64)),
+        lambda a: a.run(0, 1_001),
+        lambda a: a.run(-1, 5),
+        lambda a: a.run(6, 5),
+        lambda a: a.run(5_000, 5_000),
+        lambda a: a.runs(np.array([0, 7]), np.array([1, 2**62])),
+        lambda a: a.runs(np.array([0, 7]), np.array([1, 6])),
+        lambda a: a.rows(3),
+        lambda a: a.rows(0),
+        lambda a: a.rows(10).take(np.array([100])),
+    ],
+)
+def test_what_leads_out_of_an_array_is_refused_by_its_file(
+    watched: Any, not_the_file: type[Exception], look: Callable[[MappedArray], Any]
+):
+    for source, error in ((InMemory.of, ValueError), (watched, not_the_file)):
+        array = at_places(source(packed({"i": NUMBERS})))
+        with pytest.raises(error, match=r"out of itself|different lengths"):
+            look(array)
+
+
+def test_an_array_without_values_has_no_place():
+    array = at_places(InMemory.of(packed({"i": NUMBERS[:0]})))
+    assert array.whole().tolist() == array.take(np.zeros(0)).tolist() == []
+    with pytest.raises(ValueError, match="out of itself"):
+        array.take(np.array([0]))
+
+
+# places of keys
+
+
+def mapped_keys(source: Callable[[bytes], Any], keys: np.ndarray) -> tuple[Any, MappedArray, MappedArray]:
+    opened = source(packed({"key": keys, "top": tops(keys)}))
+    arrays = unpacked(opened, {"key": "<u8", "top": "<u8"})
+    return opened, arrays["key"], arrays["top"]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 127, 128, 129, 255, 256, 257, 1_000])
+@pytest.mark.parametrize("seed", range(3))
+def test_keys_are_found_where_they_stand(watched: Any, n: int, seed: int):
+    dice = np.random.default_rng([n, seed])
+    highest = (2**64, 2 * n + 3, 2**64)[seed]
+    keys = np.unique(dice.integers(0, highest, 4 * n + 8, np.uint64, endpoint=highest < 2**64))
+    keys = np.sort(dice.choice(keys, n, replace=False))
+    if seed == 2 and n > 1:
+        keys[0], keys[-1] = 0, 2**64 - 1
+    wanted = np.concatenate([keys, keys[:5], keys + np.uint64(1), keys - np.uint64(1), [np.uint64(7)]])
+    wanted = dice.permutation(wanted.astype(np.uint64))
+    expected = np.searchsorted(keys, wanted)
+    there = np.isin(wanted, keys)
+    _, mapped, top = mapped_keys(watched, keys)
+    assert places_in(mapped, top, wanted).tolist() == np.where(there, expected, -1).tolist()
+    assert places_in(mapped, top, wanted[:0]).tolist() == []
+    _, mapped, top = mapped_keys(watched, keys)
+    for key, place in zip(wanted[:30], np.where(there, expected, -1)[:30], strict=True):
+        assert places_in(mapped, top, np.array([key], np.uint64)).tolist() == [place]
+
+
+def test_of_many_keys_only_those_near_the_wanted_one_are_read(watched: Any):
+    source, mapped, top = mapped_keys(watched, np.arange(0, 10**6, 7, dtype=np.uint64))
+    source.forget()
+    assert places_in(mapped, top, np.array([700_000, 700_001, 700_007], np.uint64)).tolist() == [
+        100_000,
+        -1,
+        100_001,
+    ]
+    assert source.needed[: len(mapped) * 8].sum() == (STEP + 1) * 8
+    assert source.needed.sum() == (STEP + 1 + len(top)) * 8
+
+
+@pytest.mark.parametrize("n_tops", [0, 1, 3])
+def test_keys_whose_tops_are_others_are_refused(n_tops: int):
+    arrays = {"key": np.arange(200, dtype="<u8"), "top": np.zeros(n_tops, "<u8")}
+    found = unpacked(InMemory.of(packed(arrays)), {"key": "<u8", "top": "<u8"})
+    with pytest.raises(ValueError, match="different lengths"):
+        places_in(found["key"], found["top"], np.array([1], np.uint64))
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=400), st.lists(st.integers(0, 2**64 - 1), max_size=4))
+def test_keys_in_no_order_are_passed_over_and_no_other_is_found(keys: list[int], tops_: list[int]):
+    n = -(-len(keys) // STEP)
+    arrays = {"key": np.array(keys, "<u8"), "top": np.resize(np.array(tops_ or [0], "<u8"), n)}
+    found = unpacked(InMemory.of(packed(arrays)), {"key": "<u8", "top": "<u8"})
+    wanted = np.array([*keys[:9], 3, 2**64 - 1], np.uint64)
+    for key, place in zip(wanted, places_in(found["key"], found["top"], wanted), strict=True):
+        assert place == -1 or keys[place] == key
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), max_size=20))
+def test_spread_tells_every_place_and_whose_it_is(runs: list[tuple[int, int]]):
+    left, right = np.array([(a, a + n) for a, n in runs], np.int64).reshape(-1, 2).T
+    places, whose = spread(left, right)
+    assert list(zip(whose.tolist(), places.tolist(), strict=True)) == [
+        (at, place) for at, (a, n) in enumerate(runs) for place in range(a, a + n)
+    ]
+
+
+# what is no such file
+
+
+def with_head(told: Any, body: bytes = bytes(256)) -> bytes:
+    head = told if isinstance(told, bytes) else orjson.dumps(told)
+    return body + head + len(head).to_bytes(8, "little")
+
+
+def test_a_head_made_by_hand_is_read():
+    found = unpacked(InMemory.of(with_head({"i": ["<i4", 64, 3]})), KINDS)
+    assert found["i"].whole().tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"i": ["<i4", 64, 49]},
+        {"i": ["<i4", 256, 1]},
+        {"i": ["<i4", 512, 0]},
+        {"i": ["<i4", 32, 1]},
+        {"i": ["<i4", -64, 1]},
+        {"i": ["<i4", 64, -1]},
+        {"i": ["<i4", 64, -(2**62)]},
+        {"i": ["<i4", 2**63, 1]},
+        {"i": ["<i4", 0, 2**63]},
+        {"i": ["<i4", 0.0, 1]},
+        {"i": ["<i4", 0, 1.5]},
+        {"i": ["<i4", 0, "1"]},
+        {"i": ["<i4", None, None]},
+        {"i": ["<i4", [], 1]},
+        {"i": ["<u4", 0, 1]},
+        {"i": ["|O", 0, 1]},
+        {"i": [["first", "<u8"], 0, 1]},
+        {"p": ["<i4", 0, 1]},
+        {"p": [[["second", "<f4"], ["first", "<u8"]], 0, 1]},
+        {"i": ["<i4", 0]},
+        {"i": 7},
+        {"other": ["<i4", 0, 1]},
+        {"other.i": ["<i4", 0, 1]},
+        {"": ["<i4", 0, 1]},
+        [["i", "<i4", 0, 1]],
+        "i",
+        None,
+        b"",
+        b"{",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"i":' * 100_000,
+    ],
+)
+def test_a_head_that_lies_is_refused(watched: Any, not_the_file: type[Exception], told: Any):
+    for source, error in ((InMemory.of, ValueError), (watched, not_the_file)):
+        with pytest.raises(error, match="it holds no such arrays"):
+            unpacked(source(with_head(told)), KINDS)
+
+
+@pytest.mark.parametrize("size", [249, 2**63, 2**64 - 1])
+def test_a_head_longer_than_the_file_is_refused(size: int):
+    with pytest.raises(ValueError, match="too short"):
+        unpacked(InMemory.of(bytes(248) + size.to_bytes(8, "little")), KINDS)
+
+
+@given(st.binary(max_size=200))
+def test_what_is_no_such_file_is_refused(data: bytes):
+    with pytest.raises(ValueError, match="it holds no such arrays"):
+        unpacked(InMemory.of(data), KINDS)
+
+
+@given(st.integers(0, 2**32))
+def test_a_changed_file_is_refused_or_read_within_itself(seed: int):
+    dice = random.Random(seed)
+    whole = packed({"i": NUMBERS[:40], "p": drawn_array("p", 9), "f.a": drawn_array("f", 3)})
+    data = bytearray(whole)
+    for _ in range(dice.choice((1, 2, 8))):
+        at = dice.randrange(len(data) - 160, len(data))
+        data[at : at + 1] = dice.choice((b"", b"0", b"9", b"\xff", b"-", dice.randbytes(2)))
+    try:
+        found: Mapping[str, MappedArray] = unpacked(InMemory.of(bytes(data)), KINDS)
+    except ValueError:
+        return
+    for array in found.values():
+        assert array.whole().nbytes <= len(data)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 400)), max_size=500), st.data())
+def test_ids_with_the_same_first_half_are_told_apart(pairs: list[tuple[int, int]], data: st.DataObject):
+    own = sorted(set(pairs))
+    arrays = {"high": [h for h, _ in own], "low": [n for _, n in own]}
+    packed_arrays = {name: np.array(values, "<u8") for name, values in arrays.items()}
+    packed_arrays["top"] = tops(packed_arrays["high"])
+    found = unpacked(InMemory.of(packed(packed_arrays)), dict.fromkeys(packed_arrays, "<u8"))
+    wanted = data.draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 400)), max_size=8))
+    ids = tuple(np.array([pair[half] for pair in wanted], np.uint64) for half in (0, 1))
+    places = places_of(found["high"], found["low"], found["top"], ids)
+    assert places.tolist() == sorted({own.index(pair) for pair in wanted if pair in own})

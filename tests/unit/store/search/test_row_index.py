@@ -1,0 +1,403 @@
+"""Which rows hold an id, and on which pages they lie: found by indexes as by looking at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.store.search import row_index
+from graphrag_ray.store.search.id_halves import halves, ids_of, known
+from graphrag_ray.store.search.mapped_arrays import STEP, InMemory, packed, unpacked
+from graphrag_ray.store.search.row_index import (
+    PAGE,
+    RowEntries,
+    RowIndex,
+    RowsOfPart,
+    build,
+    derive,
+    entry_types,
+    group_name,
+    of_parts,
+    read,
+)
+
+IDS = st.integers(0, 40).map(lambda n: f"{n * 2**61 % 2**64:016x}{n:016x}")
+"""Several share their first half."""
+GROUPS = {("id",): ("rank",), ("source_id", "target_id"): ("rank", "weight")}
+TYPES = entry_types({g: (list(dict.fromkeys(["id", *g])), values) for g, values in GROUPS.items()})
+PAIR = "source_id+target_id"
+
+
+@dataclass(frozen=True)
+class Row:
+    id: str
+    source_id: str
+    target_id: str
+    rank: float
+    weight: float
+
+
+ROWS = st.lists(
+    st.builds(Row, IDS, IDS, IDS, st.sampled_from([0.0, 1.0, 2.5, -1.0]), st.sampled_from([0.0, 7.0])),
+    max_size=30,
+)
+CUTS = st.lists(st.integers(0, 30), max_size=4)
+
+
+def cut(rows: list[Row], places: list[int]) -> list[list[Row]]:
+    """Rows as consecutive parts, of which some may be empty."""
+    ends = [*sorted(min(place, len(rows)) for place in places), len(rows)]
+    return [rows[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def entries_of(rows: list[Row], group: tuple[str, ...]) -> np.ndarray:
+    held = [(getattr(row, column)[:16], at) for at, row in enumerate(rows) for column in group]
+    held = list(dict.fromkeys(held))
+    entries = np.zeros(len(held), TYPES[group_name(group)])
+    for entry, (half, at) in zip(entries, held, strict=True):
+        entry["key"], entry["place"] = int(half, 16), at
+        for name in {"id", *group}:
+            high, low = halves([getattr(rows[at], name)])
+            entry[name] = (high[0], low[0])
+        for name in GROUPS[group]:
+            entry[name] = getattr(rows[at], name)
+    return entries
+
+
+def bytes_of(parts: list[list[Row]]) -> bytes:
+    rows = [row for part in parts for row in part]
+    return build([len(part) for part in parts], {group_name(g): entries_of(rows, g) for g in GROUPS})
+
+
+def index_of(parts: list[list[Row]]) -> RowIndex:
+    return read(InMemory.of(bytes_of(parts)), TYPES)
+
+
+@given(ROWS, CUTS, st.lists(IDS, max_size=8))
+def test_rows_are_found_by_their_own_ids(rows: list[Row], cuts: list[int], asked: list[str]):
+    index = index_of(cut(rows, cuts))
+    assert index.n_rows == len(rows) and index.has("id") and not index.has("name")
+    ids = known([*asked, "no id", "X" * 32, " " * 32])
+    found = index.found("id", *halves(ids))
+    pairs = sorted(zip(found.rows.tolist(), (ids[at] for at in found.whose), strict=True))
+    assert pairs == [(at, row.id) for at, row in enumerate(rows) if row.id in ids]
+    entry = found.entry["id"]
+    assert ids_of(entry["high"], entry["low"]) == [rows[at].id for at in found.rows]
+    assert found.entry["rank"].tolist() == [rows[at].rank for at in found.rows]
+
+
+@given(ROWS, CUTS, st.lists(IDS, max_size=8))
+def test_rows_are_found_by_what_they_hold(rows: list[Row], cuts: list[int], asked: list[str]):
+    index, ids = index_of(cut(rows, cuts)), known(asked)
+    found = index.found(PAIR, *halves(ids))
+    expected = sorted(
+        (at, n)
+        for at, row in enumerate(rows)
+        for n, id_ in enumerate(ids)
+        if id_ in (row.source_id, row.target_id)
+    )
+    assert sorted(zip(found.rows.tolist(), found.whose.tolist(), strict=True)) == expected
+    first, every = row_index.distinct(found)
+    assert first.rows.tolist() == sorted({at for at, _ in expected})
+    assert every.rows.tolist() == [at for at, _ in expected]
+    for name in ("source_id", "target_id"):
+        held = ids_of(first.entry[name]["high"], first.entry[name]["low"])
+        assert held == [getattr(rows[at], name) for at in first.rows]
+    assert first.entry["weight"].tolist() == [rows[at].weight for at in first.rows]
+
+
+@given(ROWS, CUTS, CUTS, st.lists(IDS, max_size=8), st.integers(0, 4))
+def test_the_first_by_rank_are_the_same_however_rows_are_cut_into_indexes(
+    rows: list[Row], cuts: list[int], inner: list[int], asked: list[str], most: int
+):
+    ids = known(asked)
+    pieces = cut(rows, cuts)
+    indexes = [index_of(cut(piece, inner)) for piece in pieces]
+    found = row_index.first_of_each([i.found(PAIR, *halves(ids), most) for i in indexes], most)
+    before = np.cumsum([0, *map(len, pieces)])
+    hits = [
+        (n, at + start)
+        for own, start in zip(found, before.tolist(), strict=False)
+        for at, n in zip(own.rows.tolist(), own.whose.tolist(), strict=True)
+    ]
+    whole = index_of([rows]).found(PAIR, *halves(ids), most)
+    assert sorted(hits) == sorted(zip(whole.whose.tolist(), whole.rows.tolist(), strict=True))
+    expected = []
+    for n, id_ in enumerate(ids):
+        held = [at for at, row in enumerate(rows) if id_ in (row.source_id, row.target_id)]
+        held.sort(key=lambda at: (-rows[at].rank, -rows[at].weight, at))
+        expected += [(n, at) for at in held[:most]]
+    assert sorted(hits) == sorted(expected)
+
+
+def test_of_one_id_the_first_rows_by_rank_come_first():
+    ids = [f"{n:032x}" for n in range(4)]
+    rows = [Row(id_, ids[0], ids[1], rank, 0.0) for id_, rank in zip(ids, (1.0, 3.0, 2.0, 3.0), strict=True)]
+    index = index_of([rows[:2], [], rows[2:]])
+    assert index.found(PAIR, *halves(ids[:1])).rows.tolist() == [1, 3, 2, 0]
+    assert index.found(PAIR, *halves(ids[:1]), 2).rows.tolist() == [1, 3]
+
+
+def test_of_an_index_only_what_is_asked_for_is_read(watched: Any):
+    ids = [f"{n:016x}" * 2 for n in range(5_000)]
+    rows = [Row(id_, ids[0], id_, 1.0, 0.0) for id_ in ids]
+    source = watched(bytes_of([rows]))
+    index = read(source, TYPES)
+    source.forget()
+    assert index.found("id", *halves([ids[4_000], ids[7]])).rows.tolist() == [4_000, 7]
+    entry = index.arrays["entry.id"]
+    needed = source.needed[entry.begin : entry.begin + entry.values.nbytes]
+    assert needed.sum() <= 4 * STEP * entry.values.itemsize < entry.values.nbytes / 4
+    source.forget()
+    assert len(index.found(PAIR, *halves(ids[:1]), 3).rows) == 3
+    entry = index.arrays[f"entry.{PAIR}"]
+    needed = source.needed[entry.begin : entry.begin + entry.values.nbytes]
+    assert needed.sum() <= (2 * STEP + 3) * entry.values.itemsize < entry.values.nbytes / 4
+
+
+def test_ten_thousand_ids_are_found_at_once():
+    ids = [f"{n:016x}" * 2 for n in range(12_000)]
+    index = index_of([[Row(id_, ids[0], ids[1], 1.0, 0.0) for id_ in ids]])
+    asked = ids[:10_000:-1] + ids[10_000:0:-1]
+    found = index.found("id", *halves(asked))
+    assert [asked[at] for at in found.whose.tolist()] == asked
+    assert [ids[row] for row in found.rows.tolist()] == asked
+
+
+def test_the_order_in_which_rows_are_told_changes_no_byte():
+    ids = [f"{n:016x}" * 2 for n in range(9)]
+    rows = [Row(i, ids[n % 3], ids[(n + 1) % 4], n % 2, 0.0) for n, i in enumerate(ids)]
+    entries = entries_of(rows, ("source_id", "target_id"))
+    order = np.random.default_rng(7).permutation(len(entries))
+    assert build([9], {PAIR: entries}) == build([9], {PAIR: entries[order]})
+
+
+# pages
+
+
+def pages_of(rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Pages with so many rows, one behind the other. Their checksums tell them apart."""
+    pages = np.zeros(len(rows), PAGE)
+    pages["start"], pages["size"], pages["values"] = 4 + 10 * np.arange(len(rows)), 10, rows
+    pages["sum"] = np.arange(len(rows))
+    return np.cumsum([0, *rows]), pages
+
+
+@given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1, max_size=5), st.data())
+def test_every_row_is_on_its_page(parts: list[list[int]], data: st.DataObject):
+    """parts: rows of each page of each"""
+    flat = [n for part in parts for n in part]
+    index = read(InMemory.of(build([sum(part) for part in parts], {}, {"text": pages_of(flat)})), TYPES)
+    assert index.page_of("other", np.array([0])) is None
+    rows = np.array(data.draw(st.lists(st.integers(0, max(0, sum(flat) - 1)), max_size=9)), np.int64)
+    at = index.page_of("text", rows if flat else rows[:0])
+    assert at is not None
+    pages = index.pages("text", at)
+    of_row = [part for part, own in enumerate(parts) for _ in range(sum(own))]
+    for row, part, first, n, page in zip(
+        rows, pages.part, pages.first, pages.rows, pages.page["sum"], strict=False
+    ):
+        assert part == of_row[row] and first <= row < first + n
+        assert n == flat[page] and first == sum(flat[:page])
+
+
+@pytest.mark.parametrize("rows", [[-1], [3], [0, 4], [2**40], [-(2**40)]])
+def test_a_row_that_is_not_there_has_no_page(rows: list[int]):
+    index = read(InMemory.of(build([3], {}, {"text": pages_of([2, 1])})), TYPES)
+    at = index.page_of("text", np.array(rows))
+    assert at is not None
+    with pytest.raises(ValueError, match="out of itself"):
+        index.pages("text", at)
+
+
+def test_of_pages_only_those_wanted_are_read(watched: Any):
+    source = watched(build([3_000], {}, {"text": pages_of([3] * 1_000)}))
+    index = read(source, TYPES)
+    source.forget()
+    assert index.pages("text", np.array([7, 900])).first.tolist() == [21, 2_700]
+    array = index.arrays["page.text"]
+    assert source.needed[array.begin : array.begin + array.values.nbytes].sum() == 2 * PAGE.itemsize
+
+
+# what an earlier index tells of parts that are still there
+
+
+@st.composite
+def parts_of_rows(draw: st.DrawFn) -> RowsOfPart:
+    """A part with some rows, and pages of two columns."""
+    ranks = st.sampled_from([0.0, 1.0, 2.5, float("nan")])
+    rows = draw(st.lists(st.builds(Row, IDS, IDS, IDS, ranks, ranks), max_size=9))
+    groups = {group_name(group): entries_of(rows, group) for group in GROUPS}
+    pages = {}
+    for column in ("text", "title"):
+        ends = sorted({*draw(st.sets(st.integers(1, 9), max_size=3)), len(rows)} - {0})
+        sizes = np.diff([0, *(end for end in ends if end <= len(rows))]).tolist()
+        pages[column] = pages_of(sizes)
+        pages[column][1]["sum"] = draw(st.integers(0, 1_000))
+    return RowsOfPart(len(rows), groups, pages)
+
+
+PARTS = st.lists(parts_of_rows(), min_size=1, max_size=6)
+
+
+@given(PARTS, st.lists(parts_of_rows(), max_size=4), st.randoms(use_true_random=False), st.booleans())
+def test_a_derived_index_is_the_one_made_afresh(
+    earlier: list[RowsOfPart], new: list[RowsOfPart], dice: Random, in_order: bool
+):
+    kept = dice.sample(range(len(earlier)), dice.randint(0, len(earlier)))
+    of: list[RowsOfPart | int] = sorted(kept) if in_order else list(kept)
+    for part in new:
+        of.insert(dice.randint(0, len(of)), part)
+    if of:
+        index = read(InMemory.of(of_parts(earlier)), TYPES)
+        afresh = of_parts([earlier[part] if isinstance(part, int) else part for part in of])
+        assert derive(index, of) == afresh
+
+
+@given(PARTS, PARTS)
+def test_it_has_pages_of_the_columns_that_all_parts_have(earlier: list[RowsOfPart], new: list[RowsOfPart]):
+    less = [replace(part, pages={"title": part.pages["title"]}) for part in new]
+    index = read(InMemory.of(of_parts(earlier)), TYPES)
+    assert index.paged == ["text", "title"]
+    derived = derive(index, [*range(len(earlier)), *less])
+    assert derived == of_parts([*earlier, *less])
+    assert read(InMemory.of(derived), TYPES).paged == ["title"]
+    assert read(InMemory.of(derive(index, new)), TYPES).paged == ["text", "title"]
+
+
+# lies
+
+
+def looked_at(index: RowIndex, keys: np.ndarray) -> None:
+    """All that an index tells."""
+    for group in TYPES:
+        if index.has(group):
+            for most in (None, 2):
+                found = index.found(group, keys, keys, most)
+                row_index.distinct(found)
+                row_index.first_of_each([found, found], 1)
+                assert not len(found.rows) or 0 <= found.rows.min() <= found.rows.max() < index.n_rows
+    rows = np.arange(min(index.n_rows, 9))
+    at = index.page_of("text", rows)
+    if at is not None:
+        pages = index.pages("text", at)
+        assert (pages.first <= rows).all() and (rows < pages.first + pages.rows).all()
+
+
+KEYS = np.array([1, 5, 9], np.uint64)
+
+
+def small() -> bytes:
+    entries = np.zeros(3, TYPES["id"])
+    entries["key"], entries["place"] = KEYS, [0, 1, 2]
+    entries["id"]["high"] = entries["id"]["low"] = KEYS
+    return build([2, 1], {"id": entries}, {"text": pages_of([2, 1])})
+
+
+def changed(of: bytes, changes: dict[str, np.ndarray]) -> bytes:
+    types: dict[str, Any] = {"parts": "<i8", "top": "<u8", "first": "<u4"}
+    types |= {"page": PAGE, "entry": TYPES["id"]}
+    arrays = {name: array.whole() for name, array in unpacked(InMemory.of(of), types).items()}
+    return packed({n: array for n, array in (arrays | changes).items() if array is not None})
+
+
+def page(**fields: list[int]) -> dict[str, np.ndarray]:
+    pages = pages_of([2, 1])[1]
+    for name, values in fields.items():
+        pages[name] = values
+    return {"page.text": pages}
+
+
+def places(*of: int) -> dict[str, np.ndarray]:
+    entries = np.zeros(len(of), TYPES["id"])
+    entries["key"], entries["place"] = KEYS, of
+    entries["id"]["high"] = entries["id"]["low"] = KEYS
+    return {"entry.id": entries}
+
+
+def u4(*values: int) -> np.ndarray:
+    return np.array(values, "<u4")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"parts": np.array([2, 1])},
+        {"parts": np.array([-1, 3])},
+        {"parts": np.zeros(0, np.int64)},
+        {"parts": np.array([2, 2])},
+        {"parts": np.array([1, 3])},
+        {"parts": u4(2, 3)},
+        {"parts": None},
+        {"top.id": np.zeros(0, np.uint64)},
+        {"top.id": np.zeros(2, np.uint64)},
+        {"top.id": None},
+        {"entry.id": np.zeros(200, TYPES["id"])},
+        places(0, 1, 3),
+        places(0, 1, 2**32 - 1),
+        {"entry.id": np.zeros(3, TYPES[PAIR])},
+        {"entry.name": np.zeros(3, TYPES["id"])},
+        {"other": KEYS},
+        {"page.text": None},
+        {"page.text": pages_of([2])[1]},
+        {"page.text": pages_of([2, 1, 1])[1]},
+        {"first.text": u4(0, 3)},
+        {"first.text": u4(0, 2, 4)},
+        {"first.text": u4(0, 1, 3)},
+        {"first.text": u4(0, 0, 3)},
+        {"first.text": u4(0, 3, 3)},
+        {"first.text": u4(1, 2, 3)},
+        {"first.text": u4(2, 0, 3)},
+        {"first.text": u4(0, 2**32 - 1, 3)},
+        {"first.text": u4()},
+        page(start=[-4, 90]),
+        page(size=[0, 10]),
+        page(size=[-(2**31), 10]),
+        page(values=[-1, 1]),
+    ],
+)
+def test_what_leads_out_of_a_part_is_refused(wrong: dict[str, Any], watched: Any, not_the_file: Any):
+    looked_at(read(InMemory.of(changed(small(), {})), TYPES), KEYS)
+    with pytest.raises(ValueError, match=r"it |its |a |an "):
+        looked_at(read(InMemory.of(changed(small(), wrong)), TYPES), KEYS)
+    with pytest.raises(not_the_file, match=r"it |its |a |an "):
+        looked_at(read(watched(changed(small(), wrong)), TYPES), KEYS)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"parts": np.array([2, 2])},
+        places(0, 1, 3),
+        {"entry.id": places(0, 1, 2)["entry.id"][::-1]},
+        {"page.text": pages_of([2])[1]},
+        {"first.text": u4(0, 1, 3)},
+        {"first.text": u4(0, 2, 4)},
+        {"first.text": u4(0, 3, 3)},
+        {"first.text": u4(1, 2, 3)},
+        {"first.text": u4()},
+    ],
+)
+def test_nothing_is_derived_from_what_leads_out_of_a_part(wrong: dict[str, Any]):
+    good = read(InMemory.of(changed(small(), {})), TYPES)
+    assert derive(good, [0, 1]) == small()
+    with pytest.raises(ValueError, match=r"its |an "):
+        derive(read(InMemory.of(changed(small(), wrong)), TYPES), [0, 1])
+
+
+@given(st.binary(max_size=200))
+def test_what_is_no_index_is_refused(data: bytes):
+    with pytest.raises(ValueError, match=r"it holds no such arrays"):
+        read(InMemory.of(data), TYPES)
+
+
+def test_nothing_found_is_nothing_chosen():
+    none = RowEntries(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, TYPES["id"]))
+    assert [len(of.rows) for of in row_index.first_of_each([none, none], 3)] == [0, 0]
+    assert [len(of.rows) for of in row_index.distinct(none)] == [0, 0]

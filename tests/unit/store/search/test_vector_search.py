@@ -1,0 +1,271 @@
+"""Vector search: exact and by signs first, by cosine, ties by id."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from graphrag_ray.store.search import vectors
+from graphrag_ray.store.search.mapped_arrays import InMemory
+from graphrag_ray.store.search.vectors import DIGITS, Floats, VectorShard
+
+FINITE = st.floats(-(2.0**100), 2.0**100, width=32)
+MATRICES = st.integers(1, 8).flatmap(
+    lambda d: st.tuples(
+        hnp.arrays(np.float32, st.tuples(st.integers(1, 30), st.just(d)), elements=FINITE),
+        hnp.arrays(np.float32, (1, d), elements=FINITE),
+    )
+)
+Found = list[tuple[str, float]]
+
+
+def id_of(n: int) -> str:
+    return f"{n:016x}{n:016x}"
+
+
+def ids_of(matrix: Floats) -> list[str]:
+    return [id_of(n) for n in range(len(matrix))]
+
+
+def shard_of(ids: list[str], matrix: Floats, signs: bool = False) -> VectorShard:
+    return vectors.read(InMemory.of(vectors.build(ids, matrix, signs)))
+
+
+def found(
+    matrix: Floats, wanted: Floats, k: int, among: list[str] | None = None, n: int = 1, signs: bool = False
+) -> Found:
+    """n: shards"""
+    ids = ids_of(matrix)
+    shards = [shard_of(ids[at::n], matrix[at::n], signs) for at in range(min(n, len(ids)))]
+    return vectors.search(shards, vectors.unit(wanted)[0], k, among)
+
+
+def cosines(matrix: Floats, wanted: Floats) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        m, w = matrix.astype(np.float64), wanted[0].astype(np.float64)
+        lengths = np.linalg.norm(m, axis=1) * np.linalg.norm(w)
+        return np.where(lengths > 0, m @ w / lengths, 0.0)
+
+
+def near(hits: Found, others: Found, atol: float = 2 * 10**-DIGITS) -> bool:
+    return len(hits) == len(others) and np.allclose([s for _, s in hits], [s for _, s in others], atol=atol)
+
+
+@given(MATRICES, st.integers(1, 40), st.integers(1, 3))
+def test_the_nearest_are_those_of_brute_force(drawn: tuple[Floats, Floats], k: int, n: int):
+    matrix, wanted = drawn
+    hits, expected = found(matrix, wanted, k, n=n), cosines(matrix, wanted)
+    assert len(hits) == min(k, len(matrix))
+    scores = [score for _, score in hits]
+    assert np.allclose(scores, np.sort(expected)[::-1][:k], atol=1e-5)
+    assert np.allclose(scores, [expected[int(id_[16:], 16)] for id_, _ in hits], atol=1e-5)
+    assert hits == sorted(hits, key=lambda hit: (-hit[1], hit[0]))
+
+
+@given(MATRICES, st.data(), st.integers(1, 3), st.booleans())
+def test_only_records_among_the_wanted_ones_count(
+    drawn: tuple[Floats, Floats], data: st.DataObject, n: int, signs: bool
+):
+    matrix, wanted = drawn
+    everything = found(matrix, wanted, len(matrix), n=n, signs=signs)
+    assert len(everything) == len(matrix)
+    only = data.draw(st.lists(st.sampled_from([id_ for id_, _ in everything]), unique=True))
+    expected = [hit for hit in everything if hit[0] in only]
+    hits = found(matrix, wanted, 5, [*only, id_of(10**6)], n, signs)
+    assert {id_ for id_, _ in hits} <= set(only) and near(hits, expected[:5])
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("signs", [False, True])
+def test_equal_vectors_come_in_the_order_of_their_ids(n: int, signs: bool):
+    vector = np.random.default_rng(7).normal(size=256).astype(np.float32)
+    hits = found(np.tile(vector, (1_000, 1)), vector[None], 5, n=n, signs=signs)
+    assert [id_ for id_, _ in hits] == [id_of(at) for at in range(5)]
+
+
+def test_ids_that_share_their_first_half_stay_apart():
+    ids = [f"{7:016x}{n:016x}" for n in range(3)]
+    shard = shard_of(ids, np.array([[1, 0], [0, 1], [1, 1]], np.float32))
+    assert [id_ for id_, _ in vectors.search([shard], np.array([0, 1], np.float32), 2)] == [ids[1], ids[2]]
+
+
+@pytest.mark.parametrize("k", [0, -3])
+def test_nothing_is_found_where_nothing_is_wanted(k: int):
+    assert found(np.ones((3, 2), np.float32), np.ones((1, 2), np.float32), k) == []
+    assert vectors.search([], np.ones(2, np.float32), 5) == []
+
+
+@pytest.mark.parametrize("bad", [0.0, np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("signs", [False, True])
+def test_a_vector_without_a_direction_is_near_to_nothing(bad: float, signs: bool):
+    matrix = np.array([[1, 1], [bad, bad], [-1, -1]], np.float32)
+    expected = [(id_of(0), 1.0), (id_of(1), 0.0), (id_of(2), -1.0)]
+    assert near(found(matrix, np.array([[1, 1]], np.float32), 3, signs=signs), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("bad", ["", "a", "x" * 32, "0" * 31, "0" * 30 + "  "])
+def test_what_is_no_id_is_refused(bad: str):
+    ids = [*(id_of(n) for n in range(15)), bad]
+    with pytest.raises(ValueError, match=r"hex|multiple|arg"):
+        vectors.build(ids, np.ones((16, 2), np.float32))
+
+
+def test_ids_that_only_together_have_the_right_length_are_refused():
+    """White space between digits is passed over: of 16 such ids, 15 would be left."""
+    with pytest.raises(ValueError, match="32 hex digits"):
+        vectors.build(["0" * 30 + "  "] * 16, np.ones((16, 2), np.float32))
+
+
+def test_a_shard_is_searched_where_it_lies():
+    matrix = np.random.default_rng(7).normal(size=(100, 16)).astype(np.float32)
+    source = InMemory.of(vectors.build(ids_of(matrix), matrix))
+    shard = vectors.read(source)
+    assert np.shares_memory(shard.vectors.values, source.data) and not shard.vectors.values.flags.writeable
+
+
+# by signs
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That are enough for vectors as few as these."""
+    monkeypatch.setattr(vectors, "FIRST", 4_096)
+    monkeypatch.setattr(vectors, "SECOND", 512)
+    monkeypatch.setattr(vectors, "SECOND_OF_EACH", 8)
+
+
+@pytest.fixture(scope="module")
+def many() -> Floats:
+    """Vectors around some hundred centres."""
+    rng = np.random.default_rng(7)
+    centres = rng.normal(size=(100, 32))
+    return (centres[rng.integers(0, 100, 12_000)] + 0.5 * rng.normal(size=(12_000, 32))).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def data(many: Floats) -> bytes:
+    return vectors.build(ids_of(many), many, signs=True)
+
+
+@pytest.fixture(scope="module")
+def exact(many: Floats) -> list[VectorShard]:
+    return [shard_of(ids_of(many), many)]
+
+
+@pytest.fixture(scope="module")
+def listed(many: Floats, data: bytes) -> dict[str, list[VectorShard]]:
+    """The same by signs: of one shard, of three, and beside one that is searched exactly."""
+    ids = ids_of(many)
+    thirds = [shard_of(ids[at::3], many[at::3], signs=at < 3) for at in range(3)]
+    mixed = [thirds[0], shard_of(ids[1::3], many[1::3]), thirds[2]]
+    return {"one": [vectors.read(InMemory.of(data))], "three": thirds, "mixed": mixed}
+
+
+@pytest.mark.parametrize("kind", ["one", "three", "mixed"])
+@pytest.mark.parametrize(
+    ("k", "least"),
+    [(1, 0.95), (10, 0.95), (100, 0.95), (599, 0.95), (4_000, 0.99), (20_000, 1.0)],
+)
+def test_signs_find_what_exact_search_finds(
+    exact: list[VectorShard],
+    listed: dict[str, list[VectorShard]],
+    many: Floats,
+    kind: str,
+    k: int,
+    least: float,
+):
+    shares = []
+    noise = np.random.default_rng(8).normal(size=(40, 32)).astype(np.float32)
+    for wanted in vectors.unit(many[:40] + 0.5 * noise):
+        expected, hits = (vectors.search(shards, wanted, k) for shards in (exact, listed[kind]))
+        assert len(hits) == min(k, len(many)) == len({id_ for id_, _ in hits})
+        assert near(expected[:1], hits[:1], atol=0.05)
+        assert hits == sorted(hits, key=lambda hit: (-hit[1], hit[0]))
+        shares.append(len({id_ for id_, _ in expected} & {id_ for id_, _ in hits}) / len(hits))
+    assert np.mean(shares) >= least
+
+
+@pytest.mark.parametrize("kind", ["one", "three", "mixed"])
+@pytest.mark.parametrize("n", [0, 1, 30, 1_000, 3_000, 11_999])
+@pytest.mark.parametrize("k", [5, 200])
+def test_signs_find_all_that_there_are_among_the_wanted_records(
+    exact: list[VectorShard], listed: dict[str, list[VectorShard]], many: Floats, kind: str, n: int, k: int
+):
+    only = np.random.default_rng(n).permutation(ids_of(many))[:n].tolist()
+    for wanted in vectors.unit(many[:5]):
+        expected, hits = (vectors.search(shards, wanted, k, only) for shards in (exact, listed[kind]))
+        assert len(hits) == min(k, n) and {id_ for id_, _ in hits} <= set(only)
+        assert near(hits, expected, atol=0.02)
+
+
+def test_records_far_from_the_question_are_found_where_only_they_are_wanted(
+    listed: dict[str, list[VectorShard]], many: Floats
+):
+    wanted = vectors.unit(many[:1])[0]
+    far = [id_ for id_, _ in vectors.search(listed["one"], wanted, len(many))][-1_000:]
+    hits = vectors.search(listed["one"], wanted, 20, far)
+    assert len(hits) == 20 and {id_ for id_, _ in hits} <= set(far)
+
+
+def test_of_vectors_only_those_are_read_whose_signs_are_like_the_question(
+    data: bytes, many: Floats, watched: Any
+):
+    """A vector that was not read would be of 255s."""
+    source = watched(data)
+    seen, plain = vectors.read(source), vectors.read(InMemory.of(data))
+    wanted = vectors.unit(many[:1])[0]
+    assert vectors.search([seen], wanted, 10) == vectors.search([plain], wanted, 10)
+    own = seen.vectors
+    read = source.needed[own.begin : own.begin + own.values.nbytes]
+    assert 0 < read.mean() < 0.3
+    high = seen.arrays["high"]
+    assert source.needed[high.begin : high.begin + high.values.nbytes].sum() < 100 * 8
+
+
+@pytest.mark.parametrize("signs", [False, True])
+def test_of_wanted_records_only_their_own_vectors_are_read(signs: bool, many: Floats, watched: Any):
+    data = vectors.build(ids_of(many), many, signs)
+    source, only = watched(data), [id_of(n) for n in (0, 1, 2, 500, 7_777, 11_999)]
+    seen, plain = vectors.read(source), vectors.read(InMemory.of(data))
+    wanted = vectors.unit(many[:1])[0]
+    assert vectors.search([seen], wanted, 3, only) == vectors.search([plain], wanted, 3, only)
+    own = seen.vectors
+    read = source.needed[own.begin : own.begin + own.values.nbytes]
+    assert read.sum() == len(only) * own.values.strides[0]
+
+
+@pytest.mark.parametrize("signs", [False, True])
+def test_a_shard_is_the_same_whoever_makes_it(many: Floats, signs: bool):
+    ids, matrix = ids_of(many)[:3_000], many[:3_000]
+    order = np.random.default_rng(3).permutation(len(ids))
+    assert vectors.build(ids, matrix, signs) == vectors.build([ids[i] for i in order], matrix[order], signs)
+
+
+def test_many_questions_at_once_have_the_answers_of_one_after_the_other(
+    listed: dict[str, list[VectorShard]], many: Floats
+):
+    questions = list(vectors.unit(many[:100]))
+    one_by_one = [vectors.search(listed["three"], q, 10) for q in questions]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda q: vectors.search(listed["three"], q, 10), questions)) == one_by_one
+
+
+def test_signs_of_one_vector_or_of_none_with_a_direction_can_be_searched():
+    for matrix in (np.ones((1, 4), np.float32), np.zeros((600, 4), np.float32)):
+        hits = found(matrix, np.ones((1, 4), np.float32), 1, signs=True)
+        assert hits[0][0] == id_of(0)
+
+
+@given(st.integers(1, 700), st.integers(1, 4), st.integers(1, 9))
+def test_vectors_in_any_number_and_often_the_same_are_all_found(n: int, d: int, different: int):
+    rng = np.random.default_rng([n, d, different])
+    matrix = rng.normal(size=(different, d)).astype(np.float32)[rng.integers(0, different, n)]
+    hits = found(matrix, matrix[:1], n, signs=True)
+    assert {id_ for id_, _ in hits} == set(ids_of(matrix))
+    assert np.allclose([s for _, s in hits], np.sort(cosines(matrix, matrix[:1]))[::-1], atol=0.02)
