@@ -1,0 +1,636 @@
+"""Record what the program produces end to end, and compare two recordings: did a refactoring change a result?
+
+    python benchmarks/end_to_end_results.py record DIR             # every case, about 2 minutes of CPU
+    python benchmarks/end_to_end_results.py record DIR --only demo,update
+    python benchmarks/end_to_end_results.py compare BEFORE AFTER   # a diff and exit code 1 if they differ
+
+The package that is recorded is the one that Python imports: set PYTHONPATH to the checkout. Every case builds
+indexes in this process with the offline engine, and writes one file per result below DIR/CASE: finished
+tables, answers of every search method, exports, HTTP replies, the output of commands. Only what legitimately
+varies is normalised: times, durations, concurrency, versions, host names, the temporary folder, the names of
+stored parts. Vectors are rounded to 3 decimals and hashed, other floats rounded to 6 significant digits.
+
+The cases `2wiki` and `podcasts` read the folder GRAPHRAG_RAY_SHARED_DATA, by default ../shared/data beside
+the checkout, and are skipped if it does not exist. Recordings contain their text: keep them out of the
+repository. `compare` without --only compares the cases that both recordings have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import difflib
+import gzip
+import hashlib
+import io
+import itertools
+import json
+import os
+import re
+import runpy
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[1]
+DEMO = REPOSITORY / "demo" / "corpus"
+ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "COLUMNS": "110", "NO_COLOR": "1", "TERM": "dumb"}
+
+TABLES = (
+    *("documents", "text_units", "entity_instances", "relationship_instances", "entities", "relationships"),
+    *("covariates", "communities", "community_reports", "attributed_communities", "attributed_reports"),
+    *("tree_clusters", "tree_summaries", "failures"),
+)
+COMMANDS = ("status", "levels", "failures", "inspect")
+EMBEDDED = ("text_unit", "entity", "relationship", "community_report")
+GRAPH_METHODS = ("global", "text", "local", "vector", "hybrid", "drift", "fgrag", "lightrag", "ppr", "auto")
+TREE_METHODS = ("archrag", "trex", "raptor")
+NAMES_METHODS = ("text", "vector", "hybrid", "ppr", "auto")
+VARIANTS = {
+    "global_coarse": ("--method", "global", "--level", "C0"),
+    "global_dynamic": ("--method", "global", "--dynamic"),
+    "global_points": ("--method", "global", "--map-protocol", "points"),
+    "global_budget": ("--method", "global", "--level", "auto", "--budget-tokens", "30000"),
+    "local_where": ("--method", "local", "--where", "path~*minutes*", "--sources"),
+    "lightrag_local": ("--method", "lightrag", "--mode", "local"),
+    "lightrag_global": ("--method", "lightrag", "--mode", "global"),
+    "ppr_steps": ("--method", "ppr", "--steps", "2"),
+    "small_context": ("--method", "local", "--set", "query.context_tokens=1500"),
+    "unknown_level": ("--method", "global", "--level", "C9"),
+}
+TREE_VARIANTS = {
+    "raptor_tree": ("--method", "raptor", "--traversal", "tree"),
+    "global_attributed": ("--method", "global", "--hierarchy", "attributed"),
+    "global_tree": ("--method", "global", "--hierarchy", "tree"),
+}
+ALL_HIERARCHIES = ("--set", "hierarchies=[leiden,attributed,tree]", "--set", "claims.enabled=true")
+DEMO_QUESTIONS = (
+    "What happened to the harbour plan and to Hask Marsh?",
+    "Who is Rosalind Achterberg?",
+    "What did the inquiry find in 2017?",
+)
+
+VOLATILE = re.compile(
+    r".*_(?:at|until)|latency_.*|(?:model_)?seconds|(?:mean|peak)_in_flight|share_of_limit|host|pid|created|period"
+    r"|versions?|inputs|waiting|others|parts"  # the last three: of `gc`, sizes of stored files
+)
+"""Keys whose values vary from run to run, or with the version of the code alone."""
+_TEXT = (
+    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?"), "<time>"),
+    (re.compile(r"chatcmpl-\w+"), "chatcmpl-<id>"),
+)
+_DURATION = re.compile(r"\d+(?:[.,]\d+)? ?(?:ms|s|min|h|seconds?|minutes?)\b")
+
+
+def text_of(text: str, work: Path) -> str:
+    for name in {str(work), str(work.resolve())}:
+        text = text.replace(name, "<work>")
+    for pattern, instead in _TEXT:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def printed(text: str, work: Path) -> str:
+    """Output for people: durations and the width of columns that hold them vary."""
+    text = _DURATION.sub("<duration>", text_of(text, work))
+    return re.sub(r"(?m)[ \t]+$", "", re.sub(r" {2,}<duration>|<duration> {2,}", "  <duration>  ", text))
+
+
+def normal(value: Any, work: Path) -> Any:
+    """A value of JSON without what legitimately varies."""
+    if isinstance(value, Mapping):
+        return {
+            str(key): ("<varies>" if value[key] is not None else None)
+            if VOLATILE.fullmatch(str(key))
+            else normal(value[key], work)
+            for key in sorted(value, key=str)
+        }
+    if isinstance(value, str):
+        return text_of(value, work)
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, list | tuple):
+        return [normal(one, work) for one in value]
+    if value is None or isinstance(value, int | bool):
+        return value
+    return text_of(str(value), work)
+
+
+def vector_hash(vector: Iterable[float]) -> str:
+    rounded = ",".join(f"{round(float(x), 3) + 0.0:.3f}" for x in vector)
+    return hashlib.sha256(rounded.encode()).hexdigest()[:16]
+
+
+class Recording:
+    """A case being recorded: its results go below `out`, its indexes below `work`, the working directory."""
+
+    def __init__(self, out: Path, work: Path) -> None:
+        self.out, self.work = out, work
+
+    def text(self, name: str, text: str) -> None:
+        path = self.out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+
+    def rows(self, name: str, rows: Iterable[Any], in_order: bool = False) -> None:
+        """One JSON object a line, sorted by id (or as a whole where there is none)."""
+        found = [normal(row, self.work) for row in rows]
+        if not in_order:
+            found.sort(key=lambda row: (str(row.get("id", "")), json.dumps(row, ensure_ascii=False)))
+        self.text(f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found))
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        """Runs a command in this process: exit code, standard output, standard error."""
+        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
+        argv, sys.argv = sys.argv, ["graphrag-ray", *words]
+        code: Any = 0
+        try:
+            with redirect_stdout(out), redirect_stderr(err):
+                runpy.run_module("graphrag_ray", run_name="__main__")
+        except SystemExit as e:
+            code = e.code
+        finally:
+            sys.argv = argv
+        texts = []
+        for stream in (out, err):
+            stream.flush()
+            texts.append(stream.buffer.getvalue().decode("utf-8"))  # type: ignore[attr-defined]
+        return int(code or 0), texts[0], texts[1]
+
+    def called(self, *words: str) -> dict[str, Any]:
+        """What a command prints as JSON, its exit code, and what it says on standard error."""
+        code, out, err = self.run(*words, "--json")
+        told: dict[str, Any] = {"exit_code": code, "stderr": printed(err, self.work).splitlines()}
+        try:
+            shown = json.loads(out)
+        except json.JSONDecodeError:
+            return told | {"stdout": printed(out, self.work).splitlines()}
+        return told | (shown if isinstance(shown, dict) else {"rows": shown})
+
+    def command(self, name: str, *words: str) -> dict[str, Any]:
+        """Records what a command prints as JSON, a line for each key."""
+        told = self.called(*words)
+        self.rows(name, ({"id": key, "value": {key: value}} for key, value in told.items()))
+        return told
+
+    def shown(self, name: str, *words: str) -> None:
+        """Records what a command prints for people."""
+        code, out, err = self.run(*words)
+        self.text(f"{name}.txt", printed(f"{out}--- standard error\n{err}--- exit code {code}\n", self.work))
+
+    def index(self, root: str, *words: str, name: str = "", expect: int = 0) -> None:
+        """Indexes the folder `input`; records every finished table, and the commands that show the index."""
+        from graphrag_ray import open_index
+
+        to = name or root
+        told = self.command(f"{to}/commands/index", "index", "input", "--root", root, "--in-process", *words)
+        if told["exit_code"] != expect:
+            raise SystemExit(f"index ended with exit code {told['exit_code']}: {told['stderr'][-5:]}")
+        opened = open_index(root)
+        for table in TABLES:
+            self.rows(f"{to}/tables/{table}", opened.table(table).to_pylist())
+        for kind in EMBEDDED:
+            with suppress(Exception):  # an index of names alone has no reports
+                frame = opened.frame(f"embeddings_{kind}")
+                hashes = [
+                    {"id": i, "vector": vector_hash(v)}
+                    for i, v in zip(frame["id"], frame["vector"], strict=True)
+                ]
+                self.rows(f"{to}/tables/embeddings_{kind}", hashes)
+        for command in COMMANDS:
+            self.command(f"{to}/commands/{command}", command, "--root", root)
+        self.command(f"{to}/commands/snapshots", "status", "--root", root, "--snapshots")
+
+    def looks(self, root: str, name: str) -> None:
+        """`inspect` of records of each kind, and what commands print for people."""
+        from graphrag_ray import open_index
+
+        opened = open_index(root)
+        entities = sorted(
+            opened.table("entities").to_pylist(), key=lambda row: (-row["degree"], row["title"])
+        )
+        edges = sorted(opened.table("relationships").to_pylist(), key=lambda row: (-row["weight"], row["id"]))
+        kinds = {"entity": [entities[0]["title"]], "search": ["harbour"]}
+        kinds["relationship"] = [edges[0]["source"], edges[0]["target"]]
+        numbered = {"community": "communities", "document": "documents", "chunk": "text_units"}
+        numbered |= {"theme": "attributed_communities", "summary": "tree_clusters", "claim": "covariates"}
+        for kind, table in numbered.items():
+            numbers = opened.table(table)["human_readable_id"].to_pylist()
+            kinds[kind] = [str(min(numbers, default=1))]
+        for kind, words in kinds.items():
+            self.command(f"{name}/inspect/{kind}", "inspect", kind, *words, "--root", root, "--limit", "3")
+            self.shown(f"{name}/inspect/{kind}", "inspect", kind, *words, "--root", root, "--limit", "3")
+        for command in COMMANDS:
+            self.shown(f"{name}/commands/{command}", command, "--root", root)
+
+    def answers(self, root: str, questions: Iterable[str], asked: Mapping[str, tuple[str, ...]]) -> None:
+        for name, words in asked.items():
+            told = (self.called("query", one, "--root", root, *words) | {"id": one} for one in questions)
+            self.rows(f"{root}/answers/{name}", told)
+
+    def exports(self, root: str, *words: str) -> None:
+        for form in ("graphrag", "graphml", "csv"):
+            to = "-".join(["export", root, form, *words[1:]])
+            name = f"{root}/exports/{to}"
+            told = self.called("export", "--root", root, "--format", form, "--out", to, *words)
+            files = {re.sub(r"\.lance/.*", ".lance", str(one)) for one in told.pop("files", ())}
+            self.rows(f"{name}/command", ({"id": key, "value": value} for key, value in told.items()))
+            self.text(f"{name}/files.txt", "".join(f"{one}\n" for one in sorted(files)))
+            for path in sorted(Path(to).rglob("*")):
+                if path.suffix == ".parquet":
+                    self.rows(f"{name}/{path.relative_to(to)}", _parquet(path), in_order=True)
+                elif path.suffix == ".lance" and path.is_dir():
+                    self.rows(f"{name}/{path.relative_to(to)}", _lance(path))
+                elif path.is_file() and ".lance" not in str(path) and path.name != "export.json":
+                    text = text_of(path.read_text("utf-8"), self.work)
+                    self.text(f"{name}/{path.relative_to(to)}", text)
+
+    def service(self, root: str, questions: tuple[str, ...]) -> None:
+        """The HTTP service in this process: /query, its stream, OpenAI's protocol, and refusals."""
+        asked: dict[str, tuple[str, Any]] = {"index": ("/index", None), "models": ("/v1/models", None)}
+        asked["openapi"] = ("/openapi.json", None)
+        for n, question in enumerate(questions):
+            for method in ("global", "local", "hybrid"):
+                asked[f"query_{method}_{n}"] = ("/query", {"question": question, "method": method})
+            said = [{"role": "user", "content": question}]
+            asked[f"chat_{n}"] = ("/v1/chat/completions", {"model": "graphrag-ray/local", "messages": said})
+        said = [
+            {"role": "user", "content": questions[0]},
+            {"role": "assistant", "content": "The marsh flooded."},
+        ]
+        said.append({"role": "user", "content": "And who opposed it?"})
+        chat = {"model": "graphrag-ray/hybrid", "messages": said}
+        asked["chat_follow_up"] = ("/v1/chat/completions", chat)
+        asked["chat_stream"] = ("/v1/chat/completions", chat | {"stream": True})
+        asked["query_stream"] = ("/query", {"question": questions[0], "method": "local", "stream": True})
+        asked["query_contexts"] = ("/query", {"question": questions[1], "method": "local", "contexts": True})
+        asked["unknown_method"] = ("/query", {"question": questions[0], "method": "nothing"})
+        asked["no_question"] = ("/query", {"method": "local"})
+        asked["unknown_model"] = ("/v1/chat/completions", chat | {"model": "other"})
+        with _served(root) as url:
+            for name, (path, body) in asked.items():
+                self.rows(f"{root}/service/{name}", self._replied(url + path, body), in_order=True)
+
+    def _replied(self, url: str, body: Any) -> Iterator[dict[str, Any]]:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=120) as reply:
+                status, text = reply.status, reply.read().decode()
+        except urllib.error.HTTPError as e:
+            status, text = e.code, e.read().decode()
+        text = text.replace(url.rpartition(":")[2].partition("/")[0], "<port>")
+        yield {"status": status}
+        if text.startswith(("{", "[")):
+            for key, value in json.loads(text).items():
+                yield {key: value}
+            return
+        for line in text.splitlines():  # server-sent events
+            kind, _, value = line.partition(": ")
+            yield {kind: json.loads(value) if value.startswith(("{", '"')) else value}
+
+
+def _parquet(path: Path) -> Iterator[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    return iter(pq.read_table(path).to_pylist())
+
+
+def _lance(path: Path) -> Iterator[dict[str, Any]]:
+    import lancedb
+
+    for row in lancedb.connect(str(path.parent)).open_table(path.stem).to_arrow().to_pylist():
+        yield {key: vector_hash(value) if key == "vector" else value for key, value in row.items()}
+
+
+class _served:
+    """The service behind HTTP, while the context lasts."""
+
+    def __init__(self, root: str) -> None:
+        import uvicorn
+
+        from graphrag_ray.service.app import create_app
+        from graphrag_ray.service.service_options import ServiceOptions
+
+        app = create_app(ServiceOptions(root=root), None)
+        self.server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="on"))
+        self.thread = threading.Thread(target=self.server.run)
+
+    def __enter__(self) -> str:
+        self.thread.start()
+        while not self.server.started:
+            if not self.thread.is_alive():
+                raise SystemExit("the service did not start")
+            time.sleep(0.02)
+        return f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
+
+    def __exit__(self, *_: object) -> None:
+        self.server.should_exit = True
+        self.thread.join()
+
+
+def demo_files(n: int, to: str = "input") -> None:
+    Path(to).mkdir(exist_ok=True)
+    for path in sorted(DEMO.iterdir())[:n]:
+        shutil.copy2(path, to)
+
+
+def asked_by(methods: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    return {method: ("--method", method) for method in methods}
+
+
+def tiny(record: Recording) -> None:
+    """For the test of this program."""
+    demo_files(2)
+    record.index("index")
+    record.answers("index", DEMO_QUESTIONS[:1], asked_by(["local"]))
+
+
+def demo(record: Recording) -> None:
+    demo_files(100)
+    record.command("estimate", "estimate", "input")
+    record.shown("estimate", "estimate", "input")
+    record.index("index")
+    record.looks("index", "index")
+    record.answers("index", DEMO_QUESTIONS, asked_by(GRAPH_METHODS))
+    record.answers("index", DEMO_QUESTIONS[:1], VARIANTS)
+    record.shown("index/answers/shown", "query", DEMO_QUESTIONS[0], "--root", "index", "--sources")
+    record.exports("index")
+    record.service("index", DEMO_QUESTIONS[:2])
+    Path("questions.csv").write_text(
+        "id,question\n" + "".join(f'{i},"{q}"\n' for i, q in enumerate(DEMO_QUESTIONS))
+    )
+    compared = ("--questions", "questions.csv", "--condition", "C0=global:C0", "--condition", "vector=vector")
+    record.command(
+        "index/evaluate", "evaluate", "compare", "--root", "index", *compared, "--out", "evaluation"
+    )
+    record.command("index/commands/estimate", "estimate", "input", "--root", "index")
+    record.command("index/commands/index_again", "index", "input", "--root", "index", "--in-process")
+
+
+def hierarchies(record: Recording) -> None:
+    demo_files(16)
+    record.command("estimate", "estimate", "input", *ALL_HIERARCHIES)
+    record.index("index", *ALL_HIERARCHIES)
+    record.looks("index", "index")
+    record.answers("index", DEMO_QUESTIONS, asked_by((*TREE_METHODS, "local", "drift")))
+    record.answers("index", DEMO_QUESTIONS[:1], TREE_VARIANTS)
+    for hierarchy in ("leiden", "attributed", "tree"):
+        record.exports("index", "--hierarchy", hierarchy)
+        record.command(f"index/levels_{hierarchy}", "levels", "--root", "index", "--hierarchy", hierarchy)
+
+
+def settings(record: Recording) -> None:
+    """Settings that take other paths: small chunks and contexts, strengths as weights, other libraries."""
+    demo_files(12)
+    changed = (
+        "chunking.size=150",
+        "chunking.overlap=20",
+        "chunking.boundaries=token",
+        "graph.weight=strength",
+    )
+    changed += ("reports.context_tokens=600", "communities.max_size=4", "communities.library=leidenalg")
+    changed += ("descriptions.alike=each", "hierarchies=[attributed,leiden,tree]", "attributed.max_size=4")
+    changed += ("attributed.clustering=spectral", "attributed.augment=codicil", "tree.reduction=pca")
+    record.index("index", *(word for one in changed for word in ("--set", one)))
+    record.answers("index", DEMO_QUESTIONS[:2], asked_by(("global", "local", "archrag", "raptor")))
+    scan = ("--set", "hierarchies=[attributed]", "--set", "attributed.clustering=scan")
+    record.index("scan", *scan)
+
+
+def names(record: Recording) -> None:
+    demo_files(20)
+    record.command("estimate", "estimate", "input", "--build", "names")
+    record.index("index", "--build", "names")
+    record.answers("index", DEMO_QUESTIONS, asked_by(NAMES_METHODS))
+    record.answers("index", DEMO_QUESTIONS[:1], {"global": ("--method", "global")})
+    record.index("index", name="all")
+
+
+def update(record: Recording) -> None:
+    """Two documents added, one changed, one deleted, and a file that cannot be read; of everything."""
+    files = sorted(DEMO.iterdir())
+    demo_files(10)
+    record.index("index", *ALL_HIERARCHIES, name="0_first")
+    for path in files[10:12]:
+        shutil.copy2(path, "input")
+    record.index("index", name="1_added")
+    changed = Path("input", files[1].name)
+    changed.write_text(
+        changed.read_text("utf-8").replace("marsh", "meadow") + "\nMara Venn left Varnmouth.\n"
+    )
+    record.index("index", name="2_changed")
+    Path("input", files[3].name).unlink()
+    record.command("refused", "index", "input", "--root", "index", "--in-process")
+    record.index("index", "--allow-deletes", name="3_deleted")
+    Path("input", "broken.parquet").write_bytes(b"PAR1 this is no table")
+    record.index("index", expect=3, name="4_broken")
+    record.shown("4_broken/commands/failures", "failures", "--root", "index")
+    record.index("index", "--reset-communities", expect=3, name="5_reset")
+    record.answers("index", DEMO_QUESTIONS[:1], asked_by((*GRAPH_METHODS, *TREE_METHODS)))
+    record.command("gc", "gc", "--root", "index", "--keep", "2")
+
+
+def command_line(record: Recording) -> None:
+    """Help of every command, and messages about wrong usage."""
+    record.shown("help/graphrag-ray", "--help")
+    for command in (
+        *COMMANDS,
+        "init",
+        "index",
+        "query",
+        "chat",
+        "export",
+        "evaluate",
+        "serve",
+        "gc",
+        "estimate",
+    ):
+        record.shown(f"help/{command}", command, "--help")
+    for command in ("questions", "estimate", "compare", "claims", "qa", "communities"):
+        record.shown(f"help/evaluate_{command}", "evaluate", command, "--help")
+    record.shown("wrong/no_index", "query", "Who?", "--root", "nowhere")
+    record.shown("wrong/no_input", "index", "nowhere", "--root", "index", "--in-process")
+    record.shown("wrong/setting", "index", "nowhere", "--root", "index", "--set", "chunking.sise=3")
+    record.shown("wrong/method", "query", "Who?", "--root", "nowhere", "--method", "glbal")
+
+
+def shared(corpus: str) -> Path | None:
+    """The folder of a corpus outside the repository; None, with a message, where there is none."""
+    found = Path(os.environ.get("GRAPHRAG_RAY_SHARED_DATA", REPOSITORY.parent / "shared" / "data")) / corpus
+    if found.is_dir():
+        return found
+    print(f"{corpus}: skipped, there is no {found} (GRAPHRAG_RAY_SHARED_DATA)", file=sys.stderr)
+    return None
+
+
+def two_wiki(record: Recording) -> None:
+    if (data := shared("2wiki")) is None:
+        return
+    Path("input").mkdir()
+    with gzip.open(data / "passages.jsonl.gz", "rt", encoding="utf-8") as passages:
+        Path("input/passages.jsonl").write_text("".join(itertools.islice(passages, 400)), "utf-8")
+    with (data / "questions.jsonl").open(encoding="utf-8") as lines:
+        first = [json.loads(line) for line in itertools.islice(lines, 10)]
+    record.index("index", "--set", "input.id_column=id", "--set", "input.title_column=title")
+    questions = [row["question"] for row in first]
+    record.answers("index", questions[:2], asked_by(GRAPH_METHODS))
+    batch = [{"id": str(i), "question": question} for i, question in enumerate(questions)]
+    Path("questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in batch), "utf-8")
+    for method in ("hybrid", "ppr", "local"):
+        out = f"{method}.parquet"
+        words = ("--batch", "questions.jsonl", "--out", out, "--method", method)
+        record.command(f"index/batch/{method}_command", "query", "--root", "index", *words)
+        record.rows(f"index/batch/{method}", _parquet(Path(out)))
+
+
+def podcasts(record: Recording) -> None:
+    if (data := shared("kevin-scott")) is None:
+        return
+    with zipfile.ZipFile(data / "transcripts.zip") as archive:
+        for name in sorted(name for name in archive.namelist() if name.endswith(".txt"))[:40]:
+            archive.extract(name)
+    with (data / "questions.csv").open(encoding="utf-8-sig", newline="") as rows:
+        questions = [row["question_text"] for row in itertools.islice(csv.DictReader(rows), 2)]
+    kept = ("--set", "chunking.size=document", "--set", r"input.strip_pattern=[^\n]*?\.txt\s")
+    record.index("index", *kept)
+    record.answers("index", questions, asked_by(GRAPH_METHODS))
+    record.exports("index")
+
+
+CASES: Mapping[str, Callable[[Recording], None]] = {
+    "demo": demo,
+    "hierarchies": hierarchies,
+    "settings": settings,
+    "names": names,
+    "update": update,
+    "commands": command_line,
+    "2wiki": two_wiki,
+    "podcasts": podcasts,
+    "tiny": tiny,
+}
+DEFAULT = tuple(name for name in CASES if name != "tiny")
+
+
+def record_case(name: str, directory: Path) -> None:
+    """Replaces DIR/CASE by what this version of the code produces."""
+    out = (directory / name).absolute()
+    shutil.rmtree(out, ignore_errors=True)
+    started = time.process_time()
+    # The folder's name has a fixed length: it is shown in wrapped lines.
+    with tempfile.TemporaryDirectory(prefix="end-to-end-") as temporary:
+        os.environ.update(ENVIRONMENT, GRAPHRAG_RAY_SETTINGS=f"{temporary}/user.yaml")
+        os.environ.setdefault("GRAPHRAG_RAY_CACHE", f"{temporary}/cache")
+        work = Path(temporary, "work")
+        work.mkdir()
+        with chdir(work):
+            CASES[name](Recording(out, work))
+    files = sum(path.is_file() for path in out.rglob("*"))
+    print(f"{name}: {files} files, {time.process_time() - started:.0f} s of CPU", file=sys.stderr, flush=True)
+
+
+def compare(before: Path, after: Path, only: Iterable[str], most: int = 3) -> list[str]:
+    """What differs between two recordings, as lines to print; empty if nothing does."""
+    found: list[str] = []
+    cases = list(only) or [name for name in CASES if (before / name).is_dir() and (after / name).is_dir()]
+    if not cases:
+        return [f"nothing to compare: {before} and {after} have no case in common"]
+    for case in cases:
+        files = [
+            {str(p.relative_to(root)): p for p in (root / case).rglob("*") if p.is_file()}
+            for root in (before, after)
+        ]
+        if not any(files):
+            found.append(f"{case}: not recorded")
+        for name in sorted(files[0].keys() | files[1].keys()):
+            if name not in files[0] or name not in files[1]:
+                found.append(f"{name}: only {'before' if name in files[0] else 'after'}")
+                continue
+            old, new = (of[name].read_text("utf-8") for of in files)
+            if old != new:
+                found += [f"{name}:", *(f"    {line}" for line in differences(name, old, new, most))]
+    return found
+
+
+def differences(name: str, old: str, new: str, most: int) -> list[str]:
+    lines = old.split("\n"), new.split("\n")
+    if not name.endswith(".jsonl"):
+        changed = list(difflib.unified_diff(*lines, lineterm="", n=0))[2:]
+        rest = [f"… {len(changed) - 4 * most} more lines of diff"] if len(changed) > 4 * most else []
+        return [line[:300] for line in changed[: 4 * most]] + rest
+    keyed = [_by_key(side) for side in lines]
+    if keyed[0].keys() == keyed[1].keys() and all(keyed[0][key] == keyed[1][key] for key in keyed[0]):
+        return ["the same rows in another order"]
+    out = []
+    for sign, one, other in (("-", *keyed), ("+", *reversed(keyed))):
+        alone = [key for key in one if key not in other]
+        if alone:
+            out.append(f"{len(alone)} of {len(one)} rows only {'before' if sign == '-' else 'after'}")
+            out += [f"{sign} {json.dumps(one[key], ensure_ascii=False)[:300]}" for key in alone[:most]]
+    pairs = [(key, row, keyed[1][key]) for key, row in keyed[0].items() if keyed[1].get(key, row) != row]
+    columns = Counter(c for _, a, b in pairs for c in a.keys() | b.keys() if a.get(c, ...) != b.get(c, ...))
+    if pairs:
+        counts = ", ".join(f"{column} ({n})" for column, n in sorted(columns.items()))
+        out.append(f"{len(pairs)} of {len(keyed[0])} rows changed, in {counts}")
+    for key, a, b in pairs[:most]:
+        for column in sorted(c for c in columns if a.get(c, ...) != b.get(c, ...)):
+            out.append(f"{key[:60]}: {column}")
+            values = (json.dumps(row.get(column), ensure_ascii=False) for row in (a, b))
+            out += [f"{sign} {value}" for sign, value in zip("-+", _around(*values), strict=True)]
+    return out
+
+
+def _by_key(lines: list[str]) -> dict[str, dict[str, Any]]:
+    """Rows by their ids, if these are unique, else by their place."""
+    rows = [json.loads(line) for line in lines if line]
+    ids = [row.get("id") for row in rows]
+    if None in ids or len(set(map(str, ids))) < len(ids):
+        return {f"row {n}": row for n, row in enumerate(rows)}
+    return {str(row["id"]): row for row in rows}
+
+
+def _around(old: str, new: str) -> tuple[str, str]:
+    """Both values near the first character that differs."""
+    place = next(
+        (n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new))
+    )
+    start = max(0, place - 60)
+    cut = "…" if start else ""
+    return cut + old[start : place + 140], cut + new[start : place + 140]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    recording, comparing = commands.add_parser("record"), commands.add_parser("compare")
+    recording.add_argument("directory", type=Path)
+    comparing.add_argument("before", type=Path)
+    comparing.add_argument("after", type=Path)
+    for one in (recording, comparing):
+        one.add_argument("--only", type=lambda text: text.split(","), default=(), help=", ".join(CASES))
+    options = parser.parse_args()
+    if unknown := sorted(set(options.only) - set(CASES)):
+        parser.error(f"unknown cases {', '.join(unknown)}; choose from {', '.join(CASES)}")
+    if options.command == "compare":
+        found = compare(options.before, options.after, options.only)
+        print("\n".join(found) or "no difference")
+        sys.exit(bool(found))
+    import graphrag_ray
+
+    print(f"recording {Path(graphrag_ray.__file__).parent}", file=sys.stderr)
+    for name in options.only or DEFAULT:
+        record_case(name, options.directory)
+
+
+if __name__ == "__main__":
+    main()
