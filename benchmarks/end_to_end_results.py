@@ -38,7 +38,7 @@ import urllib.request
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +85,12 @@ VOLATILE = re.compile(
     r"|versions?|inputs|waiting|others|parts"  # the last three: of `gc`, sizes of stored files
 )
 """Keys whose values vary from run to run, or with the version of the code alone."""
+MEASURED = ("ttft_s", "tokens_per_s")
+"""Assumptions of `estimate` that come from an earlier run's times."""
 _TEXT = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?"), "<time>"),
-    (re.compile(r"chatcmpl-\w+"), "chatcmpl-<id>"),
+    (re.compile(r"\b(chatcmpl-)?[0-9a-f]{24}\b"), r"\1<id>"),  # of a reply; ids of records have 32 digits
+    (re.compile(r"[\d.,]+ CPU seconds"), "<duration> CPU seconds"),
 )
 _DURATION = re.compile(r"\d+(?:[.,]\d+)? ?(?:ms|s|min|h|seconds?|minutes?)\b")
 
@@ -106,15 +109,18 @@ def printed(text: str, work: Path) -> str:
     return re.sub(r"(?m)[ \t]+$", "", re.sub(r" {2,}<duration>|<duration> {2,}", "  <duration>  ", text))
 
 
-def normal(value: Any, work: Path) -> Any:
-    """A value of JSON without what legitimately varies."""
+def normal(value: Any, work: Path, within: str = "") -> Any:
+    """A value of JSON without what legitimately varies. within: the key that it stands under."""
     if isinstance(value, Mapping):
-        return {
-            str(key): ("<varies>" if value[key] is not None else None)
-            if VOLATILE.fullmatch(str(key))
-            else normal(value[key], work)
-            for key in sorted(value, key=str)
-        }
+        varies = {"calls"} if within == "embed" else set()  # texts share a call if they are asked for at once
+        varies |= {"value"} if value.get("name") in MEASURED else set()
+        found = {}
+        for key in sorted(
+            set(map(str, value)) - {"compact"}
+        ):  # a step that depends on how often a run flushed
+            hidden = value[key] is not None and (key in varies or VOLATILE.fullmatch(key))
+            found[key] = "<varies>" if hidden else normal(value[key], work, key)
+        return found
     if isinstance(value, str):
         return text_of(value, work)
     if isinstance(value, float):
@@ -126,9 +132,11 @@ def normal(value: Any, work: Path) -> Any:
     return text_of(str(value), work)
 
 
-def vector_hash(vector: Iterable[float]) -> str:
-    rounded = ",".join(f"{round(float(x), 3) + 0.0:.3f}" for x in vector)
-    return hashlib.sha256(rounded.encode()).hexdigest()[:16]
+def _hashed(vectors: Any) -> Iterator[dict[str, Any]]:
+    """Rows of a DataFrame, with a hash of each rounded vector in its place."""
+    for row in vectors.to_dict("records"):
+        rounded = ",".join(f"{round(float(x), 3) + 0.0:.3f}" for x in row["vector"])
+        yield row | {"vector": hashlib.sha256(rounded.encode()).hexdigest()[:16]}
 
 
 class Recording:
@@ -151,7 +159,7 @@ class Recording:
 
     def run(self, *words: str) -> tuple[int, str, str]:
         """Runs a command in this process: exit code, standard output, standard error."""
-        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
+        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True) for _ in range(2))
         argv, sys.argv = sys.argv, ["graphrag-ray", *words]
         code: Any = 0
         try:
@@ -161,11 +169,7 @@ class Recording:
             code = e.code
         finally:
             sys.argv = argv
-        texts = []
-        for stream in (out, err):
-            stream.flush()
-            texts.append(stream.buffer.getvalue().decode("utf-8"))  # type: ignore[attr-defined]
-        return int(code or 0), texts[0], texts[1]
+        return int(code or 0), *(one.buffer.getvalue().decode() for one in (out, err))  # type: ignore
 
     def called(self, *words: str) -> dict[str, Any]:
         """What a command prints as JSON, its exit code, and what it says on standard error."""
@@ -201,37 +205,29 @@ class Recording:
             self.rows(f"{to}/tables/{table}", opened.table(table).to_pylist())
         for kind in EMBEDDED:
             with suppress(Exception):  # an index of names alone has no reports
-                frame = opened.frame(f"embeddings_{kind}")
-                hashes = [
-                    {"id": i, "vector": vector_hash(v)}
-                    for i, v in zip(frame["id"], frame["vector"], strict=True)
-                ]
-                self.rows(f"{to}/tables/embeddings_{kind}", hashes)
+                self.rows(f"{to}/tables/embeddings_{kind}", _hashed(opened.frame(f"embeddings_{kind}")))
         for command in COMMANDS:
             self.command(f"{to}/commands/{command}", command, "--root", root)
         self.command(f"{to}/commands/snapshots", "status", "--root", root, "--snapshots")
 
-    def looks(self, root: str, name: str) -> None:
+    def looks(self, root: str) -> None:
         """`inspect` of records of each kind, and what commands print for people."""
         from graphrag_ray import open_index
 
         opened = open_index(root)
-        entities = sorted(
-            opened.table("entities").to_pylist(), key=lambda row: (-row["degree"], row["title"])
-        )
         edges = sorted(opened.table("relationships").to_pylist(), key=lambda row: (-row["weight"], row["id"]))
-        kinds = {"entity": [entities[0]["title"]], "search": ["harbour"]}
-        kinds["relationship"] = [edges[0]["source"], edges[0]["target"]]
+        ends = [edges[0]["source"], edges[0]["target"]]
+        kinds = {"entity": ends[:1], "relationship": ends, "search": ["harbour"]}
         numbered = {"community": "communities", "document": "documents", "chunk": "text_units"}
         numbered |= {"theme": "attributed_communities", "summary": "tree_clusters", "claim": "covariates"}
         for kind, table in numbered.items():
             numbers = opened.table(table)["human_readable_id"].to_pylist()
             kinds[kind] = [str(min(numbers, default=1))]
         for kind, words in kinds.items():
-            self.command(f"{name}/inspect/{kind}", "inspect", kind, *words, "--root", root, "--limit", "3")
-            self.shown(f"{name}/inspect/{kind}", "inspect", kind, *words, "--root", root, "--limit", "3")
+            self.command(f"{root}/inspect/{kind}", "inspect", kind, *words, "--root", root, "--limit", "3")
+            self.shown(f"{root}/inspect/{kind}", "inspect", kind, *words, "--root", root, "--limit", "3")
         for command in COMMANDS:
-            self.shown(f"{name}/commands/{command}", command, "--root", root)
+            self.shown(f"{root}/commands/{command}", command, "--root", root)
 
     def answers(self, root: str, questions: Iterable[str], asked: Mapping[str, tuple[str, ...]]) -> None:
         for name, words in asked.items():
@@ -257,86 +253,84 @@ class Recording:
 
     def service(self, root: str, questions: tuple[str, ...]) -> None:
         """The HTTP service in this process: /query, its stream, OpenAI's protocol, and refusals."""
-        asked: dict[str, tuple[str, Any]] = {"index": ("/index", None), "models": ("/v1/models", None)}
-        asked["openapi"] = ("/openapi.json", None)
+        local = {"question": questions[0], "method": "local"}
+        chat = {
+            "model": "graphrag-ray/hybrid",
+            "messages": _said(questions[0], "It flooded.", "Who opposed it?"),
+        }
+        asked: dict[str, Any] = dict.fromkeys(("/index", "/v1/models", "/openapi.json"))
         for n, question in enumerate(questions):
             for method in ("global", "local", "hybrid"):
-                asked[f"query_{method}_{n}"] = ("/query", {"question": question, "method": method})
-            said = [{"role": "user", "content": question}]
-            asked[f"chat_{n}"] = ("/v1/chat/completions", {"model": "graphrag-ray/local", "messages": said})
-        said = [
-            {"role": "user", "content": questions[0]},
-            {"role": "assistant", "content": "The marsh flooded."},
-        ]
-        said.append({"role": "user", "content": "And who opposed it?"})
-        chat = {"model": "graphrag-ray/hybrid", "messages": said}
-        asked["chat_follow_up"] = ("/v1/chat/completions", chat)
-        asked["chat_stream"] = ("/v1/chat/completions", chat | {"stream": True})
-        asked["query_stream"] = ("/query", {"question": questions[0], "method": "local", "stream": True})
-        asked["query_contexts"] = ("/query", {"question": questions[1], "method": "local", "contexts": True})
-        asked["unknown_method"] = ("/query", {"question": questions[0], "method": "nothing"})
-        asked["no_question"] = ("/query", {"method": "local"})
-        asked["unknown_model"] = ("/v1/chat/completions", chat | {"model": "other"})
+                asked[f"/query {method} {n}"] = {"question": question, "method": method}
+            asked[f"/v1/chat/completions {n}"] = {"model": "graphrag-ray/local", "messages": _said(question)}
+        asked["/v1/chat/completions follow-up"] = chat
+        asked["/v1/chat/completions stream"] = chat | {"stream": True}
+        asked["/v1/chat/completions unknown model"] = chat | {"model": "other"}
+        asked["/query stream"] = local | {"stream": True}
+        asked["/query contexts"] = local | {"contexts": True}
+        asked["/query unknown method"] = local | {"method": "nothing"}
+        asked["/query no question"] = {"method": "local"}
         with _served(root) as url:
-            for name, (path, body) in asked.items():
-                self.rows(f"{root}/service/{name}", self._replied(url + path, body), in_order=True)
-
-    def _replied(self, url: str, body: Any) -> Iterator[dict[str, Any]]:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-        try:
-            with urllib.request.urlopen(request, timeout=120) as reply:
-                status, text = reply.status, reply.read().decode()
-        except urllib.error.HTTPError as e:
-            status, text = e.code, e.read().decode()
-        text = text.replace(url.rpartition(":")[2].partition("/")[0], "<port>")
-        yield {"status": status}
-        if text.startswith(("{", "[")):
-            for key, value in json.loads(text).items():
-                yield {key: value}
-            return
-        for line in text.splitlines():  # server-sent events
-            kind, _, value = line.partition(": ")
-            yield {kind: json.loads(value) if value.startswith(("{", '"')) else value}
+            for name, body in asked.items():
+                replied = _replied(url + name.partition(" ")[0], body)
+                self.rows(f"{root}/service/{re.sub('[/ ]', '_', name[1:])}", replied, in_order=True)
 
 
-def _parquet(path: Path) -> Iterator[dict[str, Any]]:
+def _said(*turns: str) -> list[dict[str, str]]:
+    """A conversation in OpenAI's protocol."""
+    return [{"role": ("user", "assistant")[n % 2], "content": turn} for n, turn in enumerate(turns)]
+
+
+def _replied(url: str, body: Any) -> Iterator[dict[str, Any]]:
+    """A row for the status, then one for each key of a reply or line of a stream."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    try:
+        reply = urllib.request.urlopen(request, timeout=120)
+    except urllib.error.HTTPError as e:
+        reply = e
+    with reply:
+        text = reply.read().decode().replace(url.split(":")[2].partition("/")[0], "<port>")
+        yield {"status": reply.status}
+    if text.startswith("{"):
+        yield from ({key: value} for key, value in json.loads(text).items())
+        return
+    for line in text.splitlines():  # server-sent events
+        kind, _, value = line.partition(": ")
+        yield {kind: json.loads(value) if value.startswith(("{", '"')) else value}
+
+
+def _parquet(path: Path) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    return iter(pq.read_table(path).to_pylist())
+    return pq.read_table(path).to_pylist()
 
 
 def _lance(path: Path) -> Iterator[dict[str, Any]]:
     import lancedb
 
-    for row in lancedb.connect(str(path.parent)).open_table(path.stem).to_arrow().to_pylist():
-        yield {key: vector_hash(value) if key == "vector" else value for key, value in row.items()}
+    return _hashed(lancedb.connect(str(path.parent)).open_table(path.stem).to_arrow().to_pandas())
 
 
-class _served:
-    """The service behind HTTP, while the context lasts."""
+@contextmanager
+def _served(root: str) -> Iterator[str]:
+    """The URL of the service in this process, while the context lasts."""
+    import uvicorn
 
-    def __init__(self, root: str) -> None:
-        import uvicorn
+    from graphrag_ray.service.app import create_app
+    from graphrag_ray.service.service_options import ServiceOptions
 
-        from graphrag_ray.service.app import create_app
-        from graphrag_ray.service.service_options import ServiceOptions
-
-        app = create_app(ServiceOptions(root=root), None)
-        self.server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="on"))
-        self.thread = threading.Thread(target=self.server.run)
-
-    def __enter__(self) -> str:
-        self.thread.start()
-        while not self.server.started:
-            if not self.thread.is_alive():
-                raise SystemExit("the service did not start")
-            time.sleep(0.02)
-        return f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
-
-    def __exit__(self, *_: object) -> None:
-        self.server.should_exit = True
-        self.thread.join()
+    app = create_app(ServiceOptions(root=root), None)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="on"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while thread.is_alive() and not server.started:
+        time.sleep(0.02)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def demo_files(n: int, to: str = "input") -> None:
@@ -361,19 +355,17 @@ def demo(record: Recording) -> None:
     record.command("estimate", "estimate", "input")
     record.shown("estimate", "estimate", "input")
     record.index("index")
-    record.looks("index", "index")
+    record.looks("index")
     record.answers("index", DEMO_QUESTIONS, asked_by(GRAPH_METHODS))
     record.answers("index", DEMO_QUESTIONS[:1], VARIANTS)
     record.shown("index/answers/shown", "query", DEMO_QUESTIONS[0], "--root", "index", "--sources")
     record.exports("index")
     record.service("index", DEMO_QUESTIONS[:2])
-    Path("questions.csv").write_text(
-        "id,question\n" + "".join(f'{i},"{q}"\n' for i, q in enumerate(DEMO_QUESTIONS))
-    )
+    rows = "".join(f'{n},"{question}"\n' for n, question in enumerate(DEMO_QUESTIONS))
+    Path("questions.csv").write_text(f"id,question\n{rows}")
     compared = ("--questions", "questions.csv", "--condition", "C0=global:C0", "--condition", "vector=vector")
-    record.command(
-        "index/evaluate", "evaluate", "compare", "--root", "index", *compared, "--out", "evaluation"
-    )
+    evaluated = ("evaluate", "compare", "--root", "index", "--out", "evaluation")
+    record.command("index/evaluate", *evaluated, *compared)
     record.command("index/commands/estimate", "estimate", "input", "--root", "index")
     record.command("index/commands/index_again", "index", "input", "--root", "index", "--in-process")
 
@@ -382,7 +374,7 @@ def hierarchies(record: Recording) -> None:
     demo_files(16)
     record.command("estimate", "estimate", "input", *ALL_HIERARCHIES)
     record.index("index", *ALL_HIERARCHIES)
-    record.looks("index", "index")
+    record.looks("index")
     record.answers("index", DEMO_QUESTIONS, asked_by((*TREE_METHODS, "local", "drift")))
     record.answers("index", DEMO_QUESTIONS[:1], TREE_VARIANTS)
     for hierarchy in ("leiden", "attributed", "tree"):
@@ -393,13 +385,13 @@ def hierarchies(record: Recording) -> None:
 def settings(record: Recording) -> None:
     """Settings that take other paths: small chunks and contexts, strengths as weights, other libraries."""
     demo_files(12)
-    changed = (
-        "chunking.size=150",
-        "chunking.overlap=20",
-        "chunking.boundaries=token",
+    changed = ("chunking.size=150", "chunking.overlap=20", "chunking.boundaries=token")
+    changed += (
         "graph.weight=strength",
+        "reports.context_tokens=600",
+        "communities.max_size=4",
+        "communities.library=leidenalg",
     )
-    changed += ("reports.context_tokens=600", "communities.max_size=4", "communities.library=leidenalg")
     changed += ("descriptions.alike=each", "hierarchies=[attributed,leiden,tree]", "attributed.max_size=4")
     changed += ("attributed.clustering=spectral", "attributed.augment=codicil", "tree.reduction=pca")
     record.index("index", *(word for one in changed for word in ("--set", one)))
@@ -426,9 +418,8 @@ def update(record: Recording) -> None:
         shutil.copy2(path, "input")
     record.index("index", name="1_added")
     changed = Path("input", files[1].name)
-    changed.write_text(
-        changed.read_text("utf-8").replace("marsh", "meadow") + "\nMara Venn left Varnmouth.\n"
-    )
+    text = changed.read_text("utf-8").replace("marsh", "meadow")
+    changed.write_text(f"{text}\nMara Venn left Varnmouth.\n")
     record.index("index", name="2_changed")
     Path("input", files[3].name).unlink()
     record.command("refused", "index", "input", "--root", "index", "--in-process")
@@ -444,18 +435,8 @@ def update(record: Recording) -> None:
 def command_line(record: Recording) -> None:
     """Help of every command, and messages about wrong usage."""
     record.shown("help/graphrag-ray", "--help")
-    for command in (
-        *COMMANDS,
-        "init",
-        "index",
-        "query",
-        "chat",
-        "export",
-        "evaluate",
-        "serve",
-        "gc",
-        "estimate",
-    ):
+    others = ("init", "index", "query", "chat", "export", "evaluate", "serve", "gc", "estimate")
+    for command in (*COMMANDS, *others):
         record.shown(f"help/{command}", command, "--help")
     for command in ("questions", "estimate", "compare", "claims", "qa", "communities"):
         record.shown(f"help/evaluate_{command}", "evaluate", command, "--help")
@@ -563,13 +544,14 @@ def compare(before: Path, after: Path, only: Iterable[str], most: int = 3) -> li
 
 
 def differences(name: str, old: str, new: str, most: int) -> list[str]:
+    """Counts of what differs in a file, and the first examples."""
     lines = old.split("\n"), new.split("\n")
     if not name.endswith(".jsonl"):
         changed = list(difflib.unified_diff(*lines, lineterm="", n=0))[2:]
         rest = [f"… {len(changed) - 4 * most} more lines of diff"] if len(changed) > 4 * most else []
         return [line[:300] for line in changed[: 4 * most]] + rest
     keyed = [_by_key(side) for side in lines]
-    if keyed[0].keys() == keyed[1].keys() and all(keyed[0][key] == keyed[1][key] for key in keyed[0]):
+    if keyed[0] == keyed[1]:
         return ["the same rows in another order"]
     out = []
     for sign, one, other in (("-", *keyed), ("+", *reversed(keyed))):
@@ -601,9 +583,8 @@ def _by_key(lines: list[str]) -> dict[str, dict[str, Any]]:
 
 def _around(old: str, new: str) -> tuple[str, str]:
     """Both values near the first character that differs."""
-    place = next(
-        (n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new))
-    )
+    pairs = enumerate(zip(old, new, strict=False))
+    place = next((n for n, (a, b) in pairs if a != b), min(len(old), len(new)))
     start = max(0, place - 60)
     cut = "…" if start else ""
     return cut + old[start : place + 140], cut + new[start : place + 140]
