@@ -85,7 +85,7 @@ VOLATILE = re.compile(
     r"|versions?|inputs|waiting|others|parts"  # the last three: of `gc`, sizes of stored files
 )
 """Keys whose values vary from run to run, or with the version of the code alone."""
-MEASURED = ("ttft_s", "tokens_per_s")
+MEASURED = ("ttft_s", "tokens_per_s", "slow_share", "slow_factor")
 """Assumptions of `estimate` that come from an earlier run's times."""
 _TEXT = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?"), "<time>"),
@@ -112,12 +112,12 @@ def printed(text: str, work: Path) -> str:
 def normal(value: Any, work: Path, within: str = "") -> Any:
     """A value of JSON without what legitimately varies. within: the key that it stands under."""
     if isinstance(value, Mapping):
-        varies = {"calls"} if within == "embed" else set()  # texts share a call if they are asked for at once
+        # Questions that are embedded at the same time share a call.
+        embeds = within == "embed" or value.get("stage") == "answer"
+        varies = {"calls", "requests", "unreported"} if embeds else set()
         varies |= {"value"} if value.get("name") in MEASURED else set()
         found = {}
-        for key in sorted(
-            set(map(str, value)) - {"compact"}
-        ):  # a step that depends on how often a run flushed
+        for key in sorted(set(value) - {"compact"}):  # this step depends on how often a run flushed
             hidden = value[key] is not None and (key in varies or VOLATILE.fullmatch(key))
             found[key] = "<varies>" if hidden else normal(value[key], work, key)
         return found
