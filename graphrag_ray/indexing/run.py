@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from graphrag_ray.base import logs, schema, unforeseen
-from graphrag_ray.base.declarations import STAGES, versions
 from graphrag_ray.base.errors import CorruptPart, ProcessDied
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import Prompt
@@ -23,7 +22,7 @@ from graphrag_ray.engine.executor import Executor, ItemSource, RowSource, Sweep
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
 from graphrag_ray.indexing.guarded import Guarded
-from graphrag_ray.indexing.step_result import Result, fingerprint_of
+from graphrag_ray.indexing.step_result import Result, code_version, fingerprint_of
 from graphrag_ray.indexing.taken_over import TakenOver, taken_over
 from graphrag_ray.llm.accounting import Accounts, InFlight, new_quirks
 from graphrag_ray.llm.quirks import told
@@ -111,7 +110,7 @@ class Run:
         self.kept.pop(name, None)  # of a try that was broken off
         asked = self.asked.get(journal or "", 0)
         retried = retries.mark(self.store, journal) if journal else ""
-        made_from = [name, STAGES[name].version, depends_on, retried]
+        made_from = [name, code_version(), depends_on, retried]
         fingerprint = "" if depends_on is None else fingerprint_of(made_from)
         before = self.parent.steps.get(name) if self.parent and fingerprint else None
         known = self.of_parent[name] if before and before["fingerprint"] == fingerprint else None
@@ -164,12 +163,16 @@ class Run:
         return told | {"parts_kept": {"kept": kept, "of": of}}
 
     def before(self, name: str) -> Result | None:
-        """What a step came to in the parent snapshot; None where nothing of it is to be taken over, as of a
-        stage that has another version now."""
-        if self.parent is None or self.distrusted or name in self.afresh:
+        """What a step came to in the parent snapshot; None where nothing of it is to be taken over."""
+        if self.code_changed or self.distrusted or name in self.afresh:
             return None
-        is_same = self.parent.run.get("versions", {}).get(name) == STAGES[name].version
-        return self.of_parent.get(name) if is_same else None
+        return self.of_parent.get(name)
+
+    @property
+    def code_changed(self) -> bool:
+        """Whether the parent snapshot was made by other code: nothing of it is taken over, and all tables
+        are derived from the journal. True without a parent."""
+        return self.parent is None or self.parent.run.get("code") != code_version()
 
     @property
     def of_parent(self) -> Mapping[str, Result]:
@@ -241,9 +244,9 @@ class Run:
         self.observer.step_ended(name, seconds, counts, False)
 
     def unchanged(self) -> bool:
-        """True when the parent snapshot was made from these very tables, by the same stages in the same
-        versions and with the same settings (those of questions are read from it), and is whole."""
-        if self.parent is None or self.parent.run.get("versions") != versions() or self.damaged:
+        """True when the parent snapshot was made from these very tables, by the same code and with the same
+        settings (those of questions are read from it), and is whole."""
+        if self.parent is None or self.code_changed or self.damaged:
             return False
         before = {name: step for name, step in self.parent.steps.items() if name != "finish"}
         # A step that is not done any more (claims, embeddings) is a change too.

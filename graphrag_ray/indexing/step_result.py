@@ -6,6 +6,8 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -14,6 +16,10 @@ import pyarrow as pa
 from graphrag_ray.engine.executor import Written
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.version import __version__
+
+TABLE_CODE = ("base", "corpus", "graph", "indexing/stages", "offline", "store")
+"""Folders whose code decides what is in the tables."""
 
 COUNTED = pa.schema([("name", pa.string()), ("value", pa.int64())])
 
@@ -127,3 +133,21 @@ def fingerprint_of(value: Any) -> str:
     # Without the second option orjson would write every field of a Result and of a Part by itself.
     options = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
     return hashlib.sha256(orjson.dumps(value, default=plain, option=options)).hexdigest()
+
+
+def code_version() -> str:
+    """The package's version and a digest of the code that makes tables.
+
+    Every fingerprint depends on it, so an upgrade or an edited parser takes effect at the next run, which
+    derives all tables from the journal.
+    """
+    return f"{__version__} {_code_digest()}"
+
+
+@cache
+def _code_digest() -> str:
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in TABLE_CODE for path in (package / folder).rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.engine.executor import Written
 from graphrag_ray.indexing.step_result import Result, by_input, fingerprint_of, is_failures
@@ -68,7 +67,7 @@ def taken_over(
     again: Collection[int] = (),
 ) -> TakenOver[X]:
     """See `Run.taken_over`. before: the step's result in the parent snapshot; damaged: paths of its parts."""
-    whole = fingerprint_of([step, STAGES[step].version, depends_on, list(names)])
+    whole = fingerprint_of([step, depends_on, list(names)])
     hashes = [
         "" if x is None else hashlib.sha256(f"{whole} {fingerprint_of(x)}".encode()).hexdigest()[:32]
         for x in told

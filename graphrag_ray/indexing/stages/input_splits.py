@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from graphrag_ray.base import index_settings
-from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import ProcessDied
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.storage_options import protocol_of
@@ -99,7 +98,7 @@ def pieces_of(
 
 def _seen(run: Run, file: InputFile, limit: int) -> str:
     """A hash of all that a file's segments depend on; "": that is not known."""
-    how = [STAGES["read"].version, run.settings.kept()["input"], limit]
+    how = [run.settings.kept()["input"], limit]
     return stable_id("segments", file.path, file.seen_as, fingerprint_of(how)) if file.seen_as else ""
 
 

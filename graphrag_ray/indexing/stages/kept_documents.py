@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import DeletionRefused
 from graphrag_ray.base.ids import document_id
 from graphrag_ray.base.row_hashes import digests, row_hashes
@@ -176,7 +175,7 @@ def _named(paths: pa.ChunkedArray) -> str:
 
 def read_alike(run: Run) -> bool:
     """Whether this run makes the chunks of a document that its parent made."""
-    if run.parent is None or run.parent.run.get("versions", {}).get("read") != STAGES["read"].version:
+    if run.parent is None or run.code_changed:
         return False
     now = run.settings.kept()
     return all(run.parent.settings.get(n) == now[n] for n in ("input", "chunking", "models", "stages"))

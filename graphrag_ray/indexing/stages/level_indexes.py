@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import HIERARCHIES, STAGES
+from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import report_id, stable_id
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.results import Results
 from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.step_result import code_version
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
@@ -94,7 +95,7 @@ def _shards(run: Run, results: Results, name: str) -> list[_LevelShard]:
     for at, batch in enumerate(batches):
         own = [parts[i] for i in batch], reports[bounds[at] : bounds[at + 1]]
         paths = [part.path for some in own for part in some]
-        made_from = stable_id("levels", str(STAGES["search"].version), levels, *paths)
+        made_from = stable_id("levels", code_version(), levels, *paths)
         found.append(_LevelShard(schema.search_table(name, "levels"), own, n_levels, level_of, made_from))
     return found
 

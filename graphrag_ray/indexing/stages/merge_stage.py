@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.row_hashes import digests, row_hashes
 from graphrag_ray.base.schema import COVARIATES
 from graphrag_ray.corpus.tokens import count, vocabulary_for
@@ -115,7 +114,7 @@ def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Resul
         ranges = {}
         for kind, table in (("entities", "entity_instances"), ("relationships", "relationship_instances")):
             reducing = _Reducing(kind, weight, prune)
-            how = [STAGES["merge"].version, reducing]
+            how = [reducing]
             beside = f"{kind}_statistics" if prune else kind
             ranges[kind] = in_ranges(run, "extract", extracted, f"found_{kind}", table, how, reducing, beside)
         result = Result(
@@ -312,7 +311,7 @@ def _claims(run: Run, claimed: Result, entities: list[list[Part]], vocabulary: s
     next run."""
     if not any(claimed.tables.get("found_claims", [])):
         return Result({"covariates": []}, {"claims_without_entity": 0})
-    how, reduce = [STAGES["merge"].version, vocabulary], partial(_reduce_claims, vocabulary)
+    how, reduce = vocabulary, partial(_reduce_claims, vocabulary)
     beside = "covariates_statistics"
     ranges = in_ranges(run, "claims", claimed, "found_claims", "claim_instances", how, reduce, beside)
     statistics = _statistics(run, "covariates", ranges)

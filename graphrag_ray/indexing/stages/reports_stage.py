@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.schema import REFERENCE
@@ -173,7 +172,7 @@ def write_reports(
     spec, vocabulary = asking.depends_on
 
     def compute() -> Result:
-        how = fingerprint_of([STAGES["reports"].version, spec, options, vocabulary])
+        how = fingerprint_of([spec, options, vocabulary])
         schedule = partial(
             Schedule, h, layout.elements, options.context_tokens, options.max_claims_per_entity
         )

@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.base.ids import ID_LENGTH, stable_id
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.integer_arrays import id_prefixes
 from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.step_result import code_version
 from graphrag_ray.store import blobs, pages, parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.in_threads import in_threads
@@ -56,7 +56,7 @@ class CoveredParts:
     def made_from(self) -> str:
         how = map(str, schema.LOOKED_UP[self.table].items())
         paths = (part.path for part in self.parts)
-        return stable_id("rows", str(STAGES["finish"].version), *how, *paths)
+        return stable_id("rows", code_version(), *how, *paths)
 
     @property
     def n_rows(self) -> int:

@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.engine.drive import note_bug
@@ -39,7 +38,7 @@ from graphrag_ray.indexing.stages.embedded_texts import (
     written_texts,
 )
 from graphrag_ray.indexing.stages.level_indexes import level_fingerprint, level_indexes
-from graphrag_ray.indexing.step_result import Result
+from graphrag_ray.indexing.step_result import Result, code_version
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
@@ -187,9 +186,7 @@ def _shards(
     for batch in stable_batches([part.path for part in parts], sizes, limit):
         own = [texts[i] for i in batch]
         paths = [part.path for x in own for part in (*x.parts, *x.documents)]
-        made_from = stable_id(
-            "search", str(STAGES["search"].version), _stemmer(), kind, by, str(signs), *depends_on, *paths
-        )
+        made_from = stable_id("search", code_version(), _stemmer(), kind, by, str(signs), *depends_on, *paths)
         start, end = (ends[[batch.start, batch.stop]] / ends[-1]).tolist()
         found.append(_Shard(kind, by, own, signs, made_from, language, (start, end)))
     return found
