@@ -22,8 +22,7 @@ from graphrag_ray.engine.executor import Executor, ItemSource, RowSource, Sweep
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
 from graphrag_ray.indexing.guarded import Guarded
-from graphrag_ray.indexing.step_result import Result, code_version, fingerprint_of
-from graphrag_ray.indexing.taken_over import TakenOver, taken_over
+from graphrag_ray.indexing.step_result import Result, TakenOver, code_version, fingerprint_of
 from graphrag_ray.llm.accounting import Accounts, InFlight, new_quirks
 from graphrag_ray.llm.quirks import told
 from graphrag_ray.store import locks, retries
@@ -51,8 +50,8 @@ class Run:
     afresh     names of steps that are done even where nothing changed, and take nothing over
     distrusted whether its parent was found to hold something of another form than ours: nothing of it is
                taken over any more
-    damaged    paths of parts that its parent names and that are not, or no longer, there: nothing that is
-               made of them is taken over
+    damaged    paths of parts that its parent names and that are not, or no longer, there: steps that have
+               lost none of their parts are reused, the others take nothing over
     put_right  paths of parts that were found to be damaged while it ran, and were set aside
     reused     names of steps whose result was taken from the parent
     kept       by step, how many of its inputs' results were taken from the parent, and how many inputs it has
@@ -164,7 +163,7 @@ class Run:
 
     def before(self, name: str) -> Result | None:
         """What a step came to in the parent snapshot; None where nothing of it is to be taken over."""
-        if self.code_changed or self.distrusted or name in self.afresh:
+        if self.code_changed or self.distrusted or self.damaged or name in self.afresh:
             return None
         return self.of_parent.get(name)
 
@@ -207,17 +206,8 @@ class Run:
         again       numbers of inputs that are done again, though what they are told by is as it was
         """
         retried = retries.mark(self.store, journal) if journal else ""
-        found = taken_over(
-            before or self.before(step),
-            self.damaged,
-            step,
-            inputs,
-            depends_on,
-            names,
-            told or inputs,
-            retried,
-            again,
-        )
+        known = before or self.before(step)
+        found = TakenOver.of(known, step, inputs, depends_on, names, told or inputs, retried, again)
         if before is None:
             kept, of = self.kept.get(step, (0, 0))
             self.kept[step] = (kept + len(inputs) - len(found.new), of + len(inputs))

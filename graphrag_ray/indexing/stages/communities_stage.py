@@ -16,26 +16,27 @@ from pydantic import ValidationError
 
 from graphrag_ray.base.ids import community_id
 from graphrag_ray.base.index_settings import Communities
-from graphrag_ray.base.row_hashes import Hashes
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.elements import Elements, arrange
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.seeds import Past
+from graphrag_ray.graph.signatures import Hashes
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, IN_TABLES, ElementBlocks, blocks_of
-from graphrag_ray.indexing.stages.describe_stage import COLUMNS, KINDS, Kind, ends_of, read_columns
-from graphrag_ray.indexing.stages.driver_columns import columns_of, places_of
-from graphrag_ray.indexing.stages.id_columns import Keys
-from graphrag_ray.indexing.stages.lay_out import lay_out
-from graphrag_ray.indexing.stages.merge_stage import claim_columns
+from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, IN_TABLES, ElementBlocks, blocks_of, lay_out
+from graphrag_ray.indexing.stages.describe_stage import COLUMNS, KINDS, ends_of, read_columns
+from graphrag_ray.indexing.stages.driver_columns import IDS, Keys, columns_of, places_of
+from graphrag_ray.indexing.stages.merge_stage import CLAIM_COLUMNS
 from graphrag_ray.indexing.step_result import Result, joined
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 
 LEIDEN = "leiden"
 ELEMENTS = ("entities", "relationships", "covariates")
+_PAST_EDGES = pa.schema(
+    [*((name, pa.uint64()) for name in ("id", "source_id", "target_id")), ("weight", pa.float64())]
+)
 
 
 @dataclass(frozen=True)
@@ -135,26 +136,17 @@ def _past(run: Run) -> Past | None:
         return None
     before = run.of_parent["communities"]
     stored = [part for name in ("hierarchy_nodes", "hierarchy_communities") for part in before.parts(name)]
-    if run.lost([*parent.parts("entities"), *parent.parts("relationships"), *stored]):
+    described = [part for kind in KINDS.values() for part in run.of_parent["describe"].parts(kind)]
+    if run.lost([*described, *stored]):
         run.observer.note("The communities before are damaged: the graph is partitioned afresh.")
         return None
-    nodes, edges = (parent_columns(run, kind) for kind in COLUMNS)
+    then = run.of_parent["describe"].tables
+    nodes = columns_of(run.store, then["entities"], IDS)
+    edges = columns_of(run.store, then["relationships"], _PAST_EDGES)
     hierarchy = restored(run, before)
     if len(hierarchy.order) != nodes.num_rows:  # not the hierarchy of these tables, whatever came between
         return None
     return Past(hierarchy, nodes["id"].to_numpy(), *ends_of(nodes, edges), edges["weight"].to_numpy())
-
-
-def parent_columns(run: Run, kind: Kind) -> pa.Table:
-    """The driver's columns of entities or relationships of the parent snapshot; of one of an earlier version
-    those that its tables have."""
-    assert run.parent is not None
-    described = run.of_parent["describe"]
-    held = described.parts(f"{kind}_columns")
-    if held and not run.lost(held):
-        return read_columns(run, described, kind)
-    of = pa.schema([field for field in COLUMNS[kind] if field.name not in ("n_tokens", "content")])
-    return columns_of(run, [run.parent.parts(KINDS[kind])], of)
 
 
 def element_groups(merged: Result, described: Result) -> dict[str, list[list[Part]]]:
@@ -234,7 +226,7 @@ def read_graph(run: Run, merged: Result, described: Result) -> IntegerGraph:
     entities, edges = (read_columns(run, described, kind) for kind in COLUMNS)
     node_keys = entities["id"].to_numpy()
     source, target = ends_of(entities, edges)
-    claims = claim_columns(run, merged)
+    claims = columns_of(run.store, merged.tables["covariates"], CLAIM_COLUMNS)
     subjects = claims["subject_entity_id"].to_numpy()
     matched = np.flatnonzero(subjects)
     return IntegerGraph(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 
 import pyarrow as pa
 
@@ -34,17 +33,16 @@ def document_parts(
     found: Iterable[Document | Unreadable],
     settings: Settings,
     limit: int,
-    known: Mapping[tuple[str, str], pa.Table] = {},
 ) -> Iterator[Mapping[str, pa.Table]]:
     """Pairs of tables documents and text_units, and failures. limit: of a pair, in bytes; what bounds a
-    reader's memory. known: chunks by a document's id and content_hash."""
+    reader's memory."""
     model = settings.model(settings.model_name("extract"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
     unreadable: list[Unreadable] = []
 
     def documents() -> Iterator[tuple[Document, pa.Table]]:
         for one in found:
-            cut = _chunked(one, settings, vocabulary, known) if isinstance(one, Document) else one
+            cut = _chunked(one, settings, vocabulary) if isinstance(one, Document) else one
             if isinstance(cut, Unreadable):
                 unreadable.append(cut)
             else:
@@ -60,23 +58,9 @@ def document_parts(
     yield {"failures": read_failures(unreadable)}
 
 
-def chunks_by_document(documents: pa.Table, units: pa.Table) -> dict[tuple[str, str], pa.Table]:
-    """`known` of `document_parts`, of stored rows. The chunks of a document stand side by side."""
-    hashes = dict(zip(documents["id"].to_pylist(), documents["content_hash"].to_pylist(), strict=True))
-    found, at = {}, 0
-    for id_, chunks in groupby(units["document_id"].to_pylist()):
-        n = sum(1 for _ in chunks)
-        if id_ in hashes:
-            found[id_, hashes[id_]] = units.slice(at, n)
-        at += n
-    return found
-
-
 def _chunked(
-    document: Document, settings: Settings, vocabulary: str, known: Mapping[tuple[str, str], pa.Table]
+    document: Document, settings: Settings, vocabulary: str
 ) -> tuple[Document, pa.Table] | Unreadable:
-    if known and (units := known.get((document.id, document.content_hash))) is not None:
-        return document, units
     try:
         return document, text_units_table(document, settings.chunking, vocabulary)
     except BaseException as e:

@@ -19,14 +19,14 @@ from graphrag_ray.graph.integer_arrays import degrees
 from graphrag_ray.indexing.results import ExtractedGraph, Results
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.describe_stage import COLUMNS, ends_of, read_columns
-from graphrag_ray.indexing.stages.driver_columns import GROUP, IDS, columns_of, ids_table, same_groups
-from graphrag_ray.indexing.stages.instance_ranges import range_of
+from graphrag_ray.indexing.stages.driver_columns import GROUP, IDS, columns_of, prefixes_of
+from graphrag_ray.indexing.stages.merge_stage import range_of
 from graphrag_ray.indexing.stages.row_indexes import index_rows
-from graphrag_ray.indexing.stages.short_ids import Numbers, noted, number, numbered_before, prefixes_of
+from graphrag_ray.indexing.stages.short_ids import Numbers, number, numbered_before
 from graphrag_ray.indexing.step_result import Result, is_failures, joined
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
-from graphrag_ray.store.parts import Part, read_table, write_parts
+from graphrag_ray.store.parts import Part, read_table
 
 Ints = npt.NDArray[np.int64]
 
@@ -64,25 +64,18 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
             done.tables |= {name: of.parts(name) for name in of.tables if not is_failures(name)}
         _write_one(run, done, "failures", failures)
         done.tables |= index_rows(run, done.tables)
-        kept = {ids_table(name): [write_parts(run.store, ids_table(name), [of])] for name, of in ids.items()}
-        return joined([finished, noted(run, numbers), Result(kept)])
+        return finished
 
     run.step("finish", None, compute)
     return done
 
 
 def _ids(run: Run, results: Results) -> dict[str, pa.Table]:
-    """Columns of ids, for the driver, of tables that no stage keeps any of."""
-    made = [("documents", "read", results.corpus), ("text_units", "read", results.corpus)]
+    """Columns of ids, for the driver, of tables that are numbered as they stand."""
+    tables = {name: results.corpus.tables[name] for name in ("documents", "text_units")}
     if results.graph:
-        made.append(("covariates", "merge", results.graph.merged))
-    finished, found = run.before("finish"), {}
-    for name, step, result in made:
-        then = run.of_parent[step].tables.get(name, []) if step in run.of_parent else []
-        held = finished.parts(ids_table(name)) if finished and not run.damaged else []
-        groups = result.tables[name]
-        found[name] = columns_of(run, groups, IDS, same_groups(groups, then), held)
-    return found
+        tables["covariates"] = results.graph.merged.tables["covariates"]
+    return {name: columns_of(run.store, groups, IDS) for name, groups in tables.items()}
 
 
 def _all_numbers(run: Run, results: Results, ids: Mapping[str, pa.Table]) -> dict[str, Numbers]:
@@ -146,9 +139,6 @@ def _naming_others(run: Run, numbers: Mapping[str, Numbers], results: Results, i
     Claims are not pruned.
     """
     graph = results.graph
-    every = set(range(len(results.corpus.tables["text_units"])))
-    if run.damaged:
-        return every
     if graph is None or run.parent is None or run.before("finish") is None:
         return set()
     found = [np.empty(0, np.uint64)]
@@ -231,8 +221,7 @@ def _finish_graph(run: Run, numbers: Callable[[], dict[str, Numbers]], graph: Ex
     made = []
     for name, of in inputs.items():
         told = [[parts, *map(_hash, more.values())] for _, parts, more in of]
-        again = range(len(of)) if run.damaged else ()  # their numbers may be others
-        known = run.taken_over("finish", of, name, (name,), told=told, again=again)
+        known = run.taken_over("finish", of, name, (name,), told=told)
         written = run.executor.map("finish", partial(_graph_tables, numbers), known.new)
         made.append(known.with_new(run.store, written))
     return made

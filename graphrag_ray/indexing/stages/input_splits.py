@@ -106,8 +106,6 @@ def _known(run: Run) -> Segments:
     """Those of the parent snapshot."""
     before = run.before("read") or Result()
     parts = before.parts("segments")
-    if run.lost(parts):
-        return {}
     found: dict[str, list[Segment]] = {}
     for row in read_table(run.store, parts, None, SEGMENTS).to_pylist():
         found.setdefault(row.pop("path"), []).append(Segment(**row))

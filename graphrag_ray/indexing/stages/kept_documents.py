@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.errors import DeletionRefused
 from graphrag_ray.base.ids import document_id
-from graphrag_ray.base.row_hashes import digests, row_hashes
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.parse import ROW
 from graphrag_ray.indexing.run import Run
@@ -91,36 +89,11 @@ def keep_and_count(
         "changed": changed.num_rows,
         "removed": removed,
     }
-    salvaged = run.lost(run.of_parent["read"].parts("text_units"))
-    others = counts["added"] or counts["changed"] or removed or salvaged or not read_alike(run)
-    if others or not _has_rows_of(run, pairs, come_pairs):
-        stays = pc.or_(keep, pc.is_in(before["id"], stay["id"].combine_chunks()))
-        _add_kept(run, tables, pairs, before["id"], stays.combine_chunks())
-    else:
-        # The same documents in other files: the parent's parts spare all later steps.
-        tables |= {name: old.tables[name] for name in ("documents", "text_units")}
+    stays = pc.or_(keep, pc.is_in(before["id"], stay["id"].combine_chunks()))
+    _add_kept(run, tables, pairs, before["id"], stays.combine_chunks())
     told, n = _told_kept(run, failed, kept, old)
     _one_table(run, tables, told)
     return counts | ({"kept": n} if n else {})
-
-
-def _has_rows_of(run: Run, pairs: Sequence[_Pair], came: Sequence[_Pair]) -> bool:
-    """Whether the parent has the same rows and chunks of documents that were read now. What it kept itself of
-    documents that could not be read may have been cut by other settings."""
-    if not came:
-        return True
-    hashes = []
-    for of in (pairs, came):
-        rows = [table["hash"].to_numpy() for table in run.executor.stream("keep", _hashed, list(of))]
-        hashes.append(np.concatenate([np.empty(0, np.uint64), *rows]))
-    return bool(np.isin(hashes[1], hashes[0]).all())
-
-
-def _hashed(store: Store, pair: _Pair) -> Iterator[pa.Table]:
-    for parts, of in zip(pair, (schema.DOCUMENTS, schema.TEXT_UNITS), strict=True):
-        table = read_table(store, parts, None, of)
-        columns = [digests(column) if pa.types.is_string(column.type) else column for column in table.columns]
-        yield pa.table({"hash": pa.array(row_hashes(columns, table.num_rows), pa.uint64())})
 
 
 def _parent_s(run: Run, allow_deletes: bool) -> Result:

@@ -11,7 +11,7 @@ import io
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from fsspec.implementations.local import LocalFileSystem
 
-from graphrag_ray.base import schema
 from graphrag_ray.base.ids import document_id, stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.unforeseen import is_unforeseen
@@ -40,7 +39,7 @@ from graphrag_ray.indexing.stages.input_splits import Piece, pieces_of, read_str
 from graphrag_ray.indexing.stages.kept_documents import inputs_of, keep_and_count
 from graphrag_ray.indexing.stages.list_input import InputFile, look_at, skipped_indexes
 from graphrag_ray.indexing.stages.read_rows import read_rows
-from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined, rows_of
+from graphrag_ray.indexing.step_result import Result, joined, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.remote_files import is_storage_error, open_elsewhere
@@ -119,51 +118,13 @@ def _splits_read(
     known = run.taken_over("read", inputs, how, SPLIT, told=[_seen(split) for split in inputs], before=now)
     told = tell_read(run, sum(map(len, known.new)), lambda number: len(known.new[number]))
     read = partial(_read_split, settings, options, limit)
-    one_by_one = Parted[_Split](lambda x: [replace(x, pieces=[piece]) for piece in x.pieces], _unread)
-    written = run.executor.map("read", read, _with_chunks(run, known.new, how), one_by_one, told)
+    one_by_one = Parted[Sequence[Piece]](lambda split: [[piece] for piece in split], _unread)
+    written = run.executor.map("read", read, known.new, one_by_one, told)
     named = [{f"split_{name}": parts for name, parts in done.items()} for done in written]
     result = known.with_new(run.store, named)
     failures = result.tables["split_failures"]
     hashes = ["" if failed else of for of, failed in zip(result.made_from[SPLIT[0]], failures, strict=True)]
-    made_from = {
-        SPLIT[0]: hashes,
-        "places": [_place(split) for split in inputs],
-        "how": [fingerprint_of(how)],
-    }
-    return replace(result, made_from=made_from)
-
-
-@dataclass(frozen=True)
-class _Split:
-    """Files, or stretches of them; documents, units: parts of what the parent snapshot read of the same
-    ones."""
-
-    pieces: Sequence[Piece]
-    documents: Sequence[Part] = ()
-    units: Sequence[Part] = ()
-
-
-def _with_chunks(run: Run, splits: Sequence[Sequence[Piece]], how: Any) -> list[_Split]:
-    """With what the parent snapshot read of the same files, where it would cut a document as this run does:
-    documents of theirs that did not change are not cut again."""
-    before = run.before("read")
-    if before is None or before.made_from.get("how") != [fingerprint_of(how)]:
-        return [_Split(split) for split in splits]
-    places = before.made_from.get("places", ())
-    place = {
-        of: n for n, of in enumerate(places[: min(len(before.tables.get(name, ())) for name in SPLIT[:2])])
-    }
-    found = []
-    for split in splits:
-        at = place.get(_place(split))
-        parts = [before.tables[name][at] for name in SPLIT[:2]] if at is not None else [[], []]
-        found.append(_Split(split) if run.lost([*parts[0], *parts[1]]) else _Split(split, *parts))
-    return found
-
-
-def _place(split: Sequence[Piece]) -> str:
-    """A hash of where its documents are."""
-    return stable_id("place", *(f"{p.file.path} {p.stretch.start if p.stretch else ''}" for p in split))
+    return replace(result, made_from={SPLIT[0]: hashes})
 
 
 def _seen(split: Sequence[Piece]) -> Any:
@@ -174,20 +135,15 @@ def _seen(split: Sequence[Piece]) -> Any:
 
 
 def _read_split(
-    settings: Settings, options: Mapping[str, Any], limit: int, store: Store, split: _Split
+    settings: Settings, options: Mapping[str, Any], limit: int, store: Store, pieces: Sequence[Piece]
 ) -> Iterator[Mapping[str, pa.Table]]:
-    pieces = split.pieces
     names = [set(piece.names) for piece in pieces]
     found = (
         one
         for piece, known in zip(pieces, names, strict=True)
         for one in read_file(piece.file, settings, options, piece.stretch, known)
     )
-    known = document_parts.chunks_by_document(
-        read_table(store, split.documents, ["id", "content_hash"], schema.DOCUMENTS),
-        read_table(store, split.units, None, schema.TEXT_UNITS),
-    )
-    yield from document_parts.document_parts(found, settings, limit, known)
+    yield from document_parts.document_parts(found, settings, limit)
     yield {"row_names": _row_names(pieces, names)}
 
 
@@ -287,10 +243,10 @@ def _opened(file: InputFile, options: Mapping[str, Any], stretch: Stretch | None
     return fs.open(path, "rb")  # type: ignore[no-any-return]
 
 
-def _unread(split: _Split, why: str) -> Mapping[str, pa.Table]:
+def _unread(split: Sequence[Piece], why: str) -> Mapping[str, pa.Table]:
     """What stands for a file, or a stretch of one, of which processes die."""
     unread = []
-    for piece in split.pieces:
+    for piece in split:
         what = (
             "cannot be read" if piece.stretch is None else f"rows from {piece.stretch.row:,} on are not read"
         )

@@ -39,18 +39,16 @@ from graphrag_ray.indexing.run import Run, failure_rows
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks
 from graphrag_ray.indexing.stages.communities_stage import Layout
+from graphrag_ray.indexing.stages.driver_columns import prefixes_of
 from graphrag_ray.indexing.stages.parent_reports import (
+    SIGNATURES,
     SKETCHES,
     EarlierReports,
+    RowsOf,
+    UnchangedReports,
     earlier_reports,
     report_of,
     sketch_row,
-)
-from graphrag_ray.indexing.stages.short_ids import prefixes_of
-from graphrag_ray.indexing.stages.unchanged_reports import (
-    SIGNATURES,
-    RowsOf,
-    UnchangedReports,
     unchanged_reports,
 )
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key

@@ -28,7 +28,7 @@ from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.results import Results
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.embedded_texts import (
+from graphrag_ray.indexing.stages.embed_stage import (
     TEXTS,
     Texts,
     by_part,

@@ -8,19 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import OF_SECTION
 from graphrag_ray.base.errors import CorruptPart, IndexNotFound
 from graphrag_ray.base.records import Reference, render_references
 from graphrag_ray.graph.integer_arrays import Ints, id_prefixes
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages import id_columns
-from graphrag_ray.indexing.stages.id_columns import Keys
-from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.store.parts import Part, read_table, write_parts
+from graphrag_ray.indexing.stages.driver_columns import IDS, Keys, columns_of, places_in, prefixes_of
+from graphrag_ray.store.parts import Part
 from graphrag_ray.store.snapshots import Manifest, load
 
-_NOTED = pa.schema([("key", pa.uint64()), ("number", pa.int64())])
+_NUMBERED = pa.schema([*IDS, ("human_readable_id", pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class Numbers:
         wanted = id_prefixes(ids)
         if wanted is None or not len(self.keys):
             return np.full(len(ids), -1, dtype=np.int64)
-        at = id_columns.places_in(self.keys, wanted)
+        at = places_in(self.keys, wanted)
         return np.where(at >= 0, self.numbers[at], -1)
 
 
@@ -47,7 +44,7 @@ def number(run: Run, table: str, keys: Keys, order: Ints | None = None) -> Numbe
     stand.
     """
     old_keys, old_numbers, first = numbered_before(run, table)
-    at = id_columns.places_in(old_keys, keys)
+    at = places_in(old_keys, keys)
     numbers = np.where(at >= 0, old_numbers[at], -1) if len(old_keys) else at
     sequence = np.arange(len(keys)) if order is None else order
     new = sequence[numbers[sequence] < 0]
@@ -59,30 +56,10 @@ def number(run: Run, table: str, keys: Keys, order: Ints | None = None) -> Numbe
 def numbered_before(run: Run, table: str) -> tuple[Keys, Ints, int]:
     """The ids of the parent snapshot, rising, and their numbers; and the first number that is free."""
     first, parts = _known(run, table)
-    before = run.before("finish")
-    noted = before.parts(_noted(table)) if before and not run.damaged else []
-    if noted:
-        rows = read_table(run.store, noted, None, _NOTED)
-        return rows["key"].to_numpy(), rows["number"].to_numpy(), first
-    if not parts:
-        return np.empty(0, np.uint64), np.empty(0, np.int64), first
-    prefixes = id_columns.keys(run.store, parts)
-    rows = read_table(run.store, parts, ["human_readable_id"], schema.TABLES[table])
-    by_key = np.argsort(prefixes, kind="stable")
-    return prefixes[by_key], rows["human_readable_id"].to_numpy()[by_key], first
-
-
-def noted(run: Run, numbers: Mapping[str, Numbers]) -> Result:
-    """Tables by which the next run knows them, without reading all parts of the snapshot."""
-    tables = {}
-    for table, own in numbers.items():
-        rows = pa.table([pa.array(own.keys), pa.array(own.numbers)], schema=_NOTED)
-        tables[_noted(table)] = [write_parts(run.store, _noted(table), [rows])]
-    return Result(tables)
-
-
-def _noted(table: str) -> str:
-    return f"numbers_{table}"
+    rows = columns_of(run.store, [parts], _NUMBERED)
+    keys = rows["id"].to_numpy()
+    by_key = np.argsort(keys, kind="stable")
+    return keys[by_key], rows["human_readable_id"].to_numpy()[by_key], first
 
 
 def _known(run: Run, table: str) -> tuple[int, list[Part]]:
@@ -112,13 +89,6 @@ def renumbered(ids: pa.Array, numbers: Ints, next_: int) -> Numbers:
     keys = prefixes_of(ids)
     by_key = np.argsort(keys, kind="stable")
     return Numbers(keys[by_key], numbers[by_key], next_)
-
-
-def prefixes_of(ids: pa.Array | pa.ChunkedArray) -> Keys:
-    """The first 64 bits of ids of our own."""
-    found = id_prefixes(ids)
-    assert found is not None, "tables hold ids of our own"
-    return found
 
 
 class Rendered:

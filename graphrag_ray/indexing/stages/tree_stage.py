@@ -47,7 +47,7 @@ from graphrag_ray.graph.summary_tree import (
 )
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks, blocks_of
+from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks, blocks_of, lay_out
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
 from graphrag_ray.indexing.stages.graph_hierarchy import (
     Placed,
@@ -55,7 +55,6 @@ from graphrag_ray.indexing.stages.graph_hierarchy import (
     in_batches,
     numbered_by_level,
 )
-from graphrag_ray.indexing.stages.lay_out import lay_out
 from graphrag_ray.indexing.stages.level_by_level import ReportsSoFar, in_a_file
 from graphrag_ray.indexing.stages.reports_stage import (
     PART_ROWS,
