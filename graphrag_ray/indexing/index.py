@@ -145,9 +145,9 @@ def index(
         run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
         if run.parent is not None and run.code_changed:
             then = run.parent.version
-            told = f"from {then} to {__version__}" if then != __version__ else f"(still version {then})"
+            change = f"from {then} to {__version__}" if then != __version__ else f"within version {then}"
             observer.note(
-                f"graphrag-ray changed {told}: re-deriving tables from stored replies; no model calls"
+                f"graphrag-ray changed {change}: re-deriving tables from stored replies; no model calls"
             )
         names = load_names(run.settings)
         if told := tell_unfinished(store, JOURNALS):

@@ -18,7 +18,16 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.engine.executor import Executor, ItemSource, RowSource, Sweep
+from graphrag_ray.engine.executor import (
+    Executor,
+    ItemSource,
+    Parted,
+    RowSource,
+    Sweep,
+    TableFunction,
+    Tables,
+    Written,
+)
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
 from graphrag_ray.indexing.guarded import Guarded
@@ -213,6 +222,34 @@ class Run:
             self.kept[step] = (kept + len(inputs) - len(found.new), of + len(inputs))
         return found
 
+    def map(
+        self,
+        step: str,
+        fn: TableFunction[X],
+        inputs: Iterable[X],
+        parted: Parted[X] | None = None,
+        ended: Callable[[int], None] = lambda number: None,
+    ) -> Written:
+        """`Executor.map`, whose tables are written where those of the step belong."""
+        if parted is not None:
+            parted = Parted(parted.parts, partial(_failed_in_place, step, parted.failed))
+        written = self.executor.map(step, partial(_in_place, step, fn), inputs, parted, ended)
+        return [_by_name(tables) for tables in written]
+
+    def shuffle(
+        self,
+        step: str,
+        fn: Callable[[Store, X], Iterable[pa.Table]],
+        inputs: Sequence[X],
+        reduce: Callable[[pa.Table], Tables],
+        partitions: int,
+        bundles: int | None = None,
+    ) -> Written:
+        """`Executor.shuffle`, whose tables are written where those of the step belong."""
+        make = partial(_reduced_in_place, step, reduce)
+        written = self.executor.shuffle(step, fn, inputs, make, partitions, bundles)
+        return [_by_name(tables) for tables in written]
+
     @contextmanager
     def chore(self, name: str) -> Iterator[dict[str, Any]]:
         """Around what is done beside the steps, or within one, told like a step; the block adds its counts.
@@ -339,6 +376,23 @@ class Run:
     def _still_ours(self) -> None:
         if self.lock is not None and self.lock.lost:
             self.lock.check()
+
+
+def _in_place(step: str, fn: TableFunction[X], store: Store, x: X) -> Iterator[Tables]:
+    for tables in fn(store, x):
+        yield {schema.place_of(step, name): table for name, table in tables.items()}
+
+
+def _failed_in_place(step: str, failed: Callable[[X, str], Tables], x: X, why: str) -> Tables:
+    return {schema.place_of(step, name): table for name, table in failed(x, why).items()}
+
+
+def _reduced_in_place(step: str, reduce: Callable[[pa.Table], Tables], rows: pa.Table) -> Tables:
+    return {schema.place_of(step, name): table for name, table in reduce(rows).items()}
+
+
+def _by_name(tables: Mapping[str, list[Part]]) -> dict[str, list[Part]]:
+    return {name.rpartition("/")[2]: parts for name, parts in tables.items()}
 
 
 def replayed(

@@ -20,11 +20,11 @@ from world import PEOPLE, TOWN, Built, Silent, World
 
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import (
+    finish_stage,
     graph_hierarchy,
     merge_stage,
     read_stage,
     reports_stage,
-    row_indexes,
     search_stage,
 )
 from graphrag_ray.store import blobs, snapshots
@@ -62,7 +62,7 @@ def everything_anew() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "before", lambda self, name: None)
         patch.setattr(search_stage, "_derived", lambda *given: None)
-        patch.setattr(row_indexes, "_derived", lambda *given: None)
+        patch.setattr(finish_stage, "_derived", lambda *given: None)
         patch.setattr(blobs, "made", lambda store, table: {})
         yield
 

@@ -63,7 +63,7 @@ def tell_about(run: Run, corpus: Result, layout: Layout) -> Result:
         # Also for a run that goes on where this one stops: with it, all reports would be asked for anew.
         run.settings = run.settings.with_about("")
         failures = {"failures": failure_rows(ABOUT, work, batch)}
-        written = run.executor.map(ABOUT, _just, [failures])[0].get("failures", [])
+        written = run.map(ABOUT, _just, [failures])[0].get("failures", [])
         run.untold = Result({"failures": [written]})
         return run.untold
 

@@ -176,7 +176,7 @@ def lay_out(
         return known.with_new(run.store, [])
     bundles = n_bundles(int((block >= 0).sum()))
     make = partial(_placed, columns), inputs, partial(_block_of, table), len(known.new), bundles
-    return known.with_new(run.store, run.executor.shuffle(step, *make))
+    return known.with_new(run.store, run.shuffle(step, *make))
 
 
 def _placed(columns: Sequence[str], store: Store, x: _Places) -> Iterator[pa.Table]:

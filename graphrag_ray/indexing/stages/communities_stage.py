@@ -253,9 +253,7 @@ def saved(run: Run, hierarchy: Hierarchy) -> dict[str, list[list[Part]]]:
     nodes = pa.table({"node": hierarchy.order})
     names = ("level", "parent", "start", "end", "last", "packed")
     rows = pa.table({name: getattr(hierarchy, name) for name in names})
-    written = run.executor.map(
-        "communities", _just, [("hierarchy_nodes", nodes), ("hierarchy_communities", rows)]
-    )
+    written = run.map("communities", _just, [("hierarchy_nodes", nodes), ("hierarchy_communities", rows)])
     return {name: [w.get(name, [])] for w in written for name in w}
 
 

@@ -92,10 +92,10 @@ def describe_all(run: Run, merged: Result) -> Result:
         failures: list[list[Part]] = [[] for _ in new]
         texts: list[tuple[Kind, Group | list[Part]]] = [(group.kind, group) for group in new]
         for _ in range(MAX_LAYERS):
-            cut = run.executor.map("describe", partial(_cut, split), texts)
+            cut = run.map("describe", partial(_cut, split), texts)
             items = [w.get("items", []) for w in cut]
             index = run.sweep_rows(work, _load, [parts for parts in items if parts])
-            written = run.executor.map("describe", partial(_collect, work, index), items)
+            written = run.map("describe", partial(_collect, work, index), items)
             for i, (w, more) in enumerate(zip(cut, written, strict=True)):
                 described[i] += w.get("described", []) + more.get("described", [])
                 failures[i] += more.get("failures", [])
@@ -103,7 +103,7 @@ def describe_all(run: Run, merged: Result) -> Result:
             if not any(parts for _, parts in texts):
                 break
         inputs = list(zip(new, described, strict=True))
-        written = run.executor.map("describe", partial(_assemble, shown_in), inputs)
+        written = run.map("describe", partial(_assemble, shown_in), inputs)
         done = iter(
             [w | {f"failures_{KINDS[x.kind]}": f} for x, w, f in zip(new, written, failures, strict=True)]
         )

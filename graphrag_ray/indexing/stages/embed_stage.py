@@ -29,7 +29,7 @@ from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.graph.report_context import shown_content
 from graphrag_ray.indexing.results import Results
 from graphrag_ray.indexing.run import ROWS_AT_ONCE, Run, each, failure_rows, replayed
-from graphrag_ray.indexing.stages.kept_documents import pairs_of
+from graphrag_ray.indexing.stages.document_parts import pairs_of
 from graphrag_ray.indexing.step_result import (
     Result,
     TakenOver,
@@ -224,7 +224,7 @@ def _written(run: Run, step: str, embedder: Embedder, inputs: Sequence[ToEmbed])
     else:
         index = run.sweep_rows(work, _load, inputs, rows_of([x.now.parts for x in inputs]))
         collect = partial(_collect, work, index)
-    return run.executor.map(step, collect, inputs)
+    return run.map(step, collect, inputs)
 
 
 def _load(store: Store, x: ToEmbed) -> Iterator[pa.Table]:

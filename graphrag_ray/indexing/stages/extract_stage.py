@@ -114,7 +114,7 @@ def _ask_about(
 ) -> Result:
     """The step's tables, and the counts of all chunks. made: tables of what some chunks hold."""
     index = run.sweep_rows(work, _load, known.new, sum(rows_of([x.units]) for x in known.new))
-    written = run.executor.map(work.name, partial(_collect, work, index, made), known.new)
+    written = run.map(work.name, partial(_collect, work, index, made), known.new)
     result = known.with_new(run.store, written)
     counts = add_counts(run.store, result.tables, run.before(work.name))
     return Result(result.tables, counts, not passing(run.store, result.tables), result.made_from)

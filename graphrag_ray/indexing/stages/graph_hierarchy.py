@@ -176,7 +176,7 @@ def _communities(
     again = range(len(groups)) if not run.afresh.isdisjoint(kind.stages) else ()
     known = run.taken_over("finish", groups, kind.name, (kind.communities,), told=told, again=again)
     make = partial(_community_table, shared, run.executor.share(periods))
-    return known.with_new(run.store, run.executor.map("finish", make, known.new))
+    return known.with_new(run.store, run.map("finish", make, known.new))
 
 
 def _periods(run: Run, kind: HierarchyKind, ids: Sequence[str], period: str) -> list[str]:
@@ -261,7 +261,7 @@ def finished_reports(
         "finish", groups, kind.name, (name,), told=told or [None] * len(groups), again=again
     )
     make = partial(_report_table, numbers, placed, run.executor.share(periods))
-    written = run.executor.map("finish", make, known.new)
+    written = run.map("finish", make, known.new)
     return known.with_new(run.store, written)
 
 

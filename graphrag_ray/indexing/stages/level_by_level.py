@@ -99,7 +99,7 @@ class ReportsSoFar:
                 own[cluster] = report
         # In parts, as later stages find them: all workers embed.
         tables = report_tables(own, np.zeros(len(ids), np.int64), ids)
-        parts = write_parts(run.store, "level_reports", tables, max_rows=PART_ROWS)
+        parts = write_parts(run.store, f"{step}/level_reports", tables, max_rows=PART_ROWS)
         texts = [Texts(self.kind.reports, [part]) for part in parts]
         keys = prefixes_of(pa.array([report_id(id_) for id_ in ids], pa.string()))
         order = np.argsort(keys)

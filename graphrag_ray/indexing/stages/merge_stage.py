@@ -152,7 +152,7 @@ def in_ranges(
     total = rows_of(found)
     n = n_ranges(table, total)
     make = partial(_reduce, _INSTANCES[table], table, reduce)
-    written = run.executor.shuffle("merge", partial(partitioned, n), found, make, n, n_bundles(total))
+    written = run.shuffle("merge", partial(partitioned, n), found, make, n, n_bundles(total))
     return Result(by_input(written, table, reduced))
 
 
@@ -207,7 +207,7 @@ def _pruned(
     counts, how many rows went."""
     groups = extracted.tables["found_entities"]
     known = run.taken_over("merge", groups, "lower_words", ("lower_words",))
-    words = known.with_new(run.store, run.executor.map("merge", _count_lower_case, known.new))
+    words = known.with_new(run.store, run.map("merge", _count_lower_case, known.new))
     lower = _sums(read_table(run.store, words.parts("lower_words"), None, _LOWER))
     statistics = {kind: columns_of(run.store, of, _STATISTICS[kind]) for kind, of in merged.items()}
     kept = _kept(lower, statistics["entities"], statistics["relationships"], n_units, threshold)
@@ -272,7 +272,7 @@ def _told(
     range_of, mask: of the merged rows of all ranges."""
     ends = np.searchsorted(range_of, np.arange(len(merged)), "right")
     masks = [mask[start:end] for start, end in pairwise([0, *ends.tolist()])]
-    written = run.executor.map("prune", partial(_made, kind, make), list(zip(merged, masks, strict=True)))
+    written = run.map("merge", partial(_made, kind, make), list(zip(merged, masks, strict=True)))
     return Result(by_input(written, kind))
 
 

@@ -212,7 +212,7 @@ def write_reports(
         for name, (columns, made) in makers.items():
             tables_ = _with_unchanged(run, before, name, columns, known.new, ids, made)
             for parts, rows in zip(written, tables_, strict=True):
-                parts[name] = write_parts(run.store, name, [rows])
+                parts[name] = write_parts(run.store, f"reports/{name}", [rows])
         result = known.with_new(run.store, written)
         # In the order of communities, not in that in which they failed.
         failed = failures_of(run, work, sorted(source.failed, key=lambda f: f[0]["community"]))
@@ -221,7 +221,7 @@ def write_reports(
         if options.keep_below:
             counts["kept_reports"] = source.kept
         table = _signature_table(before, signed, numbers, ids, source.written)
-        tables = {"failures": [failed], "signatures": [write_parts(run.store, "signatures", [table])]}
+        tables = {"failures": [failed], "signatures": [write_parts(run.store, "reports/signatures", [table])]}
         return Result(result.tables | tables, counts, final, result.made_from | {"signatures": [how]})
 
     depends_on = [found, spec, options, vocabulary]
@@ -319,7 +319,7 @@ def failures_of(
 ) -> list[Part]:
     """Parts of table failures."""
     rows = failure_rows(work.name, work, failed)
-    return run.executor.map(work.name, _just, [{"failures": rows}])[0].get("failures", [])
+    return run.map(work.name, _just, [{"failures": rows}])[0].get("failures", [])
 
 
 def _asked_as(spec: ReportSpec | SummarySpec) -> str:

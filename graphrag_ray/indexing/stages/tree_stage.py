@@ -48,6 +48,7 @@ from graphrag_ray.graph.summary_tree import (
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks, blocks_of, lay_out
+from graphrag_ray.indexing.stages.driver_columns import prefixes_of
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
 from graphrag_ray.indexing.stages.graph_hierarchy import (
     Placed,
@@ -64,7 +65,7 @@ from graphrag_ray.indexing.stages.reports_stage import (
     report_tables,
     settled,
 )
-from graphrag_ray.indexing.stages.short_ids import Numbers, prefixes_of
+from graphrag_ray.indexing.stages.short_ids import Numbers
 from graphrag_ray.indexing.step_result import Result, by_input, joined
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
@@ -113,7 +114,7 @@ class TreeHierarchy:
         chunk_ids = run.executor.share(_column(run, self.chunks, "id", pa.string()))
         order = np.lexsort((np.arange(len(ids)), self.level))
         inputs = in_batches(order, self.tree.sizes()[order])
-        written = run.executor.map("finish", partial(_cluster_table, placed, chunk_ids, period), inputs)
+        written = run.map("finish", partial(_cluster_table, placed, chunk_ids, period), inputs)
         clusters = Result(by_input(written, KIND.communities))
         periods = [period] * len(ids)
         return joined([clusters, finished_reports(run, numbers, placed, KIND, self.reports, periods)])
@@ -282,7 +283,7 @@ class _Chunks:
             ]
             for (name, types), values in zip(_LEVEL.items(), columns, strict=True):
                 arrays = {column: pa.array(values[column], type_) for column, type_ in types.items()}
-                tables[name].append(write_parts(run.store, name, [pa.table(arrays)]))
+                tables[name].append(write_parts(run.store, f"{STEP}/{name}", [pa.table(arrays)]))
         tree = SummaryTree([level.clusters for level in so_far.levels], so_far.main)
         places = zip(tree.first.tolist(), tree.levels, strict=True)
         reports = so_far.by_community(first + np.arange(len(clusters)) for first, clusters in places)
@@ -290,7 +291,7 @@ class _Chunks:
         for first, of_level in zip(tree.first.tolist(), so_far.ids, strict=True):
             of_all[first : first + len(of_level)] = of_level
         rows = report_tables(reports, tree.level, of_all)
-        parts = write_parts(run.store, "reports", rows, max_rows=PART_ROWS)
+        parts = write_parts(run.store, f"{STEP}/reports", rows, max_rows=PART_ROWS)
         tables["reports"] = [[part] for part in parts]
         tables["failures"] = [failures_of(run, asking.work, so_far.failed)]
         counts: dict[str, Any] = {"summaries": len(reports), "failed_summaries": len(so_far.failed)}

@@ -27,7 +27,7 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages import document_parts, input_splits
+from graphrag_ray.indexing.stages import document_parts, read_stage
 from graphrag_ray.indexing.stages import read_stage as read_step
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
@@ -54,10 +54,10 @@ def read(
     executor = LocalExecutor(store, Models.of(read_as))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(document_parts, "split_bytes", lambda total: limit)
-        patched.setattr(input_splits, "SCAN_BYTES", scan_bytes)
-        patched.setattr(input_splits, "_LINE_BYTES", 7)
+        patched.setattr(read_stage, "SCAN_BYTES", scan_bytes)
+        patched.setattr(read_stage, "_LINE_BYTES", 7)
         if not split:
-            patched.setattr(input_splits.byte_ranges, "EXTENSIONS", ())
+            patched.setattr(read_stage.byte_ranges, "EXTENSIONS", ())
         run = Run(executor, read_as, PROMPTS, None, Observer())
         return store, read_step.read(run, at or str(folder / "in"), add=False, allow_deletes=False)
 
