@@ -62,7 +62,8 @@ def page() -> Iterator[str]:
     yield "`id`, and `vector` of the model's dimension."
     yield "\n## Other folders\n"
     yield "`indexes/` holds what search reads, `work/` the journal of replies."
-    yield "`intermediate/<stage>/<table>/` holds what later runs build on; its columns may change with every version:\n"
+    yield "`intermediate/<stage>/<table>/` holds what later runs build on;"
+    yield "its columns may change with every version:\n"
     yield "| table | what it holds |\n| --- | --- |"
     for table, says in schema.INTERMEDIATE.items():
         yield f"| `{table}` | {says.replace('*', '&#42;')} |"

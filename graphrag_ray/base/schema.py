@@ -274,6 +274,7 @@ INTERMEDIATE: dict[str, str] = {
     "describe/failures": "descriptions that failed",
     "communities/hierarchy_nodes": "nodes in the order of Leiden's hierarchy",
     "communities/hierarchy_communities": "level, parent and range of each community",
+    "communities/community_ids": "ids of the communities, by number",
     "communities/block_entities": "entities in that order, as contexts show them",
     "communities/block_relationships": "relationships in that order",
     "communities/block_covariates": "claims in that order",

@@ -3,7 +3,7 @@ that snapshots hold. Updates do not write it anew, since every report's request 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -35,7 +35,7 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part
 
 
-def tell_about(run: Run, corpus: Result, layout: Layout) -> Result:
+def tell_about(run: Run, corpus: Result, load_layout: Callable[[], Layout]) -> Result:
     """Sets `corpus.about` of the run's settings where nothing says it. Table failures: the item, where that
     failed: reports are written without then.
 
@@ -43,7 +43,7 @@ def tell_about(run: Run, corpus: Result, layout: Layout) -> Result:
     """
     if run.untold:  # what follows is done again, since a part was damaged
         return run.untold
-    if not len(layout.node_keys) or not is_to_be_told(run.settings, run.prompts):
+    if not is_to_be_told(run.settings, run.prompts) or not len((layout := load_layout()).node_keys):
         return Result()
     work = Work(ABOUT, partial(_start, about_spec(run.settings, run.prompts)), _label)
     with run.chore(ABOUT) as counts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -75,12 +76,11 @@ def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> 
     groups = element_groups(graph.merged, graph.described)
     own = _Graph(run, groups, read_graph(run, graph.merged, graph.described), graph.embedded)
     found = own.cluster_entities()
-    about = tell_about(run, corpus, own.layout(found))
+    about = tell_about(run, corpus, partial(own.layout, found))
     rest = own.write(found)
-    layout = own.layout(rest)
     ids = _columns(run, rest, "community_ids", 0, ["id"])[0].tolist()
     counts = {name: rest.counts[name] for name in ("levels", "modularity")}
-    return GraphHierarchy(KIND, layout, ids, rest, (about, rest), counts)
+    return GraphHierarchy(KIND, cache(partial(own.layout, rest)), ids, rest, (about, rest), counts)
 
 
 @dataclass(frozen=True)

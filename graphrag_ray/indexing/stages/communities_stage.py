@@ -30,7 +30,7 @@ from graphrag_ray.indexing.stages.driver_columns import IDS, Keys, columns_of, p
 from graphrag_ray.indexing.stages.merge_stage import CLAIM_COLUMNS
 from graphrag_ray.indexing.step_result import Result, joined
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.parts import Part, read_table, write_parts
 
 LEIDEN = "leiden"
 ELEMENTS = ("entities", "relationships", "covariates")
@@ -61,7 +61,7 @@ class Layout:
 
 
 def find_communities(run: Run, merged: Result, described: Result) -> Result:
-    """Tables hierarchy_nodes, hierarchy_communities (integers), and those of `graph.laid_out`.
+    """Tables hierarchy_nodes, hierarchy_communities (integers), community_ids, and those of `graph.laid_out`.
 
     The graph is partitioned from the parent snapshot's communities, unless `run.afresh` names this step. The
     fingerprint does not hold the parent: an unchanged graph keeps its communities, wherever they came from.
@@ -95,7 +95,10 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
             "modularity": round(hierarchy.modularity, 4),
             "components": graph.components_summary(),
         }
-        return Result(saved(run, hierarchy) | blocks.tables, counts, made_from=blocks.made_from)
+        ids = pa.table({"id": pa.array(community_ids(hierarchy, graph.node_keys), pa.string())})
+        names = {"community_ids": [write_parts(run.store, "communities/community_ids", [ids])]}
+        tables = saved(run, hierarchy) | names | blocks.tables
+        return Result(tables, counts, made_from=blocks.made_from)
 
     depends_on = [*groups.values(), options, run.settings.reports.context_tokens, vocabulary]
     return run.step("communities", depends_on, compute)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -27,7 +27,6 @@ from graphrag_ray.indexing.stages.blocks import IN_TABLES
 from graphrag_ray.indexing.stages.communities_stage import (
     LEIDEN,
     Layout,
-    community_ids,
     find_communities,
     load_layout,
 )
@@ -41,6 +40,7 @@ from graphrag_ray.store.parts import Part, read_table
 
 _BELOW, _ABOVE = 3, WIDTH
 """Columns of what is signed: which communities are below, and which one is above."""
+_IDS = pa.schema([("id", pa.string())])
 COMMUNITIES_AT_ONCE = 2_000
 ELEMENTS_AT_ONCE = 200_000
 """Communities of a part hold so many nodes and edges together, or there is one only: those of the coarsest
@@ -70,15 +70,19 @@ Placed: TypeAlias = tuple[HierarchyKind, Placement, pa.Array, Ints]
 
 @dataclass(frozen=True)
 class GraphHierarchy:
-    """See `BuiltHierarchy`. layout: its blocks hold at least the ids and chunks of entities and
+    """See `BuiltHierarchy`. load: its layout, whose blocks hold at least the ids and chunks of entities and
     relationships."""
 
     kind: HierarchyKind
-    layout: Layout
+    load: Callable[[], Layout]
     ids: list[str]
     reports: Result
     results: Sequence[Result]
     counts: Mapping[str, Any]
+
+    @property
+    def layout(self) -> Layout:
+        return self.load()
 
     @property
     def level(self) -> Ints:
@@ -141,13 +145,17 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
     """Communities of the graph, and their reports; before the first report, what the corpus is about."""
     assert graph is not None, "declared to be over entities"
     found = find_communities(run, graph.merged, graph.described)
-    layout = load_layout(run, graph.merged, graph.described, found)
-    ids = community_ids(layout.hierarchy, layout.node_keys)
+    # An unchanged graph is not read.
+    layout = cache(partial(load_layout, run, graph.merged, graph.described, found))
+    ids = read_table(run.store, found.parts("community_ids"), None, _IDS)["id"].to_pylist()
     about = tell_about(run, corpus, layout)
     kind = HIERARCHIES[LEIDEN]
-    numbers = numbered_by_level(run, kind, ids, layout.hierarchy.level)[kind.communities]
-    own = numbers.of(pa.array(ids, pa.string()))
-    reports = write_reports(run, corpus, found, layout, ids, own)
+
+    def number() -> Ints:
+        numbers = numbered_by_level(run, kind, ids, layout().hierarchy.level)[kind.communities]
+        return numbers.of(pa.array(ids, pa.string()))
+
+    reports = write_reports(run, corpus, found, layout, ids, number)
     counts = {name: found.counts[name] for name in ("levels", "modularity", "components")}
     return GraphHierarchy(kind, layout, ids, reports, (about, reports), counts)
 

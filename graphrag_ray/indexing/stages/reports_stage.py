@@ -37,7 +37,7 @@ from graphrag_ray.graph.summary_dialogue import (
 )
 from graphrag_ray.indexing.run import Run, failure_rows
 from graphrag_ray.indexing.spool import Spool
-from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks
+from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks, blocks_of
 from graphrag_ray.indexing.stages.communities_stage import Layout
 from graphrag_ray.indexing.stages.driver_columns import prefixes_of
 from graphrag_ray.indexing.stages.parent_reports import (
@@ -157,20 +157,27 @@ def _vocabulary(run: Run, dialogue: str) -> str:
 
 
 def write_reports(
-    run: Run, corpus: Result, found: Result, layout: Layout, ids: list[str], number: Ints
+    run: Run,
+    corpus: Result,
+    found: Result,
+    load_layout: Callable[[], Layout],
+    ids: list[str],
+    number: Callable[[], Ints],
 ) -> Result:
     """Tables reports (WRITTEN, in groups of `batches_by_number`), sketches (`parent_reports.py`) in the same
     groups, signatures (`unchanged_reports.py`) and failures. number: the short id of each community.
 
     Which reports of the parent snapshot stand is no part of the fingerprint: they stand in the next run, too.
     """
-    options, h = run.settings.reports, layout.hierarchy
-    asking = ReportWork.of(run, layout.blocks, options.keep_below)
+    options = run.settings.reports
+    asking = ReportWork.of(run, blocks_of(found, ELEMENTS.values()), options.keep_below)
     asked_as, work = _asked_as(asking.spec), asking.work
     spec, vocabulary = asking.depends_on
 
     def compute() -> Result:
         how = fingerprint_of([spec, options, vocabulary])
+        layout = load_layout()
+        h = layout.hierarchy
         schedule = partial(
             Schedule, h, layout.elements, options.context_tokens, options.max_claims_per_entity
         )
@@ -193,7 +200,7 @@ def write_reports(
         source = settled(run, work, plan)
         has_report = ~planned
         has_report[source.written.numbers()] = True
-        groups = batches_by_number(ids, h.level, number, has_report)
+        groups = batches_by_number(ids, h.level, number(), has_report)
         numbers = [c for group in groups for c in group]
         makers: dict[str, tuple[pa.Schema, Callable[[int], dict[str, Any]]]] = {
             "reports": (WRITTEN, lambda c: _row(ids[c], source.written[c]))
