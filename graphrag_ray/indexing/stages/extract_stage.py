@@ -12,7 +12,7 @@ import pyarrow as pa
 from graphrag_ray.base import schema
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.engine.executor import Tables
-from graphrag_ray.engine.work import Outcome, Row, Work
+from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph.aliases import EntityNames
 from graphrag_ray.graph.claims_dialogue import ClaimRecords, ClaimsSpec, claims, claims_spec
 from graphrag_ray.graph.extraction_dialogue import (
@@ -141,7 +141,17 @@ def _collect(
 ) -> Iterator[Tables]:
     batches = replayed(work, index(), store, _load(store, x))
     return _gathered(
-        {"failures": failure_rows(work.name, work, batch), **made(_units(batch))} for batch in batches
+        {
+            "failures": failure_rows(work.name, work, batch),
+            **made(
+                [
+                    (ExtractedFrom(row["id"], row["document_id"], row["position"]), outcome.result)
+                    for row, outcome in batch
+                    if outcome.status == "complete" and outcome.result is not None
+                ]
+            ),
+        }
+        for batch in batches
     )
 
 
@@ -187,14 +197,6 @@ def _gathered(batches: Iterable[Tables]) -> Iterator[Tables]:
             yield {name: pa.concat_tables(tables) for name, tables in held.items()}
             held = {}
     yield {name: pa.concat_tables(tables) for name, tables in held.items()}
-
-
-def _units(batch: Iterable[tuple[Row, Outcome[T]]]) -> list[tuple[ExtractedFrom, T]]:
-    return [
-        (ExtractedFrom(row["id"], row["document_id"], row["position"]), outcome.result)
-        for row, outcome in batch
-        if outcome.status == "complete" and outcome.result is not None
-    ]
 
 
 def _counts(found: Iterable[tuple[ExtractedFrom, Mapping[str, int]]]) -> pa.Table:

@@ -103,7 +103,7 @@ def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | No
     files, others, now = [], Counter[str](), time.time()
     for path, info in found.items():
         name = _name(path, base, alone=path == root)
-        if _hidden(name) or path.startswith(stored):
+        if any(step.startswith(".") for step in name.split("/")) or path.startswith(stored):
             continue
         if _extension(name) in EXTENSIONS:
             size = int(info.get("size") or 0)
@@ -240,7 +240,3 @@ def _without_query(path: str) -> str:
 
 def _extension(path: str) -> str:
     return posixpath.splitext(path)[1].lower()
-
-
-def _hidden(name: str) -> bool:
-    return any(step.startswith(".") for step in name.split("/"))

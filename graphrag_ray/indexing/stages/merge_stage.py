@@ -93,7 +93,10 @@ class _Reducing:
         """The merged rows of a range, with their descriptions."""
         is_entity = self.kind == "entities"
         merged = merge_entities(instances) if is_entity else merge_relationships(instances, self.weight)
-        merged = _with_descriptions(merged, instances)
+        batches = list(descriptions_by_key(instances))
+        lists = [b["descriptions"] for b in batches]
+        column = pa.chunked_array(lists, pa.large_list(pa.large_string()))
+        merged = merged.append_column("descriptions", column)
         if self.prune and is_entity:
             _, words, counts = written_as_names(instances)
             hashes = pa.array([word_hash(w) if w else 0 for w in words], pa.uint64())
@@ -187,13 +190,6 @@ def partitioned(ranges: int, store: Store, parts: Sequence[Part]) -> Iterator[pa
 def _reduce(of: pa.Schema, name: str, reduce: Callable[[pa.Table], Tables], rows: pa.Table) -> Tables:
     instances = sort_instances(rows.select(of.names).cast(of))
     return {name: instances, **reduce(instances)}
-
-
-def _with_descriptions(merged: pa.Table, instances: pa.Table) -> pa.Table:
-    batches = list(descriptions_by_key(instances))
-    lists = [b["descriptions"] for b in batches]
-    column = pa.chunked_array(lists, pa.large_list(pa.large_string()))
-    return merged.append_column("descriptions", column)
 
 
 def _pruned(

@@ -153,7 +153,11 @@ def _read(store: Store, written: Result, spec: str, number: Mapping[str, int]) -
         # Earlier versions wrote the community's number.
         at = row["number"] if "number" in row else number.get(row["community"])
         if own["spec"] == spec and at is not None:
-            reports[at] = _earlier(row, own)
+            records = tuple(Shown(**r | {"evidence": tuple(r["evidence"])}) for r in own["records"])
+            sketch = Sketch(own["whole"], records)
+            reports[at] = Earlier(
+                report_of(row), sketch, row["n_tokens"], row["context_tokens"], row["context_left_out"]
+            )
     return reports
 
 
@@ -180,12 +184,6 @@ def report_of(row: Mapping[str, Any]) -> Report:
         references=tuple(Reference(r["section"], r["id"]) for r in row["references"]),
         dropped_references=row["dropped_references"],
     )
-
-
-def _earlier(row: dict[str, Any], own: dict[str, Any]) -> Earlier:
-    records = tuple(Shown(**r | {"evidence": tuple(r["evidence"])}) for r in own["records"])
-    sketch = Sketch(own["whole"], records)
-    return Earlier(report_of(row), sketch, row["n_tokens"], row["context_tokens"], row["context_left_out"])
 
 
 def _lost(run: Run, corpus: Result, layout: Layout) -> Lost:

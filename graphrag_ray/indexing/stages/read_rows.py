@@ -72,7 +72,13 @@ def read_rows(run: Run, given: GivenRows, add: bool, allow_deletes: bool) -> Res
     unchanged = _without_repeated(run, written, tables)
     if run.parent is None and not any(tables["documents"]):
         refuse_nothing(run, tables["failures"], "row")
-    _in_order(tables)
+    groups = zip(tables["documents"], tables["text_units"], strict=True)
+    pairs = sorted(
+        (pair for documents, units in groups if documents for pair in pairs_of(documents, units)),
+        key=lambda pair: [part.path for part in pair[0]],
+    )
+    tables["documents"] = [documents for documents, _ in pairs]
+    tables["text_units"] = [units for _, units in pairs]
     _join_small(run, tables)
     counts = keep_and_count(run, tables, BASE, add, allow_deletes, unchanged)
     run.inputs = inputs_of(run, BASE, add)
@@ -207,17 +213,6 @@ def _tell_repeated(run: Run, tables: dict[str, list[list[Part]]], names: Sequenc
 
 def _just_failures(store: Store, failed: pa.Table) -> Iterator[Mapping[str, pa.Table]]:
     yield {"failures": failed}
-
-
-def _in_order(tables: dict[str, list[list[Part]]]) -> None:
-    """Pairs in an order that is not that of the batches, which is chance."""
-    groups = zip(tables["documents"], tables["text_units"], strict=True)
-    pairs = sorted(
-        (pair for documents, units in groups if documents for pair in pairs_of(documents, units)),
-        key=lambda pair: [part.path for part in pair[0]],
-    )
-    tables["documents"] = [documents for documents, _ in pairs]
-    tables["text_units"] = [units for _, units in pairs]
 
 
 def _join_small(run: Run, tables: dict[str, list[list[Part]]]) -> None:

@@ -221,7 +221,11 @@ class _Chunks:
         for at, clusters in zip(of, self._divided(pieces, tokens, vectors, most), strict=True):
             parts[at] += clusters
         names = [
-            np.array([_prefix(height, keys[own]) for own in of_group], dtype=np.uint64) for of_group in parts
+            np.array(
+                [int(community_id(f"{KIND.name}, born", height, keys[own])[:16], 16) for own in of_group],
+                dtype=np.uint64,
+            )
+            for of_group in parts
         ]
         if before is not None:
             return with_divided(before, parts, names)
@@ -354,10 +358,6 @@ def _count(count: Count, store: Store, x: tuple[int, Part]) -> Iterator[pa.Table
 def _called(height: int, id_: str) -> str:
     above = f", {height} above those of chunks" if height else ""
     return f"summary {id_}{above}"
-
-
-def _prefix(height: int, keys: Keys) -> int:
-    return int(community_id(f"{KIND.name}, born", height, keys)[:16], 16)
 
 
 def _cluster_table(
