@@ -201,7 +201,6 @@ class Run:
         *,
         told: Sequence[Any] | None = None,
         journal: str | None = None,
-        before: Result | None = None,
         again: Collection[int] = (),
     ) -> TakenOver[X]:
         """Which inputs of a step the parent snapshot has the results of.
@@ -211,15 +210,14 @@ class Run:
         told        JSON-able values and `Part`s that stand for each input, None for one that is done by every
                     run; None: the inputs
         journal     of the dialogue that is run: an input with failures is done again when items were put back
-        before      where results are known from; None: the parent snapshot's step
         again       numbers of inputs that are done again, though what they are told by is as it was
         """
         retried = retries.mark(self.store, journal) if journal else ""
-        known = before or self.before(step)
-        found = TakenOver.of(known, step, inputs, depends_on, names, told or inputs, retried, again)
-        if before is None:
-            kept, of = self.kept.get(step, (0, 0))
-            self.kept[step] = (kept + len(inputs) - len(found.new), of + len(inputs))
+        found = TakenOver.of(
+            self.before(step), step, inputs, depends_on, names, told or inputs, retried, again
+        )
+        kept, of = self.kept.get(step, (0, 0))
+        self.kept[step] = (kept + len(inputs) - len(found.new), of + len(inputs))
         return found
 
     def map(

@@ -11,14 +11,13 @@ import io
 import os
 import posixpath
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from fsspec.implementations.local import LocalFileSystem
 
 from graphrag_ray.base import index_settings
@@ -69,11 +68,8 @@ _NO_RANGES = (
     "folder, or put it into an object store"
 )
 
-_ROW_NAMES = pa.schema(
-    [("hash", pa.uint64()), ("file", pa.string()), ("name", pa.string()), ("start", pa.int64())]
-)
-"""What rows of stretches are called by `input.id_column`. hash: of file and name; file: a hash of its path;
-start: of the stretch. It is needed until all is read."""
+_ROW_NAMES = pa.schema([("hash", pa.uint64()), ("path", pa.string())])
+"""Of rows of stretches the first 64 bits of their documents' ids. It is needed until all is read."""
 
 
 SCAN_BYTES = 16 << 20
@@ -91,14 +87,12 @@ SEGMENTS = pa.schema([("path", pa.string()), *_SEGMENT])
 
 @dataclass(frozen=True)
 class Piece:
-    """stretch: None for a whole file; size: bytes; rank: a hash of where it begins; names: ids of earlier
-    rows by `input.id_column`, which its own may not have again."""
+    """stretch: None for a whole file; size: bytes; rank: a hash of where it begins."""
 
     file: InputFile
     size: int
     rank: str
     stretch: Stretch | None = None
-    names: frozenset[str] = frozenset()
 
     @property
     def path(self) -> str:
@@ -110,19 +104,20 @@ Segments: TypeAlias = Mapping[str, Sequence[Segment]]
 
 
 def pieces_of(
-    run: Run, files: Sequence[InputFile], options: Mapping[str, Any], limit: int
+    run: Run, files: Sequence[InputFile], options: Mapping[str, Any], limit: int, whole: Collection[str]
 ) -> tuple[list[Piece], Result]:
     """In the order of the files and their rows; and table segments of large files, by which the next run need
     not look at them.
 
-    options: of INPUT's storage; limit: bytes of a piece
+    options: of INPUT's storage; limit: bytes of a piece; whole: paths of files that are not cut
     """
-    known = _known(run)
+    known = dict(_known(run))
     large = {
         n: _seen_file(run, file, limit)
         for n, file in enumerate(files)
         if _extension(file) in byte_ranges.EXTENSIONS and file.size > 2 * limit
     }
+    known |= {seen: () for n, seen in large.items() if files[n].path in whole}
     inputs = [
         (n, file, start, min(start + step, file.size))
         for n, file in ((n, files[n]) for n, seen in large.items() if seen not in known)
@@ -138,12 +133,13 @@ def pieces_of(
                 found.setdefault(row.pop("file"), []).append(Segment(**row))
     except ProcessDied:
         found.clear()  # which reading is to blame is found out where that can be told
-    of = {n: known[seen] if seen in known else found.get(n, []) for n, seen in large.items()}
+    of = {n: known.get(seen, found.get(n, ())) for n, seen in large.items()}
     pieces = [piece for n, file in enumerate(files) for piece in _pieces(file, of.get(n, []), limit)]
     noted = {n: seen for n, seen in large.items() if seen and of[n]}
     rows = [{"path": files[n].path, **asdict(s)} for n in noted for s in of[n]]
     parts = write_parts(run.store, "read/segments", [pa.Table.from_pylist(rows, schema=SEGMENTS)])
-    return pieces, Result({"segments": [parts]}, made_from={"segments": list(noted.values())})
+    uncut = [seen for seen in large.values() if seen and seen in known and not known[seen]]
+    return pieces, Result({"segments": [parts]}, made_from={"segments": [*noted.values()], "uncut": uncut})
 
 
 def _seen_file(run: Run, file: InputFile, limit: int) -> str:
@@ -159,7 +155,8 @@ def _known(run: Run) -> Segments:
     found: dict[str, list[Segment]] = {}
     for row in read_table(run.store, parts, None, SEGMENTS).to_pylist():
         found.setdefault(row.pop("path"), []).append(Segment(**row))
-    return dict(zip(before.made_from.get("segments", ()), found.values(), strict=False))
+    known = dict(zip(before.made_from.get("segments", ()), found.values(), strict=False))
+    return {**known, **dict.fromkeys(before.made_from.get("uncut", ()), ())}
 
 
 def _has_parts(file: InputFile, options: Mapping[str, Any]) -> bool:
@@ -284,13 +281,16 @@ def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Res
     if listing.own:
         run.observer.note(f"The index lies in INPUT ({listing.own}): its own files are not read.")
     limit = document_parts.split_bytes(sum(f.size for f in files))
-    pieces, segments = pieces_of(run, files, options, limit)
-    splits = stable_batches([p.rank for p in pieces], [p.size for p in pieces], limit)
-    inputs = [[pieces[i] for i in batch] for batch in splits]
-    read = _splits_read(run, options, limit, inputs)
-    if again := _with_earlier_names(run, inputs, read.tables["split_row_names"]):
-        inputs = [again.get(n, split) for n, split in enumerate(inputs)]
-        read = _splits_read(run, options, limit, inputs, read)
+    whole: set[str] = set()
+    while True:
+        pieces, segments = pieces_of(run, files, options, limit, whole)
+        splits = stable_batches([p.rank for p in pieces], [p.size for p in pieces], limit)
+        read = _splits_read(run, options, limit, [[pieces[i] for i in batch] for batch in splits])
+        # A reader of a stretch cannot know the ids of rows before it: such a file is read by one.
+        if not (repeated := _files_with_repeated_ids(run.store, read.tables["split_row_names"])):
+            break
+        whole |= repeated
+        run.kept.pop("read", None)
     tables = {name: list(read.tables[f"split_{name}"]) for name in ("documents", "text_units", "failures")}
     if run.parent is None and not any(tables["documents"]):
         refuse_nothing(run, tables["failures"], "file")
@@ -301,18 +301,14 @@ def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Res
 
 
 def _splits_read(
-    run: Run,
-    options: Mapping[str, Any],
-    limit: int,
-    inputs: Sequence[Sequence[Piece]],
-    now: Result | None = None,
+    run: Run, options: Mapping[str, Any], limit: int, inputs: Sequence[Sequence[Piece]]
 ) -> Result:
-    """Tables split_documents, split_text_units, split_failures and split_row_names, by split. now: what this
-    run has read; None: what its parent had. A split with failures is read by every run."""
+    """Tables split_documents, split_text_units, split_failures and split_row_names, by split. A split with
+    failures is read by every run."""
     settings, kept = run.settings, run.settings.kept()
     model = settings.model(settings.model_name("extract"))
     how = [kept["input"], kept["chunking"], vocabulary_for(model.model, model.tokenizer).name, limit]
-    known = run.taken_over("read", inputs, how, SPLIT, told=[_seen(split) for split in inputs], before=now)
+    known = run.taken_over("read", inputs, how, SPLIT, told=[_seen(split) for split in inputs])
     told = tell_read(run, sum(map(len, known.new)), lambda number: len(known.new[number]))
     read = partial(_read_split, settings, options, limit)
     one_by_one = Parted[Sequence[Piece]](lambda split: [[piece] for piece in split], _unread)
@@ -328,80 +324,42 @@ def _seen(split: Sequence[Piece]) -> Any:
     """What the documents of a split depend on; None: the storage does not say whether it changed."""
     if not all(piece.file.seen_as for piece in split):
         return None
-    return [[p.file.path, p.file.seen_as, p.stretch and asdict(p.stretch), sorted(p.names)] for p in split]
+    return [[p.file.path, p.file.seen_as, p.stretch and asdict(p.stretch)] for p in split]
 
 
 def _read_split(
     settings: Settings, options: Mapping[str, Any], limit: int, store: Store, pieces: Sequence[Piece]
 ) -> Iterator[Mapping[str, pa.Table]]:
-    names = [set(piece.names) for piece in pieces]
+    names: list[set[str]] = [set() for _ in pieces]
     found = (
         one
         for piece, known in zip(pieces, names, strict=True)
         for one in read_file(piece.file, settings, options, piece.stretch, known)
     )
     yield from document_parts.document_parts(found, settings, limit)
-    yield {"row_names": _row_names(pieces, names)}
-
-
-def _row_names(pieces: Sequence[Piece], names: Sequence[set[str]]) -> pa.Table:
-    """What the rows of stretches are called."""
     rows = [
-        {
-            "hash": int(document_id(piece.path, name)[:16], 16),
-            "file": stable_id("file", piece.path),
-            "name": name,
-            "start": piece.stretch.start,
-        }
+        {"hash": int(document_id(piece.path, name)[:16], 16), "path": piece.path}
         for piece, known in zip(pieces, names, strict=True)
         if piece.stretch is not None
         for name in sorted(known)
     ]
-    return pa.Table.from_pylist(rows, schema=_ROW_NAMES)
+    yield {"row_names": pa.Table.from_pylist(rows, schema=_ROW_NAMES)}
 
 
-def _with_earlier_names(
-    run: Run, inputs: Sequence[Sequence[Piece]], row_names: Sequence[Sequence[Part]]
-) -> dict[int, list[Piece]]:
-    """By number, the inputs that have to be read again: a row of theirs has the name of one in an earlier
-    stretch of its file, which its reader could not know."""
-    parts = {n: of for n, of in enumerate(row_names) if of}
-    names = _repeated_names(run.store, parts)
-    first = names.group_by(["file", "name"]).aggregate([("start", "min"), ("start", "count")])
-    repeated = first.filter(pc.greater(first["start_count"], 1))
-    if not repeated.num_rows:
-        return {}
-    earlier: dict[tuple[int, str, int], set[str]] = {}
-    for row in names.join(repeated, ["file", "name"], join_type="inner").to_pylist():
-        if row["start"] > row["start_min"]:
-            earlier.setdefault((row["input"], row["file"], row["start"]), set()).add(row["name"])
-    return {n: [_after(piece, n, earlier) for piece in inputs[n]] for n in sorted({n for n, _, _ in earlier})}
-
-
-def _repeated_names(store: Store, parts: Mapping[int, Sequence[Part]]) -> pa.Table:
-    """The row names that stand in several stretches, and maybe a few others, with the number of their input.
-    Of all rows only the hashes are brought here, 8 bytes each.
-
-    parts: of the row names, by input
-    """
-    hashes = {n: read_table(store, of, ["hash"], _ROW_NAMES)["hash"].to_numpy() for n, of in parts.items()}
-    in_order = np.concatenate([np.empty(0, np.uint64), *hashes.values()])
+def _files_with_repeated_ids(store: Store, row_names: Sequence[Sequence[Part]]) -> set[str]:
+    """Files of which rows in several stretches have the same id, and maybe a few others. Of all rows only the
+    hashes are brought here, 8 bytes each."""
+    parts = [part for of in row_names for part in of]
+    hashes = [read_table(store, [part], ["hash"], _ROW_NAMES)["hash"].to_numpy() for part in parts]
+    in_order = np.concatenate([np.empty(0, np.uint64), *hashes])
     in_order.sort()
     repeated = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])
-    found = [_ROW_NAMES.append(pa.field("input", pa.int64())).empty_table()]
-    for n, own in hashes.items():
+    found: set[str] = set()
+    for part, own in zip(parts, hashes, strict=True):
         if (here := np.isin(own, repeated)).any():
-            table = read_table(store, parts[n], None, _ROW_NAMES).filter(pa.array(here))
-            found.append(table.append_column("input", pa.array([n] * table.num_rows, pa.int64())))
-    return pa.concat_tables(found)
-
-
-def _after(piece: Piece, n: int, earlier: Mapping[tuple[int, str, int], set[str]]) -> Piece:
-    """A piece of an input that knows the names of earlier rows."""
-    if piece.stretch is None:
-        return piece
-    names = earlier.get((n, stable_id("file", piece.path), piece.stretch.start), ())
-    return replace(piece, names=frozenset(names))
+            paths = read_table(store, [part], ["path"], _ROW_NAMES)["path"].filter(pa.array(here))
+            found.update(paths.to_pylist())
+    return found
 
 
 def read_file(
