@@ -38,7 +38,7 @@ from graphrag_ray.store import locks, retries
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.journal_entries import NONE
-from graphrag_ray.store.parts import Part
+from graphrag_ray.store.parts import MAX_PART_ROWS, Part, write_parts
 from graphrag_ray.store.snapshots import Manifest
 
 X = TypeVar("X")
@@ -230,8 +230,8 @@ class Run:
     ) -> Written:
         """`Executor.map`, whose tables are written where those of the step belong."""
         if parted is not None:
-            parted = Parted(parted.parts, partial(_failed_in_place, step, parted.failed))
-        written = self.executor.map(step, partial(_in_place, step, fn), inputs, parted, ended)
+            parted = Parted(parted.parts, partial(_in_place, step, parted.failed))
+        written = self.executor.map(step, partial(_each_in_place, step, fn), inputs, parted, ended)
         return [_by_name(tables) for tables in written]
 
     def shuffle(
@@ -244,9 +244,15 @@ class Run:
         bundles: int | None = None,
     ) -> Written:
         """`Executor.shuffle`, whose tables are written where those of the step belong."""
-        make = partial(_reduced_in_place, step, reduce)
+        make = partial(_in_place, step, reduce)
         written = self.executor.shuffle(step, fn, inputs, make, partitions, bundles)
         return [_by_name(tables) for tables in written]
+
+    def write(
+        self, step: str, table: str, rows: Iterable[pa.Table], max_rows: int = MAX_PART_ROWS
+    ) -> list[Part]:
+        """Write a table from here, where those of the step belong."""
+        return write_parts(self.store, schema.place_of(step, table), rows, max_rows=max_rows)
 
     @contextmanager
     def chore(self, name: str) -> Iterator[dict[str, Any]]:
@@ -376,17 +382,13 @@ class Run:
             self.lock.check()
 
 
-def _in_place(step: str, fn: TableFunction[X], store: Store, x: X) -> Iterator[Tables]:
+def _each_in_place(step: str, fn: TableFunction[X], store: Store, x: X) -> Iterator[Tables]:
     for tables in fn(store, x):
         yield {schema.place_of(step, name): table for name, table in tables.items()}
 
 
-def _failed_in_place(step: str, failed: Callable[[X, str], Tables], x: X, why: str) -> Tables:
-    return {schema.place_of(step, name): table for name, table in failed(x, why).items()}
-
-
-def _reduced_in_place(step: str, reduce: Callable[[pa.Table], Tables], rows: pa.Table) -> Tables:
-    return {schema.place_of(step, name): table for name, table in reduce(rows).items()}
+def _in_place(step: str, make: Callable[..., Tables], *given: Any) -> Tables:
+    return {schema.place_of(step, name): table for name, table in make(*given).items()}
 
 
 def _by_name(tables: Mapping[str, list[Part]]) -> dict[str, list[Part]]:

@@ -15,7 +15,6 @@ from graphrag_ray.base.errors import TooManyFailures
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.corpus.document_titles import label
 from graphrag_ray.corpus.tokens import count, vocabulary_for
-from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph.about_corpus import (
     MAX_ENTITIES,
@@ -62,8 +61,7 @@ def tell_about(run: Run, corpus: Result, load_layout: Callable[[], Layout]) -> R
         )
         # Also for a run that goes on where this one stops: with it, all reports would be asked for anew.
         run.settings = run.settings.with_about("")
-        failures = {"failures": failure_rows(ABOUT, work, batch)}
-        written = run.map(ABOUT, _just, [failures])[0].get("failures", [])
+        written = run.write(ABOUT, "failures", [failure_rows(ABOUT, work, batch)])
         run.untold = Result({"failures": [written]})
         return run.untold
 
@@ -106,10 +104,6 @@ def _label(row: Row) -> tuple[str, str]:
 
 def _just_rows(store: Store, rows: pa.Table) -> Iterator[pa.Table]:
     yield rows
-
-
-def _just(store: Store, tables: Tables) -> list[Tables]:
-    return [tables]
 
 
 def _count(vocabulary: str, text: str) -> int:

@@ -59,7 +59,7 @@ from graphrag_ray.indexing.stages.reports_stage import (
     settled,
 )
 from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
+from graphrag_ray.store.parts import Part, read_part, read_table
 from graphrag_ray.store.search.vectors import unit
 
 KIND = HIERARCHIES["attributed"]
@@ -242,10 +242,10 @@ class _Graph:
         blocks = graph.laid_out(run, REST, self.groups, hierarchy.order, order, None)
         tables = _kept(run, levels[1:], keys) | saved(run, hierarchy) | blocks.tables
         written = report_tables(reports, hierarchy.level, ids)
-        parts = write_parts(run.store, f"{REST}/reports", written, max_rows=PART_ROWS)
+        parts = run.write(REST, "reports", written, max_rows=PART_ROWS)
         tables["reports"] = [[part] for part in parts]
         tables["community_ids"] = [
-            write_parts(run.store, f"{REST}/community_ids", [pa.table({"id": pa.array(ids, pa.string())})])
+            run.write(REST, "community_ids", [pa.table({"id": pa.array(ids, pa.string())})])
         ]
         tables["failures"] = [failures_of(run, asking.work, so_far.failed)]
         of_entity = hierarchy.community_of(0)
@@ -298,12 +298,10 @@ def _kept(
         }
         centres = level.centres
         tables["level_centres"].append(
-            []
-            if centres is None
-            else write_parts(run.store, f"{REST}/level_centres", [pa.table({"centre": list(centres)})])
+            [] if centres is None else run.write(REST, "level_centres", [pa.table({"centre": list(centres)})])
         )
         for name, arrays in columns.items():
-            tables[name].append(write_parts(run.store, f"{REST}/{name}", [pa.table(arrays)]))
+            tables[name].append(run.write(REST, name, [pa.table(arrays)]))
     return tables
 
 

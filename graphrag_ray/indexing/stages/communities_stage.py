@@ -6,7 +6,7 @@ of any community are a few slices of a few blocks (see `graph/hierarchy.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from graphrag_ray.base.ids import community_id
 from graphrag_ray.base.index_settings import Communities
 from graphrag_ray.corpus.tokens import vocabulary_for
-from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.elements import Elements, arrange
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
@@ -29,8 +28,7 @@ from graphrag_ray.indexing.stages.describe_stage import COLUMNS, KINDS, ends_of,
 from graphrag_ray.indexing.stages.driver_columns import IDS, Keys, columns_of, places_of
 from graphrag_ray.indexing.stages.merge_stage import CLAIM_COLUMNS
 from graphrag_ray.indexing.step_result import Result, joined
-from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, read_table, write_parts
+from graphrag_ray.store.parts import Part, read_table
 
 LEIDEN = "leiden"
 ELEMENTS = ("entities", "relationships", "covariates")
@@ -96,7 +94,7 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
             "components": graph.components_summary(),
         }
         ids = pa.table({"id": pa.array(community_ids(hierarchy, graph.node_keys), pa.string())})
-        names = {"community_ids": [write_parts(run.store, "communities/community_ids", [ids])]}
+        names = {"community_ids": [run.write("communities", "community_ids", [ids])]}
         tables = saved(run, hierarchy) | names | blocks.tables
         return Result(tables, counts, made_from=blocks.made_from)
 
@@ -256,8 +254,8 @@ def saved(run: Run, hierarchy: Hierarchy) -> dict[str, list[list[Part]]]:
     nodes = pa.table({"node": hierarchy.order})
     names = ("level", "parent", "start", "end", "last", "packed")
     rows = pa.table({name: getattr(hierarchy, name) for name in names})
-    written = run.map("communities", _just, [("hierarchy_nodes", nodes), ("hierarchy_communities", rows)])
-    return {name: [w.get(name, [])] for w in written for name in w}
+    tables = {"hierarchy_nodes": nodes, "hierarchy_communities": rows}
+    return {name: [run.write("communities", name, [table])] for name, table in tables.items()}
 
 
 def restored(run: Run, found: Result) -> Hierarchy:
@@ -270,7 +268,3 @@ def restored(run: Run, found: Result) -> Hierarchy:
     packed = rows["packed"].to_numpy().astype(np.bool_)
     modularity = float(found.counts["modularity"])
     return Hierarchy(order=nodes["node"].to_numpy(), packed=packed, modularity=modularity, **arrays)
-
-
-def _just(store: Store, x: tuple[str, pa.Table]) -> Iterator[Tables]:
-    yield {x[0]: x[1]}

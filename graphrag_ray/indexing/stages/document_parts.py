@@ -318,18 +318,13 @@ def _one_table(run: Run, tables: dict[str, list[list[Part]]], failed: pa.Table) 
     if empty := failed.filter(pc.equal(failed["kind"], EMPTY))["document"].to_pylist():
         run.observer.note(_told_empty(empty))
     failed = failed.filter(pc.not_equal(failed["kind"], EMPTY))
-    written = run.map("read", _just, [failed]) if failed.num_rows else []
-    tables["failures"] = [w.get("failures", []) for w in written]
+    tables["failures"] = [run.write("read", "failures", [failed])] if failed.num_rows else []
 
 
 def _told_empty(paths: Sequence[str]) -> str:
     named = f"{min(paths)}{', …' if len(paths) > 1 else ''}"
     holds = "holds" if len(paths) == 1 else "hold"
     return f"{plural(len(paths), 'empty file')} {holds} nothing to read ({named})"
-
-
-def _just(store: Store, failed: pa.Table) -> Iterator[Mapping[str, pa.Table]]:
-    yield {"failures": failed}
 
 
 def _pairs(tables: Mapping[str, list[list[Part]]]) -> list[_Pair]:

@@ -70,7 +70,7 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
         done.tables |= {name: finished.parts(name) for name in finished.tables if name in schema.TABLES}
         for of in (*results.more.values(), results.embedded, results.searchable):
             done.tables |= {name: of.parts(name) for name in of.tables if not is_failures(name)}
-        done.tables["failures"] = run.map("finish", _just, [{"failures": failures}])[0].get("failures", [])
+        done.tables["failures"] = run.write("finish", "failures", [failures])
         done.tables |= index_rows(run, done.tables)
         return finished
 
@@ -267,10 +267,6 @@ def _graph_tables(
 def _numbered(table: pa.Table, numbers: Numbers) -> pa.Table:
     at = table.schema.get_field_index("human_readable_id")
     return table.set_column(at, "human_readable_id", pa.array(numbers.of(table["id"])))
-
-
-def _just(store: Store, tables: Tables) -> list[Tables]:
-    return [tables]
 
 
 MOST_ROWS = 1_000_000

@@ -207,12 +207,7 @@ def _tell_repeated(run: Run, tables: dict[str, list[list[Part]]], names: Sequenc
     column = run.settings.input.id_column
     why = f"several rows have this id (column {column!r}): one of them is indexed"
     failed = read_failures([Unreadable(ROWS, name, why) for name in names])
-    written = run.map("read", _just_failures, [failed])
-    tables["failures"] += [done["failures"] for done in written]
-
-
-def _just_failures(store: Store, failed: pa.Table) -> Iterator[Mapping[str, pa.Table]]:
-    yield {"failures": failed}
+    tables["failures"].append(run.write("read", "failures", [failed]))
 
 
 def _join_small(run: Run, tables: dict[str, list[list[Part]]]) -> None:

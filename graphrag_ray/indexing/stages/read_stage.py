@@ -51,7 +51,7 @@ from graphrag_ray.indexing.stages.list_input import InputFile, look_at, skipped_
 from graphrag_ray.indexing.stages.read_rows import read_rows
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined, rows_of
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, read_table, write_parts
+from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.remote_files import is_storage_error, open_elsewhere
 
 SPLIT = ("split_documents", "split_text_units", "split_failures", "split_row_names")
@@ -137,7 +137,7 @@ def pieces_of(
     pieces = [piece for n, file in enumerate(files) for piece in _pieces(file, of.get(n, []), limit)]
     noted = {n: seen for n, seen in large.items() if seen and of[n]}
     rows = [{"path": files[n].path, **asdict(s)} for n in noted for s in of[n]]
-    parts = write_parts(run.store, "read/segments", [pa.Table.from_pylist(rows, schema=SEGMENTS)])
+    parts = run.write("read", "segments", [pa.Table.from_pylist(rows, schema=SEGMENTS)])
     uncut = [seen for seen in large.values() if seen and seen in known and not known[seen]]
     return pieces, Result({"segments": [parts]}, made_from={"segments": [*noted.values()], "uncut": uncut})
 

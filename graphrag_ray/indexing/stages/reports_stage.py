@@ -19,7 +19,7 @@ from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.schema import REFERENCE
 from graphrag_ray.corpus.tokens import count, vocabulary_for
-from graphrag_ray.engine.executor import Tables, Written
+from graphrag_ray.engine.executor import Written
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.graph import report_context
 from graphrag_ray.graph.batches import stable_batches
@@ -53,7 +53,7 @@ from graphrag_ray.indexing.stages.parent_reports import (
 )
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, write_parts
+from graphrag_ray.store.parts import Part
 from graphrag_ray.store.repeats import answered_twice
 
 PLANS_AT_ONCE = 64
@@ -219,7 +219,7 @@ def write_reports(
         for name, (columns, made) in makers.items():
             tables_ = _with_unchanged(run, before, name, columns, known.new, ids, made)
             for parts, rows in zip(written, tables_, strict=True):
-                parts[name] = write_parts(run.store, f"reports/{name}", [rows])
+                parts[name] = run.write("reports", name, [rows])
         result = known.with_new(run.store, written)
         # In the order of communities, not in that in which they failed.
         failed = failures_of(run, work, sorted(source.failed, key=lambda f: f[0]["community"]))
@@ -228,7 +228,7 @@ def write_reports(
         if options.keep_below:
             counts["kept_reports"] = source.kept
         table = _signature_table(before, signed, numbers, ids, source.written)
-        tables = {"failures": [failed], "signatures": [write_parts(run.store, "reports/signatures", [table])]}
+        tables = {"failures": [failed], "signatures": [run.write("reports", "signatures", [table])]}
         return Result(result.tables | tables, counts, final, result.made_from | {"signatures": [how]})
 
     depends_on = [found, spec, options, vocabulary]
@@ -325,8 +325,7 @@ def failures_of(
     run: Run, work: Work[WrittenReport], failed: Sequence[tuple[Row, Outcome[WrittenReport]]]
 ) -> list[Part]:
     """Parts of table failures."""
-    rows = failure_rows(work.name, work, failed)
-    return run.map(work.name, _just, [{"failures": rows}])[0].get("failures", [])
+    return run.write(work.name, "failures", [failure_rows(work.name, work, failed)])
 
 
 def _asked_as(spec: ReportSpec | SummarySpec) -> str:
@@ -535,7 +534,3 @@ def _in_parts(kept: Spool[Any], level: Ints) -> Iterator[list[int]]:
     numbers = sorted(kept.numbers(), key=lambda c: (level[c], c))
     for at in range(0, len(numbers), PART_ROWS):
         yield numbers[at : at + PART_ROWS]
-
-
-def _just(store: Store, tables: Tables) -> list[Tables]:
-    return [tables]

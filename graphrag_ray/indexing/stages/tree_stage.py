@@ -69,7 +69,7 @@ from graphrag_ray.indexing.stages.short_ids import Numbers
 from graphrag_ray.indexing.step_result import Result, by_input, joined
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
-from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
+from graphrag_ray.store.parts import Part, read_part, read_table
 from graphrag_ray.store.search.vectors import unit
 
 KIND = HIERARCHIES["tree"]
@@ -287,7 +287,7 @@ class _Chunks:
             ]
             for (name, types), values in zip(_LEVEL.items(), columns, strict=True):
                 arrays = {column: pa.array(values[column], type_) for column, type_ in types.items()}
-                tables[name].append(write_parts(run.store, f"{STEP}/{name}", [pa.table(arrays)]))
+                tables[name].append(run.write(STEP, name, [pa.table(arrays)]))
         tree = SummaryTree([level.clusters for level in so_far.levels], so_far.main)
         places = zip(tree.first.tolist(), tree.levels, strict=True)
         reports = so_far.by_community(first + np.arange(len(clusters)) for first, clusters in places)
@@ -295,7 +295,7 @@ class _Chunks:
         for first, of_level in zip(tree.first.tolist(), so_far.ids, strict=True):
             of_all[first : first + len(of_level)] = of_level
         rows = report_tables(reports, tree.level, of_all)
-        parts = write_parts(run.store, f"{STEP}/reports", rows, max_rows=PART_ROWS)
+        parts = run.write(STEP, "reports", rows, max_rows=PART_ROWS)
         tables["reports"] = [[part] for part in parts]
         tables["failures"] = [failures_of(run, asking.work, so_far.failed)]
         counts: dict[str, Any] = {"summaries": len(reports), "failed_summaries": len(so_far.failed)}
