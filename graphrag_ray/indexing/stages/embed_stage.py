@@ -220,11 +220,11 @@ def embed_now(run: Run, step: str, inputs: Sequence[Texts]) -> tuple[list[Part],
 def _written(run: Run, step: str, embedder: Embedder, inputs: Sequence[ToEmbed]) -> Written:
     work = _work(embedder)
     if run.settings.model(embedder.call.model).provider == "offline":
-        collect = partial(_embed_here, embedder)
+        answers: Any = partial(_computed, embedder)
     else:
         index = run.sweep_rows(work, _load, inputs, rows_of([x.now.parts for x in inputs]))
-        collect = partial(_collect, work, index)
-    return run.map(step, collect, inputs)
+        answers = partial(_journalled, work, index)
+    return run.map(step, partial(_collect, work, answers), inputs)
 
 
 def _load(store: Store, x: ToEmbed) -> Iterator[pa.Table]:
@@ -248,20 +248,6 @@ def _seen(store: Store, x: ToEmbed) -> tuple[Iterable[pa.Table], pa.Table]:
     same = pc.fill_null(pc.equal(now["text"], then["text"].take(at)), False)
     vectors = read_table(store, x.vectors, ["id", "vector"])
     return texts, vectors.filter(pc.is_in(vectors["id"], value_set=now["id"].filter(same).combine_chunks()))
-
-
-def _all_vectors(
-    kind: str, texts: Iterable[pa.Table], known: pa.Table, done: list[tuple[str, bytes]]
-) -> Iterator[Tables]:
-    """Those that were made and those that were there, in the order of the texts."""
-    if known.num_rows:
-        flat = known["vector"].combine_chunks().flatten().to_numpy().reshape(known.num_rows, -1)
-        held = {id_: row.tobytes() for id_, row in zip(known["id"].to_pylist(), flat, strict=True)}
-        held |= dict(done)
-        ids = [id_ for table in texts for id_ in table["id"].to_pylist()]
-        done = [(id_, held[id_]) for id_ in ids if id_ in held]
-    for at in range(0, len(done), PART_ROWS):
-        yield _vectors(kind, done[at : at + PART_ROWS])
 
 
 def _embedded(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:
@@ -338,49 +324,53 @@ def _label(row: Row) -> tuple[str, str]:
 
 def _collect(
     work: Work[bytes],
-    index: Callable[[], JournalIndex],
+    answers: Callable[[Store, Iterable[pa.Table]], Iterator[list[tuple[Row, Outcome[bytes]]]]],
     store: Store,
     x: ToEmbed,
 ) -> Iterator[Tables]:
+    """The vectors of texts, those that were made and those that were there, in the order of the texts."""
+    kind, (texts, known) = x.now.kind, _seen(store, x)
     done: list[tuple[str, bytes]] = []
-    texts, known = _seen(store, x)
-    for batch in replayed(work, index(), store, _without(texts, known)):
+    for batch in answers(store, _without(texts, known)):
         yield {"failures": failure_rows("embed", work, batch)}
         done += [(row["id"], o.result) for row, o in batch if o.status == "complete" and o.result]
-        while x.before is None and len(done) >= PART_ROWS:
-            yield _vectors(x.now.kind, done[:PART_ROWS])
-            done = done[PART_ROWS:]
-    yield from _all_vectors(x.now.kind, texts, known, done)
+    if known.num_rows:
+        flat = known["vector"].combine_chunks().flatten().to_numpy().reshape(known.num_rows, -1)
+        held = {id_: row.tobytes() for id_, row in zip(known["id"].to_pylist(), flat, strict=True)}
+        held |= dict(done)
+        ids = [id_ for table in texts for id_ in table["id"].to_pylist()]
+        done = [(id_, held[id_]) for id_ in ids if id_ in held]
+    for at in range(0, len(done), PART_ROWS):
+        some = done[at : at + PART_ROWS]
+        vectors = np.frombuffer(b"".join(vector for _, vector in some), dtype="<f4")
+        dimension = len(vectors) // len(some)
+        column = pa.FixedSizeListArray.from_arrays(pa.array(vectors), dimension)
+        rows = pa.table([pa.array([id_ for id_, _ in some]), column], schema.EMBEDDINGS[kind](dimension))
+        yield {f"embeddings_{kind}": rows}
 
 
-def _embed_here(embedder: Embedder, store: Store, x: ToEmbed) -> Iterator[Tables]:
+def _journalled(
+    work: Work[bytes], index: Callable[[], JournalIndex], store: Store, texts: Iterable[pa.Table]
+) -> Iterator[list[tuple[Row, Outcome[bytes]]]]:
+    return replayed(work, index(), store, texts)
+
+
+def _computed(
+    embedder: Embedder, store: Store, texts: Iterable[pa.Table]
+) -> Iterator[list[tuple[Row, Outcome[bytes]]]]:
     from graphrag_ray.offline import embed_many  # not read where a model embeds
 
     def embedded(rows: pa.Table) -> list[bytes]:
         return embed_many([embedder.cut(text) for text in rows["text"].to_pylist()])
 
-    done: list[tuple[str, bytes]] = []
-    texts, known = _seen(store, x)
-    for table in _without(texts, known):
+    for table in texts:
         for at in range(0, table.num_rows, ROWS_AT_ONCE):
-            rows = table.slice(at, ROWS_AT_ONCE)
-            failed: list[tuple[Row, Outcome[bytes]]] = []
-            for row, vector in each(rows, embedded):
-                if isinstance(vector, str):
-                    failed.append((row, Outcome("", "retry", error=vector, attempts=1)))
-                else:
-                    done.append((row["id"], vector))
-            if failed:
-                yield {"failures": failure_rows("embed", _work(embedder), failed)}
-            while x.before is None and len(done) >= PART_ROWS:
-                yield _vectors(x.now.kind, done[:PART_ROWS])
-                done = done[PART_ROWS:]
-    yield from _all_vectors(x.now.kind, texts, known, done)
-
-
-def _vectors(kind: str, done: list[tuple[str, bytes]]) -> Tables:
-    vectors = np.frombuffer(b"".join(v for _, v in done), dtype="<f4")
-    dimension = len(vectors) // len(done)
-    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors), dimension)
-    columns = [pa.array([i for i, _ in done]), column]
-    return {f"embeddings_{kind}": pa.table(columns, schema=schema.EMBEDDINGS[kind](dimension))}
+            yield [
+                (
+                    row,
+                    Outcome("", "retry", error=made, attempts=1)
+                    if isinstance(made, str)
+                    else Outcome("", "complete", made),
+                )
+                for row, made in each(table.slice(at, ROWS_AT_ONCE), embedded)
+            ]
