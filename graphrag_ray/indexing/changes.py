@@ -22,8 +22,8 @@ from graphrag_ray.base.declarations import COMPARED
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.graph.signatures import content_hashes
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.driver_columns import prefixes_of
 from graphrag_ray.indexing.stages.finish_stage import covered_by_each, opened_index
+from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.in_threads import in_threads

@@ -47,7 +47,6 @@ from graphrag_ray.indexing.stages.communities_stage import (
     restored,
     saved,
 )
-from graphrag_ray.indexing.stages.driver_columns import prefixes_of
 from graphrag_ray.indexing.stages.graph_hierarchy import GraphHierarchy
 from graphrag_ray.indexing.stages.level_by_level import ReportsSoFar, in_a_file
 from graphrag_ray.indexing.stages.reports_stage import (
@@ -58,6 +57,7 @@ from graphrag_ray.indexing.stages.reports_stage import (
     report_tables,
     settled,
 )
+from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.parts import Part, read_part, read_table
 from graphrag_ray.store.search.vectors import unit

@@ -24,8 +24,8 @@ from graphrag_ray.engine.executor import PARTITION, Tables
 from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.graph.signatures import Hashes
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.driver_columns import Keys
 from graphrag_ray.indexing.stages.merge_stage import n_bundles
+from graphrag_ray.indexing.stages.short_ids import Keys
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part

@@ -25,8 +25,8 @@ from graphrag_ray.graph.signatures import Hashes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, IN_TABLES, ElementBlocks, blocks_of, lay_out
 from graphrag_ray.indexing.stages.describe_stage import COLUMNS, KINDS, ends_of, read_columns
-from graphrag_ray.indexing.stages.driver_columns import IDS, Keys, columns_of, places_of
 from graphrag_ray.indexing.stages.merge_stage import CLAIM_COLUMNS
+from graphrag_ray.indexing.stages.short_ids import IDS, Keys, columns_of, places_of
 from graphrag_ray.indexing.step_result import Result, joined
 from graphrag_ray.store.parts import Part, read_table
 

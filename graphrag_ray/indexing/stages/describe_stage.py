@@ -25,7 +25,7 @@ from graphrag_ray.graph.descriptions import DescribeSpec, TokensOf, describe, de
 from graphrag_ray.graph.integer_arrays import Ints, same_lists
 from graphrag_ray.graph.signatures import content_hashes
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
-from graphrag_ray.indexing.stages.driver_columns import columns_of, places_of
+from graphrag_ray.indexing.stages.short_ids import columns_of, places_of
 from graphrag_ray.indexing.step_result import Result, TakenOver, fingerprint_of, joined, passing, spec_key
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex

@@ -23,9 +23,16 @@ from graphrag_ray.graph.integer_arrays import degrees, id_prefixes
 from graphrag_ray.indexing.results import ExtractedGraph, Results
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.describe_stage import COLUMNS, ends_of, read_columns
-from graphrag_ray.indexing.stages.driver_columns import GROUP, IDS, columns_of, prefixes_of
 from graphrag_ray.indexing.stages.merge_stage import range_of
-from graphrag_ray.indexing.stages.short_ids import Numbers, number, numbered_before
+from graphrag_ray.indexing.stages.short_ids import (
+    GROUP,
+    IDS,
+    Numbers,
+    columns_of,
+    number,
+    numbered_before,
+    prefixes_of,
+)
 from graphrag_ray.indexing.step_result import Result, code_version, is_failures, joined
 from graphrag_ray.store import blobs, pages, parquet
 from graphrag_ray.store.files import Store

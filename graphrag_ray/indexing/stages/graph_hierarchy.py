@@ -30,9 +30,8 @@ from graphrag_ray.indexing.stages.communities_stage import (
     find_communities,
     load_layout,
 )
-from graphrag_ray.indexing.stages.driver_columns import prefixes_of
 from graphrag_ray.indexing.stages.reports_stage import batches_by_number, write_reports
-from graphrag_ray.indexing.stages.short_ids import Numbers, Rendered, number, renumbered
+from graphrag_ray.indexing.stages.short_ids import Numbers, Rendered, number, prefixes_of, renumbered
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row

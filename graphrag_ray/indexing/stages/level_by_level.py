@@ -18,9 +18,9 @@ from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.nearest_neighbours import Vectors
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
-from graphrag_ray.indexing.stages.driver_columns import prefixes_of
 from graphrag_ray.indexing.stages.embed_stage import Texts, embed_now
 from graphrag_ray.indexing.stages.reports_stage import PART_ROWS, ReportSource, WrittenReport, report_tables
+from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.store.parts import read_part
 from graphrag_ray.store.search.vectors import unit
 

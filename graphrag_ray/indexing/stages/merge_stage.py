@@ -28,7 +28,7 @@ from graphrag_ray.graph.merge_claims import CLAIM_INSTANCES, merge_claims, with_
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
 from graphrag_ray.graph.signatures import content_hashes
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.driver_columns import GROUP, IDS, Keys, columns_of, places_of, prefixes_of
+from graphrag_ray.indexing.stages.short_ids import GROUP, IDS, Keys, columns_of, places_of, prefixes_of
 from graphrag_ray.indexing.step_result import Result, by_input, joined, rows_of
 from graphrag_ray.offline.prune_names import lower_case_words, word_hash, written_as_names
 from graphrag_ray.store.files import Store

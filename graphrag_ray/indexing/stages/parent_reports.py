@@ -33,7 +33,7 @@ from graphrag_ray.indexing.stages.communities_stage import (
     community_ids,
     restored,
 )
-from graphrag_ray.indexing.stages.driver_columns import IDS, Keys, columns_of, places_in, prefixes_of
+from graphrag_ray.indexing.stages.short_ids import IDS, Keys, columns_of, places_in, prefixes_of
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table

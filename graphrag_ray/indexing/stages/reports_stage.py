@@ -39,7 +39,6 @@ from graphrag_ray.indexing.run import Run, failure_rows
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks, blocks_of
 from graphrag_ray.indexing.stages.communities_stage import Layout
-from graphrag_ray.indexing.stages.driver_columns import prefixes_of
 from graphrag_ray.indexing.stages.parent_reports import (
     SIGNATURES,
     SKETCHES,
@@ -51,6 +50,7 @@ from graphrag_ray.indexing.stages.parent_reports import (
     sketch_row,
     unchanged_reports,
 )
+from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part

@@ -48,7 +48,6 @@ from graphrag_ray.graph.summary_tree import (
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks, blocks_of, lay_out
-from graphrag_ray.indexing.stages.driver_columns import prefixes_of
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
 from graphrag_ray.indexing.stages.graph_hierarchy import (
     Placed,
@@ -65,7 +64,7 @@ from graphrag_ray.indexing.stages.reports_stage import (
     report_tables,
     settled,
 )
-from graphrag_ray.indexing.stages.short_ids import Numbers
+from graphrag_ray.indexing.stages.short_ids import Numbers, prefixes_of
 from graphrag_ray.indexing.step_result import Result, by_input, joined
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row

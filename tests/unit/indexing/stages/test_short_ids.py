@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.indexing.stages.driver_columns import GROUP, columns_of, places_in, places_of
+from graphrag_ray.indexing.stages.short_ids import GROUP, columns_of, places_in, places_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import write_part
 
