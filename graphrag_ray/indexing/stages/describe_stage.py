@@ -45,7 +45,7 @@ COLUMNS: dict[Kind, pa.Schema] = {
         ]
     ),
 }
-"""Columns of the step's tables for the driver (`driver_columns.py`)."""
+"""Columns of the step's tables for the driver (`short_ids.py`)."""
 
 MAX_LAYERS = 40
 """A layer at least halves the texts, so this is never reached; it is here so that nothing loops."""

@@ -1,6 +1,6 @@
-"""Ids on the driver: columns of tables as integers, ids as their first 64 bits, so that no table's ids are all
-in memory as texts; and short ids, `human_readable_id`, which people see and cite. Those are carried over from
-snapshot to snapshot."""
+"""Ids on the driver: columns of tables as integers, ids as their first 64 bits, so that no table's ids are
+all in memory as texts; and short ids, `human_readable_id`, which people see and cite. Those are carried over
+from snapshot to snapshot."""
 
 from __future__ import annotations
 
