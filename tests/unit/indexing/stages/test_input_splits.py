@@ -27,7 +27,7 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages import document_parts, read_stage
+from graphrag_ray.indexing.stages import document_parts, list_input, read_stage
 from graphrag_ray.indexing.stages import read_stage as read_step
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
@@ -122,7 +122,10 @@ def test_a_large_file_is_read_by_many_and_a_line_more_changes_few_pieces(tmp_pat
 
 
 @pytest.mark.parametrize("repeated", [False, True])
-def test_a_file_whose_ids_repeat_across_its_stretches_is_read_whole(tmp_path: Path, repeated: bool) -> None:
+def test_a_file_whose_ids_repeat_across_its_stretches_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeated: bool
+) -> None:
+    monkeypatch.setattr(list_input, "RECENT_S", -1.0)  # a file that was written just now is told by its time
     rows = [{"id": f"row {i}", "text": f"text {i} " * 9} for i in range(200)]
     rows[190]["id"] = "row 3" if repeated else "row 190"
     write(tmp_path, "rows.jsonl", b"\n".join(json.dumps(row).encode() for row in rows))
