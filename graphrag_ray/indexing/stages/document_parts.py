@@ -1,4 +1,5 @@
-"""Documents as parts: what every kind of INPUT comes to. See `read_stage.py`."""
+"""Documents as parts: what every kind of INPUT comes to (`read_stage.py`), what stays of those of the parent
+snapshot, and which runs are refused since they would lose some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The snapshot's own tables: short ids carried over, lists of ids filled in, references made readable."""
+"""The snapshot's own tables: short ids carried over, lists of ids filled in, references made readable; and
+indexes of their rows."""
 
 from __future__ import annotations
 
@@ -275,6 +276,10 @@ def _numbered(table: pa.Table, numbers: Numbers) -> pa.Table:
     at = table.schema.get_field_index("human_readable_id")
     return table.set_column(at, "human_readable_id", pa.array(numbers.of(table["id"])))
 
+
+# Where single rows of the snapshot's tables lie: what questions find them by. An index of rows is made for
+# some consecutive parts of a table, and kept as long as all of them are there. An update changes some parts
+# of nearly every index: such a one is derived from that of the parent snapshot, and only new parts are read.
 
 MOST_ROWS = 1_000_000
 MOST_BYTES = 256 << 20

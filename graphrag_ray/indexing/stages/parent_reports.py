@@ -9,7 +9,7 @@ resembles, and what each was written from.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -147,30 +147,23 @@ def _members(of: Hierarchy, level: int) -> Ints:
 
 
 def _read(store: Store, written: Result, spec: str, number: Mapping[str, int]) -> Spool[Earlier]:
+    """Reports of some communities that were asked for in this way. number: of the communities, by id."""
     reports: Spool[Earlier] = Spool()
     rows, sketches = (_rows(store, written.parts(name), number) for name in ("reports", "sketches"))
     for row, own in zip(rows, sketches, strict=True):
-        # Earlier versions wrote the community's number.
-        at = row["number"] if "number" in row else number.get(row["community"])
-        if own["spec"] == spec and at is not None:
+        if own["spec"] == spec:
             records = tuple(Shown(**r | {"evidence": tuple(r["evidence"])}) for r in own["records"])
-            sketch = Sketch(own["whole"], records)
-            reports[at] = Earlier(
-                report_of(row), sketch, row["n_tokens"], row["context_tokens"], row["context_left_out"]
-            )
+            sizes = row["n_tokens"], row["context_tokens"], row["context_left_out"]
+            reports[number[row["community"]]] = Earlier(report_of(row), Sketch(own["whole"], records), *sizes)
     return reports
 
 
-def _rows(store: Store, parts: Sequence[Part], number: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    """Of some communities, as far as the rows name them."""
-    wanted = pa.array(list(number), pa.string())
+def _rows(store: Store, parts: Sequence[Part], communities: Collection[str]) -> Iterator[dict[str, Any]]:
+    wanted = pa.array(list(communities), pa.string())
     for part in parts:
-        held = read_part(store, part, ["community"])
-        by_id = "community" in held.column_names
-        is_wanted = pc.is_in(held["community"], value_set=wanted) if by_id else None
-        if is_wanted is None or pc.any(is_wanted).as_py():
+        if pc.any(pc.is_in(read_part(store, part, ["community"])["community"], value_set=wanted)).as_py():
             table = read_part(store, part)
-            yield from (table if is_wanted is None else table.filter(is_wanted)).to_pylist()
+            yield from table.filter(pc.is_in(table["community"], value_set=wanted)).to_pylist()
 
 
 def report_of(row: Mapping[str, Any]) -> Report:

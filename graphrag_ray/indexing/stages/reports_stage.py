@@ -171,8 +171,8 @@ def write_reports(
     """
     options = run.settings.reports
     asking = ReportWork.of(run, blocks_of(found, ELEMENTS.values()), options.keep_below)
-    asked_as, work = _asked_as(asking.spec), asking.work
-    spec, vocabulary = asking.depends_on
+    work, (spec, vocabulary) = asking.work, asking.depends_on
+    asked_as = fingerprint_of(spec)  # what a report must have been asked like to stand
 
     def compute() -> Result:
         how = fingerprint_of([spec, options, vocabulary])
@@ -326,12 +326,6 @@ def failures_of(
 ) -> list[Part]:
     """Parts of table failures."""
     return run.write(work.name, "failures", [failure_rows(work.name, work, failed)])
-
-
-def _asked_as(spec: ReportSpec | SummarySpec) -> str:
-    """What a report must have been asked like to stand. Without `about` where there is none: those of former
-    versions knew of no such field."""
-    return fingerprint_of({k: v for k, v in spec_key(spec).items() if (k, v) != ("about", "")})
 
 
 def settled(run: Run, work: Work[WrittenReport], plan: Callable[[], ReportSource]) -> ReportSource:

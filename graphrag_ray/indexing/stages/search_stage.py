@@ -344,6 +344,11 @@ def _stemmer() -> str:
     return version("PyStemmer")
 
 
+# Indexes of all levels of a hierarchy at once (`chnsw.py`), for hierarchies that are made by meaning. A shard
+# holds consecutive parts of the embeddings of what the hierarchy is over, and its share of the parts of its
+# reports' embeddings. Every shard has all levels; the nearest of a level are the nearest of those of all
+# shards. Where a community has changed, all shards are made anew.
+
 LEVEL_SHARD_ROWS = 262_144
 """Of what the hierarchy is over. A shard of so many with 256 dimensions is made in 1 GB of memory."""
 LEAST_ROWS = 100_000
