@@ -131,7 +131,7 @@ def modules_of(rooms: Iterable[str]) -> Iterator[tuple[Path, ModuleType]]:
 
 def functions_of_one_text() -> Iterator[Any]:
     """All functions of the pure rooms, private ones too, that need one argument, which is a text."""
-    for path, module in modules_of((*PURE, "base", "search")):
+    for path, module in modules_of((*PURE, "base", "store/search")):
         if path.stem in NO_TEXT:
             continue
         for node in ast.parse(path.read_text("utf-8")).body:
