@@ -72,7 +72,7 @@ def test_workers_get_the_driver_s_package_whole_and_none_where_a_job_brings_code
     monkeypatch.delenv(variable, raising=False)
     brought = runtime_environment()
     (package,) = brought["py_modules"]
-    assert (Path(package) / "settings" / "settings.yaml").is_file() and Path(package).name == "graphrag_ray"
+    assert (Path(package) / "base" / "settings.yaml").is_file() and Path(package).name == "graphrag_ray"
     assert "worker_process_setup_hook" in brought, "it is imported before what is in the current folder"
     monkeypatch.setenv(variable, json.dumps({"runtime_env": {"env_vars": {"A": "b"}}, "metadata": {}}))
     assert runtime_environment() == brought
