@@ -464,8 +464,8 @@ class Tree(_Strict):
     max_levels: Annotated[int, Field(ge=1, le=20)] = 5
     """Of summaries; fewer where 11 or fewer of them are left."""
     reduction: Literal["umap", "pca"] = "umap"
-    """What brings vectors into few dimensions. umap: as published; pca: faster, without umap-learn, and
-    chunks are in more clusters, so that more is summarised."""
+    """What brings vectors into few dimensions. umap: as published, from 150 chunks on; pca: faster, without
+    umap-learn, and chunks are in more clusters, so that more is summarised."""
 
 
 ROLE = "an analyst who reads a corpus for others"
