@@ -1,8 +1,9 @@
 """Files into documents: the one door of reading, by extension.
 
 A table file is streamed row by row and may have any size; text files are read whole, up to
-`input.max_bytes`. Faults of the data come out as `Unreadable` values. An error of the stream itself (a
-network that fails) is raised: it says nothing about the document.
+`input.max_bytes`, which also limits what a row group of a Parquet file holds. Faults of the data come out as
+`Unreadable` values. An error of the stream itself (a network that fails) is raised: it says nothing about
+the document.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
+
+import regex
 
 from graphrag_ray.base import index_settings, unforeseen
 from graphrag_ray.base.ids import stable_id
@@ -45,6 +48,8 @@ ROW = "row"
 """Stands before the number of a row of which the id is not known."""
 
 _BLOCK_BYTES = 1 << 20
+_STRIP_S, _STRIP_S_PER_CHARACTER = 2.0, 2e-6
+"""CPU time of `input.strip_pattern` on a text. Settings may come with a stranger's index."""
 _MAX_COLUMNS_TOLD = 50
 _NAME_LENGTH = 20
 """Hex characters of what names a row by its content."""
@@ -125,7 +130,14 @@ def _text_file(
         text, title, date = clean(page.text), page.title, page.date
         emptied_by = "no text besides markup, scripts and navigation"
     else:
-        text = _stripped(text, options.strip_pattern)
+        if options.strip_pattern:
+            limit_s = _STRIP_S + len(text) * _STRIP_S_PER_CHARACTER
+            try:
+                match = regex.match(options.strip_pattern, text, timeout=limit_s)
+            except TimeoutError:
+                why = f"input.strip_pattern takes longer than {limit_s:.1f} s on this text"
+                return Unreadable(path, "", f"{why}: avoid nested repetitions in it, or set it to null")
+            text = text[match.end() :] if match else text
         title = _first_heading(text) if extension == ".md" else None
         emptied_by = "no text but what input.strip_pattern matches"
     if not text.strip():
@@ -142,11 +154,6 @@ def _read(stream: BinaryIO, limit: int) -> bytes | None:
             return None
         blocks.append(block)
     return b"".join(blocks)
-
-
-def _stripped(text: str, pattern: str | None) -> str:
-    match = re.match(pattern, text) if pattern else None
-    return text[match.end() :] if match else text
 
 
 def _first_heading(text: str) -> str | None:
@@ -171,7 +178,7 @@ def _without_closing_marks(heading: str) -> str:
 def _table_file(
     path: str, extension: str, stream: BinaryIO, options: index_settings.Input, seen: set[str]
 ) -> Iterator[Document | Unreadable]:
-    table = OPENERS[extension](stream, options.text_column)
+    table = OPENERS[extension](stream, options)
     if fault := _fault_of(table, options):
         yield Unreadable(path, "", fault, empty=fault == _NO_HEADER and extension == ".csv")
         return
@@ -204,7 +211,7 @@ def _stretch_of(
         rows = jsonl_rows(stream, "utf-8", stretch.row, stretch.line)
     else:
         groups = stretch.start, stretch.end
-        table = open_parquet(stream, options.text_column, groups, stretch.row)
+        table = open_parquet(stream, options, groups, stretch.row)
         if isinstance(table, NotText):
             yield Unreadable(path, "", table.reason)
             return
@@ -215,7 +222,7 @@ def _stretch_of(
 
 def segments_of(stream: BinaryIO, options: index_settings.Input) -> list[Segment]:
     """The row groups of a .parquet file; none where it can only be read whole."""
-    if not stream.seekable() or _fault_of(open_parquet(stream, options.text_column), options):
+    if not stream.seekable() or _fault_of(open_parquet(stream, options), options):
         return []
     return parquet_segments(stream)
 

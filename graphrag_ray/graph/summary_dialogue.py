@@ -23,7 +23,7 @@ MOST_TITLE_WORDS, MOST_TITLE = 20, 160
 """A first line with more words or characters is no title."""
 _TITLE_WORDS = 12
 _MARKED = re.compile(r"\A(?:[#*_>\s]|title\s*:|\"|“)+", re.IGNORECASE)
-_MARKED_END = re.compile(r"[\s*_\"”#.:]+\Z")
+_MARKED_END = re.compile(r"(?<![\s*_\"”#.:])[\s*_\"”#.:]+\Z")
 _HEADED = re.compile(r"\A[#*_\s]*summary[*_\s]*:[*_\s]*", re.IGNORECASE)
 
 

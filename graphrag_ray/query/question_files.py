@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.index_settings import Input
 from graphrag_ray.base.messages import whole
 from graphrag_ray.base.records import Reference
 from graphrag_ray.base.urls import shown, without_secrets
@@ -135,7 +136,7 @@ def _opened(url: str, content: bytes) -> tuple[Table, str]:
         raise UsageError(f"{url}: questions come as {', '.join(OPENERS)}, not as {extension or 'this'}")
     columns: Sequence[str] = ()
     for column in QUESTION_COLUMNS:
-        table = OPENERS[extension](io.BytesIO(content), column)
+        table = OPENERS[extension](io.BytesIO(content), Input(text_column=column))
         if isinstance(table, NotText):
             raise UsageError(f"{url}: {table.reason}")
         if table.columns is None:

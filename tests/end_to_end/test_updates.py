@@ -18,6 +18,7 @@ from machine import Small, machine, tiny_parts
 from stored_index import reseal
 from world import PEOPLE, TOWN, Built, Silent, World
 
+from graphrag_ray.base.errors import DeletionRefused
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import (
     finish_stage,
@@ -213,6 +214,36 @@ def test_a_row_of_which_not_even_the_id_can_be_read_lets_no_document_of_its_file
     world.index(input={"id_column": "id"})
     assert {row["row"] for row in world.table("documents")} == {"9", "8", "7", "6"}
     assert "is kept" in world.table("failures")[0]["error"]
+
+
+def rows_of_people(*broken: int) -> str:
+    """Four rows with two columns of ids; those of which the second is missing are broken."""
+    rows = [
+        {"id": f"a{n}", "name": None if n in broken else f"b{n}", "text": f"{name} met INGE."}
+        for n, name in enumerate(NAMES[:4])
+    ]
+    return "\n".join(map(json.dumps, rows))
+
+
+@pytest.mark.parametrize("id_column", ["id", None])
+def test_rows_named_by_another_id_column_are_not_kept_for_a_row_without_an_id(
+    world: World, id_column: str | None
+):
+    world.write({"rows.jsonl": rows_of_people(2)})
+    world.index(input={"id_column": id_column})
+    with pytest.raises(DeletionRefused):
+        world.index(input={"id_column": "name"})
+    world.index(input={"id_column": "name"}, allow_deletes=True)
+    assert {row["row"] for row in world.table("documents")} == {"b0", "b1", "b3"}
+    assert "is kept" not in world.table("failures")[0]["error"]
+
+
+def test_a_file_of_which_nothing_can_be_read_keeps_its_documents_under_another_id_column(world: World):
+    world.write({"rows.jsonl": rows_of_people(0, 1, 2, 3)})
+    world.index(input={"id_column": "id"})
+    world.index(input={"id_column": "name"})
+    assert {row["row"] for row in world.table("documents")} == {"a0", "a1", "a2", "a3"}
+    assert all("is kept" in row["error"] for row in world.table("failures"))
 
 
 def test_a_document_that_was_kept_and_can_be_read_again_has_chunks_of_the_settings_of_now(

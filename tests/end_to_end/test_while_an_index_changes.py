@@ -18,7 +18,7 @@ from world import TOWN, Built, Command, World, everything, index_command
 from graphrag_ray import open_index
 from graphrag_ray.base.declarations import COMPARED
 from graphrag_ray.indexing import changes as comparing
-from graphrag_ray.indexing.purge import collect
+from graphrag_ray.indexing.purge import ELSEWHERE, collect
 from graphrag_ray.indexing.stages import document_parts, merge_stage
 from graphrag_ray.indexing.status import status_of
 from graphrag_ray.store import snapshots
@@ -251,8 +251,13 @@ def test_a_document_is_purged_from_the_command_line(run: Command, world: World):
     refused = run("gc", "--root", world.root, "--purge", "letters/secret.txt", "--delete")
     assert refused.exit_code == 2 and "Delete what shall go from INPUT" in refused.output
     world.index()
-    told = run("gc", "--root", world.root, "--purge", "letters/secret.txt")
+    (quoting := world.input.parent / "saved" / "answer.txt").parent.mkdir()
+    quoting.write_text("XQJZVW met ALICE.")
+    told = run("gc", "--root", world.root, "--purge", "letters/secret.txt", "--also", quoting.parent)
     assert "every trace of letters/secret.txt" in told.stdout and "snapshot 1\n" in told.stdout
+    said = " ".join(told.stdout.split())
+    assert f"{quoting}: quotes it" in said
+    assert all(f" {place}" in said for place in ELSEWHERE)
     done = run("gc", "--root", world.root, "--purge", "letters/secret.txt", "--delete")
     assert done.exit_code == 0 and "of the journal of extract" in done.stdout
     assert world.snapshots() == [2]

@@ -191,7 +191,7 @@ def keep_and_count(
     before = read_table(run.store, went, ["id", "content_hash", "path"], schema.DOCUMENTS)
     n_same = sum(part.rows for part in old.parts("documents")) - before.num_rows
     gone = pc.invert(pc.is_in(before["id"], now["id"].combine_chunks()))
-    keep = gone if add else pc.and_(gone, _unreadable_today(run, before, failed))
+    keep = gone if add else pc.and_(gone, _unreadable_today(run, before, come, failed))
     removed = int(pc.sum(gone).as_py() or 0) - int(pc.sum(keep).as_py() or 0)
     n_before = n_same + before.num_rows
     if removed > MAX_DELETED_FRACTION * n_before and not allow_deletes:
@@ -277,22 +277,38 @@ def read_alike(run: Run) -> bool:
     return all(run.parent.settings.get(n) == now[n] for n in ("input", "chunking", "models", "stages"))
 
 
-def _unreadable_today(run: Run, before: pa.Table, failed: pa.Table) -> pa.ChunkedArray:
+def _unreadable_today(run: Run, before: pa.Table, come: Sequence[Part], failed: pa.Table) -> pa.ChunkedArray:
     """Which documents of the parent are in files, or rows of files, that could not be read now. A row whose
-    id could not be read may be any of its file."""
-    files, rows = [], []
+    id could not be read may be any of its file.
+
+    come: the parts of the documents that were read now. Under another id column these have new names, so a
+    file keeps its former documents only if nothing was read from it: otherwise its rows would be there twice.
+    """
+    files, rows = set[str](), []
     for path, item in zip(failed["document"].to_pylist(), failed["item"].to_pylist(), strict=True):
         if _is_any(run, path, item):
-            files.append(path)
+            files.add(path)
         else:
             rows.append(document_id(path, item))
-    in_files = pc.is_in(before["path"], pa.array(files, pa.string()))
+    if _id_column_changed(run):
+        read_now = read_table(run.store, come, ["path"], schema.DOCUMENTS)["path"]
+        files -= set(read_now.unique().to_pylist())
+    in_files = pc.is_in(before["path"], pa.array(sorted(files), pa.string()))
     return pc.or_(in_files, pc.is_in(before["id"], pa.array(rows, pa.string())))
 
 
 def _is_any(run: Run, path: str, item: str) -> bool:
     """Whether a failure may be about any document of its file."""
-    return item == path or (run.settings.input.id_column is not None and bool(_NO_ID.fullmatch(item)))
+    if item == path or _id_column_changed(run):
+        return True
+    return run.settings.input.id_column is not None and bool(_NO_ID.fullmatch(item))
+
+
+def _id_column_changed(run: Run) -> bool:
+    """Whether the parent named the rows of table files otherwise."""
+    assert run.parent is not None
+    before = run.parent.settings.get("input", {}).get("id_column")
+    return bool(before != run.settings.input.id_column)
 
 
 def _told_kept(run: Run, failed: pa.Table, kept: pa.Table, old: Result) -> tuple[pa.Table, int]:

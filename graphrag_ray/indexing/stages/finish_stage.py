@@ -39,7 +39,7 @@ from graphrag_ray.store import blobs, pages, parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.parquet import by_row
-from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.parts import Part, damage_told, read_table
 from graphrag_ray.store.search import row_index
 from graphrag_ray.store.search.mapped_arrays import Keys
 from graphrag_ray.store.search.row_index import RowIndex, RowsOfPart, entry_type, entry_types, group_name
@@ -424,7 +424,11 @@ def _of_part(store: Store, table: str, part: Part) -> RowsOfPart:
     }
     written_as = list(file.schema_arrow)
     same = [field.name for field in schema.TABLES[table] if field in written_as]
-    located = pages.located(data, same)
+    with damage_told(store, part.path):
+        try:
+            located = pages.located(data, same)
+        except ValueError as e:
+            raise CorruptPart(f"{store.url_of(part.path)} is damaged: {e}", path=part.path) from e
     return RowsOfPart(part.rows, found, {name: (of.first, _page_rows(of)) for name, of in located.items()})
 
 

@@ -73,6 +73,9 @@ from graphrag_ray.store.search.vectors import unit
 
 KIND = HIERARCHIES["tree"]
 STEP = "tree"
+FEW_CHUNKS = 150
+"""Fewer chunks than these are reduced by principal components, whatever the settings say: the clusters are as
+close, and compiling UMAP would take longer than all else, up to minutes on a busy machine."""
 _COUNTED = pa.schema([("at", pa.int64()), ("tokens", pa.list_(pa.int64()))])
 _GROUP = pa.schema([("at", pa.int64()), ("members", pa.list_(pa.int64()))])
 """A row for each cluster, since tables come in pieces of some rows."""
@@ -160,10 +163,11 @@ class _Chunks:
         def compute() -> Result:
             so_far = _Levels(KIND)
             keys, vectors = self._nodes()
+            reduction = options.reduction if len(keys) >= FEW_CHUNKS else "pca"
             tokens = self._chunk_tokens(asking)
             named = keys  # as the ids of what stands there, where `keys` stay
             while goes_on(len(keys), len(so_far.levels), options.max_levels):
-                level = self._clustered(len(so_far.levels), keys, tokens, vectors, budget)
+                level = self._clustered(len(so_far.levels), keys, tokens, vectors, budget, reduction)
                 there = np.bincount(level.clusters.member, minlength=len(keys))
                 assert there.all(), "every node is in a cluster"
                 if len(level.clusters) >= len(keys) > 1:
@@ -207,7 +211,9 @@ class _Chunks:
             counted[table["at"][0].as_py()] = table["tokens"].combine_chunks().flatten().to_numpy()
         return np.concatenate([np.zeros(0, np.int64), *counted])
 
-    def _clustered(self, height: int, keys: Keys, tokens: Ints, vectors: Vectors, budget: int) -> TreeLevel:
+    def _clustered(
+        self, height: int, keys: Keys, tokens: Ints, vectors: Vectors, budget: int, reduction: Reduction
+    ) -> TreeLevel:
         """A level, that of the parent snapshot as far as it goes."""
         most = budget - HEADING_TOKENS
         # One that has no summary yet may have one in the next run.
@@ -217,7 +223,7 @@ class _Chunks:
         whole = groups(vectors) if before is None else before.divided
         pieces, of = bounded(whole, vectors)
         parts: list[list[Ints]] = [[] for _ in whole]
-        for at, clusters in zip(of, self._divided(pieces, tokens, vectors, most), strict=True):
+        for at, clusters in zip(of, self._divided(pieces, tokens, vectors, most, reduction), strict=True):
             parts[at] += clusters
         names = [
             np.array(
@@ -231,11 +237,13 @@ class _Chunks:
         every = [own for of_group in parts for own in of_group]
         return in_order(every, [name for named in names for name in named.tolist()])
 
-    def _divided(self, whole: Sequence[Ints], tokens: Ints, vectors: Vectors, most: int) -> list[list[Ints]]:
+    def _divided(
+        self, whole: Sequence[Ints], tokens: Ints, vectors: Vectors, most: int, reduction: Reduction
+    ) -> list[list[Ints]]:
         """The clusters of each group, by tasks."""
         inputs = _Inputs(_together(whole), whole, tokens, vectors)
         found: list[list[Ints]] = [[] for _ in whole]
-        work = partial(_divide, most, self.run.settings.tree.reduction)
+        work = partial(_divide, most, reduction)
         for table in self.run.executor.stream(STEP, work, inputs):
             for row in table.to_pylist():
                 found[row["at"]].append(whole[row["at"]][np.array(row["members"], dtype=np.int64)])
