@@ -15,12 +15,19 @@ from graphrag_ray.base.index_settings import Query
 from graphrag_ray.base.wording import plural
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, communities_of, reports_of
-from graphrag_ray.query.methods.budget import Most, budget_in_words, has_budget, reading, refuse_beyond
+from graphrag_ray.query.methods.budget import (
+    Most,
+    budget_in_words,
+    has_budget,
+    reading,
+    recounted,
+    refuse_beyond,
+)
 from graphrag_ray.query.methods.dynamic import Selected, select
 from graphrag_ray.query.methods.levels import Ints, LevelReports, Levels, is_auto, levels
 from graphrag_ray.query.methods.map_parts import ToRead, answered, read
 from graphrag_ray.query.methods.method import Given, Method, Question
-from graphrag_ray.query.methods.recounted import recounted
+from graphrag_ray.query.methods.methods import MethodKind
 
 NAME = "global"
 ADVICE = "Raise the budget, or let it decide the level: --level auto."
@@ -42,6 +49,18 @@ def search(question: Question, given: Given) -> Method:
     what = yield from read(question.text, given, of_rows(kind, reports, chosen.rows))
     notes = (*why, *gaps(chosen))
     return (yield from answered(question.text, NAME, "reports", what, level=chosen.level, notes=notes))
+
+
+METHOD = MethodKind(
+    search,
+    asks=("map", "reduce"),
+    reads="what the reports say of the whole",
+    levels=True,
+    dynamic=True,
+    instead="text",
+    others=("local", "hybrid"),
+    reports=True,
+)
 
 
 def choose(

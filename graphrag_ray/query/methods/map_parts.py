@@ -15,14 +15,15 @@ from typing import Any
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.records import Reference
 from graphrag_ray.graph.report_context import Context
-from graphrag_ray.query.methods.answer import Answer, ContextUsed
+from graphrag_ray.query.methods.answer import UNREADABLE, Answer, ContextUsed
 from graphrag_ray.query.methods.budget import check_room
-from graphrag_ray.query.methods.cited_numbers import numbered, shown_in, shown_to_people
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     MapAnswer,
+    Mapper,
     ReduceContext,
     Reduced,
+    mapper,
     pack,
     reduce_answer,
     reduce_context,
@@ -30,10 +31,8 @@ from graphrag_ray.query.methods.map_reduce import (
     shuffled,
 )
 from graphrag_ray.query.methods.method import Dialogues, Given, Kind, Ran
-from graphrag_ray.query.methods.points import Mapper, mapper
+from graphrag_ray.query.methods.one_context import context_used, numbered, shown_to_people
 from graphrag_ray.query.methods.record_rows import looked_up
-
-UNREADABLE = "No part of the index could be read for this question: every call failed."
 
 BATCH_TOKENS = 16_000_000
 """Read and asked at once: some 70 MB of text, 2,000 contexts of the usual size."""
@@ -102,8 +101,7 @@ def map_contexts(
         "map", [partial(asked, question, context, spec) for context in contexts]
     )
     for context, said in zip(contexts, ran, strict=True):
-        shown = shown_in(context.numbering)
-        used = ContextUsed("map", shown, context.n_tokens, context.left_out, context.cut)
+        used = context_used("map", context)
         if said.result is None:
             found.errors.append(said.error)
         else:
@@ -185,23 +183,14 @@ def compose(
         references=reduced.references,
         level=level,
         found=reduced.found,
-        contexts=(*read.contexts, *_reduced(read.reduce_context)),
+        contexts=(
+            *read.contexts,
+            *([context_used("reduce", read.reduce_context)] if read.reduce_context.shown else []),
+        ),
         failed_parts=failed,
         dropped_references=reduced.dropped_references + read.dropped_references,
         notes=(*notes, *_notes(what, read, failed, "" if lost else why)),
     )
-
-
-def unread(answer: Answer) -> bool:
-    """Whether it says no more than that every call failed, and why."""
-    return answer.failed_parts > 0 and answer.text.startswith(UNREADABLE)
-
-
-def _reduced(context: ReduceContext) -> tuple[ContextUsed, ...]:
-    if not context.shown:
-        return ()
-    shown = shown_in(context.numbering)
-    return (ContextUsed("reduce", shown, context.n_tokens, context.left_out, context.cut),)
 
 
 def _notes(what: str, read: MapReading, failed: int, why: str) -> tuple[str, ...]:

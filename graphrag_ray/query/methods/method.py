@@ -57,6 +57,7 @@ class Rows:
 class Search:
     """At most k records nearest to a text, best first.
 
+    k       0: as many as fill a context, where `nearest.py` asks
     by      "vector": cosine similarity of embeddings; "keyword": BM25
     among   ids of the only records that count; None: all
     """
@@ -64,7 +65,7 @@ class Search:
     kind: Kind
     by: By
     text: str
-    k: int
+    k: int = 0
     among: Sequence[str] | None = None
 
 
@@ -165,8 +166,8 @@ class Question:
 
     text: str
     level: str | int | None = None
-    where: tuple[str, ...] = ()
-    history: tuple[tuple[str, str], ...] = ()
+    where: Sequence[str] = ()
+    history: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)

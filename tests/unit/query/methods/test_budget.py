@@ -28,9 +28,9 @@ from graphrag_ray.query.methods.budget import (
     refuse_beyond,
     showing,
 )
+from graphrag_ray.query.methods.dynamic import RATED_TOGETHER, rate_spec
 from graphrag_ray.query.methods.map_reduce import map_spec, pack, reduce_spec
 from graphrag_ray.query.methods.method import Given
-from graphrag_ray.query.methods.rating import RATED_TOGETHER, rate_spec
 
 GIVEN = Snapshot({}).given()
 PRICES = {"map": Price(input_usd_per_mtok=1.0, output_usd_per_mtok=10.0)}

@@ -9,7 +9,7 @@ from graphrag_ray.query.methods import methods
 
 
 def test_a_baseline_is_none_of_those_that_are_offered_and_says_where_it_can_be_asked():
-    assert "none" in methods.METHODS and "none" not in methods.OFFERED
+    assert "none" in methods.BASELINES and "none" not in methods.METHODS
     with pytest.raises(
         UsageError, match=r"`graphrag-ray evaluate` alone .*An index is asked by global, text"
     ):
@@ -18,7 +18,9 @@ def test_a_baseline_is_none_of_those_that_are_offered_and_says_where_it_can_be_a
 
 
 def test_messages_name_only_what_is_offered():
-    with pytest.raises(UsageError, match="there is no method 'globul'") as unknown:
+    with pytest.raises(
+        UsageError, match=r"Unknown search method 'globul'.* Choose from: global, text"
+    ) as unknown:
         methods.check("globul", None, ())
     with pytest.raises(UsageError, match="global search cannot be restricted") as restricted:
         methods.check("global", None, ("path=a.txt",))

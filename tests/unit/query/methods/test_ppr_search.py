@@ -17,7 +17,7 @@ from graphrag_ray.query.methods import ppr_search
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.map_reduce import NOTHING_FOUND
 from graphrag_ray.query.methods.method import Question, Search, Walk, WalkHit
-from graphrag_ray.query.methods.step_dialogues import INSUFFICIENT, LAST
+from graphrag_ray.query.methods.ppr_search import INSUFFICIENT, LAST
 
 QUESTION = "Where did the husband of Teutberga die?"
 TEXTS = {
