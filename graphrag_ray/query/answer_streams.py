@@ -39,7 +39,7 @@ UNFINISHED = "the stream has not ended: read all of its pieces first"
 
 
 class Telling:
-    """A `Listener` that says what of an answer's last reply may be shown already (`written.py`).
+    """A `Listener` that says what of an answer's last reply may be shown already (`Written`).
 
     told   what was said and still counts: a beginning of the answer's text
     """

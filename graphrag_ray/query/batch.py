@@ -120,7 +120,13 @@ def answer_all(
     if dataset is None and not hasattr(questions, "__arrow_c_stream__"):
         each = [questions] if isinstance(questions, str) else questions
         given = GivenRows([{"question": q} if isinstance(q, str) else q for q in each])
-    given.open(_without_questions)
+
+    def lacks(columns: Sequence[str]) -> str:
+        wanted = " or ".join(QUESTION_COLUMNS)
+        there = set(columns) & set(QUESTION_COLUMNS)
+        return "" if there else f"no column {wanted}; it has {', '.join(columns)}"
+
+    given.open(lacks)
     found = (row for batch in given for row in rows_of_batch(batch))
     rows = (replace(row, number=number) for number, row in enumerate(found, start=1))
     posed = posed_of(rows, str(given), "", MAX_QUESTION_CHARACTERS)
@@ -134,12 +140,6 @@ def answer_all(
     from graphrag_ray.engine.ray.datasets import dataset_from
 
     return dataset_from(answers)
-
-
-def _without_questions(columns: Sequence[str]) -> str:
-    if set(columns) & set(QUESTION_COLUMNS):
-        return ""
-    return f"no column {' or '.join(QUESTION_COLUMNS)}; it has {', '.join(columns)}"
 
 
 ANSWERING = ("map", "reduce", "answer")

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias, TypeVar
 from graphrag_ray.base.errors import GraphRagError, PermanentCallError, StoreError, UsageError
 from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Model, Settings
 from graphrag_ray.base.messages import Dialogue, Listener, Request, Usage
-from graphrag_ray.base.records import Reference
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.engine.drive import Driver, Open, note_bug
@@ -193,12 +192,16 @@ class QuestionSweep:
 
     async def _ask_all(self, feed: Feed) -> None:
         models = ReplyPrices(self._index.settings.models)
+
+        def begun() -> None:
+            self._beginning -= 1
+
         try:
             for number in self._first.values():
                 while not self._may_begin(feed):
                     await asyncio.sleep(LOOK_S)
                 self._beginning += 1
-                asker = _Asker(feed, number, self._posed[number].id, models, self._asks)
+                asker = _Asker(feed, number, self._posed[number].id, models, begun)
                 self._open.add(asyncio.ensure_future(self._answer(number, asker)))
             while self._open:
                 self._may_begin(feed)
@@ -219,26 +222,28 @@ class QuestionSweep:
         full = feed.waiting >= READY or len(self._open) >= MOST_OPEN
         return not full and self._beginning < MOST_BEGINNING
 
-    def _asks(self) -> None:
-        """A question has read what it needed at first."""
-        self._beginning -= 1
-
     async def _answer(self, number: int, asker: _Asker) -> None:
         posed = self._posed[number]
         lacks = True
         try:
             answering = self._index.answering(replace(self._ask, text=posed.text))
             answer: Answer = await answering(asker, None)
-            numbers, answer = await asyncio.to_thread(self._numbers, answer)
+            cited = answer.references
+            numbers, answer = await asyncio.to_thread(
+                self._index.beside, answer, lambda: self._index.numbers(cited), "Short numbers"
+            )
             more = await asyncio.to_thread(self._more, answer, asker.accounts)
-            row = {**answer_row(posed, answer, numbers), **more}
+            row = {**answer_row(posed, answer, numbers or {}), **more}
             lacks = bool(answer.failed_parts)
         except StoreError as e:
             self._failure = self._failure or e
             return
         except GraphRagError as e:
             row = failed_row(posed, self._ask.method, str(e))
-            self._note_refusal(e)
+            if isinstance(e, UsageError):
+                self._refused[str(e)] += 1
+                if self._refused[str(e)] >= min(ALL_ALIKE, len(self._first)) > self._answered:
+                    self._failure = self._failure or e
         except Exception as e:  # noqa: BLE001 - if it is the engine's, `_may_begin` raises it again
             if not is_unforeseen(e):
                 self._failure = self._failure or e
@@ -250,18 +255,6 @@ class QuestionSweep:
         self._rows[number] = row
         self._answered += self._times[posed.text]
         self.failed += lacks * self._times[posed.text]
-
-    def _numbers(self, answer: Answer) -> tuple[Mapping[Reference, int], Answer]:
-        cited = answer.references
-        found, answer = self._index.beside(answer, lambda: self._index.numbers(cited), "Short numbers")
-        return found or {}, answer
-
-    def _note_refusal(self, error: GraphRagError) -> None:
-        if not isinstance(error, UsageError):
-            return
-        self._refused[str(error)] += 1
-        if self._refused[str(error)] >= min(ALL_ALIKE, len(self._first)) > self._answered:
-            self._failure = self._failure or error
 
 
 @dataclass
@@ -334,7 +327,11 @@ class ReplyPrices:
         self._models = {m.model_id: m for m in models.values()} | {OFFLINE_MODEL_ID: Model()}
 
     def record(self, stage: str, told: ReplyUsage) -> CallRecord:
-        cost = self._cost(told)
+        model = self._models.get(told.model_id)
+        cost: int | None = None
+        if model is not None:
+            at = next((e for e in model.endpoints if display_url(e.base_url) == told.endpoint), None)
+            cost = cost_pico_usd(told.usage, price_of(model, at))
         return CallRecord(
             stage,
             told.prompt,
@@ -348,10 +345,3 @@ class ReplyPrices:
             0,
             told.latency_s,
         )
-
-    def _cost(self, told: ReplyUsage) -> int | None:
-        model = self._models.get(told.model_id)
-        if model is None:
-            return None
-        at = next((e for e in model.endpoints if display_url(e.base_url) == told.endpoint), None)
-        return cost_pico_usd(told.usage, price_of(model, at))

@@ -52,7 +52,7 @@ def search(question: Question, given: Given) -> Method:
     refuse_beyond(most + reducing(question.text, given), query, ADVICE)
     said = Mapped()
     yield from map_contexts(question.text, contexts, spec, ask, said)
-    what = yield from merged(question.text, given, said.contexts, said.answers, said.errors)
+    what = yield from merged(question.text, given, said)
     if n := sum(context.left_out for context in contexts):
         notes.append(f"{plural(n, 'record')} of those found did not fit into the context of a level.")
     return (yield from answered(question.text, NAME, "records", what, notes=notes))

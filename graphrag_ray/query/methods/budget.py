@@ -2,7 +2,7 @@
 
 A bound and no forecast: every reply has the length that it is limited to, and no context is filled better
 than it must be. Sizes from tables are in the indexing model's tokens; `recounted.py` raises them by a sample
-where the answering model's are more. Corrections and calls that are sent again are not in it; `query/ask.py`
+where the answering model's are more. Corrections and calls that are sent again are not in it; `query/asking.py`
 stops before these exceed the budget.
 """
 

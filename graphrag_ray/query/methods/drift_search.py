@@ -27,7 +27,6 @@ from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply, 
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.graph.report_context import Context, clean
-from graphrag_ray.query.methods.answer import ContextUsed
 from graphrag_ray.query.methods.asked_hierarchy import (
     asked_hierarchy,
     check_embedded,
@@ -37,7 +36,7 @@ from graphrag_ray.query.methods.asked_hierarchy import (
 from graphrag_ray.query.methods.budget import Most, asking, check_room, reducing, refuse_beyond
 from graphrag_ray.query.methods.levels import is_auto, levels
 from graphrag_ray.query.methods.local_search import DEFAULT_LEVEL, context_for
-from graphrag_ray.query.methods.map_parts import answered, merged
+from graphrag_ray.query.methods.map_parts import Mapped, answered, merged
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     MapAnswer,
@@ -63,16 +62,13 @@ ADVICE = "Raise the budget, or lower query.drift_depth or query.drift_breadth."
 
 
 @dataclass
-class _Found:
+class _Found(Mapped):
     """What the rounds have found so far.
 
     asked   questions that were looked up, as `_plain` writes them
     open    questions that were not, by `_plain`
     """
 
-    contexts: list[ContextUsed] = field(default_factory=list)
-    answers: list[MapAnswer] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
     looked_up: list[str] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
     open: dict[str, FollowUp] = field(default_factory=dict)
@@ -109,7 +105,7 @@ def search(question: Question, given: Given) -> Method:
             break
         yield from _round(text, given, found, following, finest)
     notes = [f"Looked up: {' '.join(found.looked_up)}"] if found.looked_up else []
-    what = yield from merged(text, given, found.contexts, found.answers, found.errors)
+    what = yield from merged(text, given, found)
     return (yield from answered(text, NAME, "records", what, notes=notes))
 
 

@@ -16,6 +16,7 @@ counts. More than RATED_TOGETHER dilute a model's attention, and lose more where
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Generator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -53,7 +54,7 @@ Ints = npt.NDArray[np.int64]
 ADVICE = "Raise the budget, or ask without --dynamic."
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rated:
     """What rating has found so far. Places are those of `Levels`.
 
@@ -66,13 +67,13 @@ class Rated:
     ended      why it went no deeper, as a sentence; "" where it went as far as it was asked to
     """
 
-    relevant: Mapping[int, float] = field(default_factory=dict)
-    passed: frozenset[int] = frozenset()
-    seen: frozenset[int] = frozenset()
+    relevant: dict[int, float] = field(default_factory=dict)
+    passed: set[int] = field(default_factory=set)
+    seen: set[int] = field(default_factory=set)
     n_rated: int = 0
     unrated: int = 0
-    contexts: tuple[ContextUsed, ...] = ()
-    errors: tuple[str, ...] = ()
+    contexts: list[ContextUsed] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     most: Most = field(default_factory=Most)
     ended: str = ""
 
@@ -115,11 +116,10 @@ def select(
             one = reading(question, given, [query.context_tokens])
             refuse_beyond(most + one, query, ADVICE, "rating C0, and reading one context of it,")
         elif not (most + selected.most).within(query):
-            rated = replace(rated, ended=f"C{known.level[frontier[0]]} could not be rated within the budget.")
+            rated.ended = f"C{known.level[frontier[0]]} could not be rated within the budget."
             break
-        rated = yield from _rate_level(
-            question, given, kind, known, ids, frontier, max_level, replace(rated, most=most)
-        )
+        rated.most = most
+        yield from _rate_level(question, given, kind, known, ids, frontier, max_level, rated)
         kept, missing = kept_and_missing(known, rated.relevant.keys(), rated.passed, rated.seen)
         found = Selected(kept, missing, reading(question, given, known.n_tokens[kept]), rated)
         if selected is None or (rated.most + found.most).within(query):
@@ -132,7 +132,16 @@ def select(
         frontier = below[known.level[below] <= max_level]
     if selected is None:
         return Selected(np.zeros(0, dtype=np.int64), 0, Most(), rated)
-    return _affordable(question, given, known, replace(selected, rated=rated))
+    # As many of the reports as the budget leaves room for, the most relevant first.
+    order = sorted(selected.places.tolist(), key=lambda place: (-rated.relevant[place], place))
+
+    def most_of(n: int) -> Most:
+        return reading(question, given, known.n_tokens[order[:n]])
+
+    numbers = range(1, len(order) + 1)
+    n = bisect_left(numbers, True, key=lambda n: not (rated.most + most_of(n)).within(query))
+    places = np.array(sorted(order[:n]), dtype=np.int64)
+    return replace(selected, places=places, most=most_of(n), left_out=len(order) - n)
 
 
 def _rate_level(
@@ -143,8 +152,9 @@ def _rate_level(
     ids: Sequence[str],
     frontier: Ints,
     max_level: int,
-    before: Rated,
-) -> Generator[Any, Any, Rated]:
+    rated: Rated,
+) -> Generator[Any, Any, None]:
+    """Rate the reports of places, and note what comes of it."""
     query, spec = given.settings.query, rate_spec(given.settings, given.prompts)
     with_report = frontier[known.report[frontier] >= 0]
     place_of = {ids[known.report[place]]: int(place) for place in with_report}
@@ -159,21 +169,16 @@ def _rate_level(
         "rate", [partial(rate_reports, question, context, spec) for context in packed]
     )
     ratings = {id_: r for said in ran if said.result for id_, r in said.result.items()}
-    errors = [said.error for said in ran if said.result is None]
-    used = [context_used("rate", context) for context in packed]
     found = {place: ratings.get(id_, RELEVANT_FROM) for id_, place in place_of.items()}
-    n_rated, unrated = before.n_rated + len(place_of), before.unrated + len(place_of) - len(ratings)
-    return replace(
-        before,
-        relevant={**before.relevant, **{p: r for p, r in found.items() if r >= RELEVANT_FROM}},
-        passed=before.passed | set(frontier[known.report[frontier] < 0].tolist()),
-        seen=before.seen | set(frontier.tolist()),
-        n_rated=n_rated,
-        unrated=unrated,
-        contexts=(*before.contexts, *used),
-        errors=(*before.errors, *errors),
-        ended="No call that rates reports succeeded." if n_rated and unrated == n_rated else "",
-    )
+    rated.relevant |= {place: rating for place, rating in found.items() if rating >= RELEVANT_FROM}
+    rated.passed |= set(frontier[known.report[frontier] < 0].tolist())
+    rated.seen |= set(frontier.tolist())
+    rated.n_rated += len(place_of)
+    rated.unrated += len(place_of) - len(ratings)
+    rated.contexts += [context_used("rate", context) for context in packed]
+    rated.errors += [said.error for said in ran if said.result is None]
+    if rated.n_rated and rated.unrated == rated.n_rated:
+        rated.ended = "No call that rates reports succeeded."
 
 
 def _titles_below(
@@ -191,25 +196,6 @@ def _titles_below(
     for row in sorted(rows, key=lambda r: (-(r["rank"] or 0.0), r["id"])):
         found.setdefault(above[row["id"]], []).append(row["title"] or "")
     return found
-
-
-def _affordable(question: str, given: Given, known: Levels, selected: Selected) -> Selected:
-    """As many of the reports as the budget leaves room for, the most relevant first."""
-    query, rated = given.settings.query, selected.rated
-    order = sorted(selected.places.tolist(), key=lambda place: (-rated.relevant[place], place))
-
-    def most(n: int) -> Most:
-        return reading(question, given, known.n_tokens[order[:n]])
-
-    low, high = 0, len(order)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if (rated.most + most(middle)).within(query):
-            low = middle
-        else:
-            high = middle - 1
-    places = np.array(sorted(order[:low]), dtype=np.int64)
-    return replace(selected, places=places, most=most(low), left_out=len(order) - low)
 
 
 def kept_and_missing(

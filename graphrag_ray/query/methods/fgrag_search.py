@@ -11,7 +11,7 @@ step at once.
 Where we differ: entities that a query entity names literally come first in its weak context, since their
 embeddings, of name and description, need not be the nearest; a summary may say that its records are beside
 the question, and is left out then; where no query entity is found, the question as a whole is the only one,
-and its only question (the authors' code adds it always); the expansion has two more bounds (`expansion.py`);
+and its only question (the authors' code adds it always); the expansion has two more bounds (`expand`);
 and of its 150 descriptions a summary is shown the first that fit into `query.fgrag_tokens`.
 """
 
@@ -82,7 +82,7 @@ def search(question: Question, given: Given) -> Method:
     questions = yield from _questions(text, named, given, notes)
     contexts = yield from _contexts(names, given)
     said = yield from _summaries(text, names, questions, contexts, given)
-    what = yield from merged(text, given, said.contexts, said.answers, said.errors, ANSWER)
+    what = yield from merged(text, given, said, ANSWER)
     if is_insufficient(what.reduced.text):
         what = replace(what, reduced=replace(what.reduced, found=False))
     return (yield from answered(text, NAME, "records", what, notes=notes))

@@ -9,7 +9,7 @@
     Notice      what whoever asks should know before    -> None
 
 or a tuple of these, answered together and sent as a list. So a way of answering is one file of this room,
-does no I/O and can be tested with tables and replies at hand; `query/ask.py` gives one question what it
+does no I/O and can be tested with tables and replies at hand; `query/asking.py` gives one question what it
 needs.
 """
 
