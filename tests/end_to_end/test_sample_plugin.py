@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from installed import SAMPLE, install
 from world import World
 
-SAMPLE = Path(__file__).parents[1] / "sample_plugin"
 METHOD = "passages-reports"
 BROKEN = {
     "cannot-import": ("import not_installed_anywhere\n", "ModuleNotFoundError"),
@@ -27,12 +27,8 @@ BROKEN = {
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample package, installed by pip, and packages that are broken, as pip leaves them."""
-    folder = tmp_path_factory.mktemp("site")
-    source = tmp_path_factory.mktemp("source") / "sample"
-    subprocess.run(["cp", "-r", str(SAMPLE), str(source)], check=True)
-    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--quiet"]
-    subprocess.run([*pip, "--target", str(folder), str(source)], check=True, capture_output=True)
+    """The sample package, and packages that are broken, as pip leaves them."""
+    folder = install(tmp_path_factory.mktemp("site") / "packages")
     for name, (code, _) in BROKEN.items():
         module = name.replace("-", "_")
         (folder / f"{module}.py").write_text(code)

@@ -1,9 +1,9 @@
 """What a question may take at most, before anything is asked: its budget, and the room in a context window.
 
 A bound and no forecast: every reply has the length that it is limited to, and no context is filled better
-than it must be. Sizes from tables are in the indexing model's tokens; `recounted.py` raises them by a sample
-where the answering model's are more. Corrections and calls that are sent again are not in it; `query/asking.py`
-stops before these exceed the budget.
+than it must be. Sizes from tables are in the indexing model's tokens; `recounted` raises them by
+a sample where the answering model's are more. Corrections and calls that are sent again are not in it;
+`query/session.py` stops before these exceed the budget.
 """
 
 from __future__ import annotations
