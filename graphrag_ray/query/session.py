@@ -70,7 +70,8 @@ class Allowance:
         nothing is left for one that is needed, PermanentCallError for any other."""
         own = self._most(request)
         needed = last or isinstance(request, EmbeddingRequest)
-        if not self._admits(own, needed):
+        later = Most() if needed else self.kept_back
+        if not (self._spent + self._in_flight + own + later).within(self.query):
             spent = (self._spent + self._in_flight).tokens
             message = f"{budget_in_words(self.query)}, and {spent:,} tokens are spent or asked for: not sent"
             raise BudgetSpent(message) if needed else PermanentCallError(message)
@@ -91,10 +92,6 @@ class Allowance:
             known = [cost for cost in costs if cost is not None]
             tokens = usage.prompt_tokens + usage.completion_tokens
             self._spent += Most(1, tokens, max(known, default=None))
-
-    def _admits(self, own: Most, needed: bool) -> bool:
-        later = Most() if needed else self.kept_back
-        return (self._spent + self._in_flight + own + later).within(self.query)
 
     def _most(self, request: Request) -> Most:
         model = self.models.get(request.call.model, Model())

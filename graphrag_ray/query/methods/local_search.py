@@ -335,17 +335,23 @@ def chunks_in_order(
 
     Takes time in proportion to the lists of ids, and log(most) a chunk.
     """
-    stated = _stated({e["id"] for e in entities}, relationships)
+    stated: dict[str, Counter[str]] = {e["id"]: Counter() for e in entities}
+    for row in relationships:
+        for end in {row["source_id"], row["target_id"]} & stated.keys():
+            stated[end].update(row["text_unit_ids"])
     chunks = {e["id"]: [c for c in e["text_unit_ids"] if within is None or c in within] for e in entities}
     held = Counter(c for id_ in chunks.keys() & set(named) for c in set(chunks[id_]))
     by_held: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for id_, own in chunks.items():
         for chunk in own:
             by_held[held[chunk]][id_].append(chunk)
+
+    def nearest_first(id_: str, own: Iterable[str]) -> list[str]:
+        return nsmallest(most, own, key=lambda c: (near.get(c, len(near)), -stated[id_][c]))
+
     chosen: dict[str, None] = {}
     for n in sorted(by_held, reverse=True):
-        lists = by_held[n].items()
-        for chunk in by_turns(_nearest_first(own, near, stated[id_], most) for id_, own in lists):
+        for chunk in by_turns(nearest_first(*one) for one in by_held[n].items()):
             chosen[chunk] = None
             if len(chosen) == most:
                 return list(chosen)
@@ -365,22 +371,6 @@ def by_turns(lists: Iterable[Sequence[str]]) -> Iterator[str]:
                 going.append(rest)
                 yield found
         waiting = going
-
-
-def _nearest_first(
-    chunks: Iterable[str], near: Mapping[str, int], stated: Mapping[str, int], most: int
-) -> list[str]:
-    far = len(near)
-    return nsmallest(most, chunks, key=lambda c: (near.get(c, far), -stated[c]))
-
-
-def _stated(entities: Collection[str], relationships: Iterable[Row]) -> dict[str, Counter[str]]:
-    """How many relationships of each entity a chunk states."""
-    stated: dict[str, Counter[str]] = {id_: Counter() for id_ in entities}
-    for row in relationships:
-        for end in {row["source_id"], row["target_id"]} & stated.keys():
-            stated[end].update(row["text_unit_ids"])
-    return stated
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 from graphrag_ray.graph.report_context import Context, Record, source
 from graphrag_ray.query.methods.filling import MIN_NEIGHBOUR_TOKENS, Neighbour, Share, fill
 from graphrag_ray.query.methods.method import Given, Hit, Kind, Rows, Search
-from graphrag_ray.query.methods.record_rows import Row, fitting, looked_up, with_documents
+from graphrag_ray.query.methods.record_rows import fitting, looked_up, with_documents
 
 T = TypeVar("T")
 
@@ -109,33 +109,26 @@ def _beside(chunks: Sequence[str], given: Given) -> Generator[Any, Any, list[Nei
     ids = list(dict.fromkeys(row["document_id"] for row in own.values()))
     documents = (yield Rows("documents", ["id", "text_unit_ids"], ids)).to_pylist() if ids else []
     order = {d["id"]: d["text_unit_ids"] or [] for d in documents}
-    wanted = [
-        (id_, chunk, before)
-        for chunk in chunks
-        if chunk in own
-        for id_, before in _next_to(chunk, order.get(own[chunk]["document_id"], []))
-    ]
+    wanted: list[tuple[str, str, bool]] = []
+    for chunk, row in ((chunk, own[chunk]) for chunk in chunks if chunk in own):
+        there = order.get(row["document_id"], [])
+        at = there.index(chunk) if chunk in there else len(there)
+        wanted += [(id_, chunk, False) for id_ in there[at + 1 : at + 2]]
+        wanted += [(id_, chunk, True) for id_ in there[:at][-1:]]
     if not wanted:
         return []
     columns = ["id", "text", "document_id", "start", "end"]
     found = (yield Rows("text_units", columns, list(dict.fromkeys(w[0] for w in wanted)))).to_pylist()
     by_id = {row["id"]: row for row in (yield from with_documents(found, given))}
-    return [
-        Neighbour(source(id_, text, by_id[id_].get("document", "")), chunk, before)
-        for id_, chunk, before in wanted
-        if id_ in by_id and (text := _new_in(by_id[id_], own[chunk], before).strip())
-    ]
-
-
-def _next_to(chunk: str, order: Sequence[str]) -> list[tuple[str, bool]]:
-    """The chunk after it, the one before it; and whether it is before."""
-    at = order.index(chunk) if chunk in order else len(order)
-    return [(id_, False) for id_ in order[at + 1 : at + 2]] + [(id_, True) for id_ in order[:at][-1:]]
-
-
-def _new_in(row: Row, own: Mapping[str, Any], before: bool) -> str:
-    """The text of a chunk without what the one beside it also holds."""
-    text: str = row["text"]
-    if before:
-        return text[: max(0, own["start"] - row["start"])]
-    return text[max(0, own["end"] - row["start"]) :]
+    beside = []
+    for id_, chunk, before in ((id_, *of) for id_, *of in wanted if id_ in by_id):
+        row, start, end = by_id[id_], own[chunk]["start"], own[chunk]["end"]
+        # Without what the chunk beside it also holds.
+        text = (
+            row["text"][: max(0, start - row["start"])]
+            if before
+            else row["text"][max(0, end - row["start"]) :]
+        )
+        if text := text.strip():
+            beside.append(Neighbour(source(id_, text, row.get("document", "")), chunk, before))
+    return beside

@@ -41,7 +41,7 @@ from graphrag_ray.base.schema import WALKS
 from graphrag_ray.graph.report_context import Context, clean, write
 from graphrag_ray.query.methods.answer import Answer, ContextUsed
 from graphrag_ray.query.methods.budget import asking, check_room, refuse_beyond
-from graphrag_ray.query.methods.chain import ChainLink, checked, split_chain
+from graphrag_ray.query.methods.chain import checked, split_chain
 from graphrag_ray.query.methods.filling import Share, fill, first_fitting
 from graphrag_ray.query.methods.map_reduce import (
     NOTHING_FOUND,
@@ -238,8 +238,12 @@ def _finished(text: str, said: Reduced, context: Context, looked: _LookedUp) -> 
     if not body and links:  # a chain alone
         body = strip_references(links[-1].found).strip()
     answer = yield from answered(text, NAME, context, replace(said, text=body or said.text), looked.notes)
-    passages = yield from _texts(links)
-    number = yield from numbered(dict.fromkeys([*said.references, *_sources(looked, said)]))
+    ids = list(dict.fromkeys(r.id for link in links for r in link.references if r.section == "Sources"))
+    rows = (yield Rows("text_units", ["id", "text", "header"], ids)).to_pylist() if ids else []
+    passages = {row["id"]: f"{row['header'] or ''}\n{row['text']}" for row in rows}
+    ways = [looked.paths.get(reference.id, ("", ()))[1] for reference in said.references]
+    between = [Reference("Sources", id_) for way in ways for id_ in way[-2::-2]]
+    number = yield from numbered(dict.fromkeys([*said.references, *between]))
     chain = tuple(
         replace(link, found=shown_to_people(link.found, number))
         for link in (checked(link, passages) for link in links)
@@ -253,21 +257,6 @@ def _finished(text: str, said: Reduced, context: Context, looked: _LookedUp) -> 
     # A short answer without a chain cites nothing.
     found = answer.found or (said.found and len(body.split()) <= SHORT_WORDS)
     return replace(answer, chain=chain, paths=paths, contexts=contexts, found=found)
-
-
-def _texts(links: Sequence[ChainLink]) -> Generator[Any, Any, dict[str, str]]:
-    """Of the chunks that a chain cites."""
-    ids = list(dict.fromkeys(r.id for link in links for r in link.references if r.section == "Sources"))
-    if not ids:
-        return {}
-    rows = yield Rows("text_units", ["id", "text", "header"], ids)
-    return {row["id"]: f"{row['header'] or ''}\n{row['text']}" for row in rows.to_pylist()}
-
-
-def _sources(looked: _LookedUp, said: Reduced) -> list[Reference]:
-    """The chunks on the ways to what is cited."""
-    ways = [looked.paths.get(reference.id, ("", ()))[1] for reference in said.references]
-    return [Reference("Sources", id_) for way in ways for id_ in way[-2::-2]]
 
 
 def _path(question: str, way: Sequence[str], number: Mapping[Reference, int]) -> str:
