@@ -241,8 +241,7 @@ class Asking:
         notes = (
             *answer.notes,
             *unfound(answer, bool(ask.where), has_graph, has_reports),
-            *self._about_snapshot(None if answer.found else ask.text),
-            *self._of_cache(*asker.kept),
+            *self._about_snapshot(None if answer.found else ask.text, *asker.kept),
         )
         totals: dict[str, CallTotals] = {}
         for (stage, _), one in asker.accounts.by_stage.items():
@@ -295,19 +294,11 @@ class Asking:
     def _answers_offline(self) -> bool:
         return self.settings.model(self.settings.model_name("map")).provider == "offline"
 
-    def _of_cache(self, kept: int, replies: int) -> Iterator[str]:
-        """What the cache did for an answer, as sentences."""
-        if kept and kept == replies:
-            yield "Every reply was in the cache: no model was asked."
-        elif kept:
-            yield f"{kept} of {plural(replies, 'reply', 'replies')} were in the cache."
-        if self._replies and self._replies.failure:
-            yield f"Replies could not be kept in the cache: {self._replies.failure}"
-
-    def _about_snapshot(self, unanswered: str | None) -> list[str]:
-        """Those of the snapshot; what the offline engine had to do with index and answer.
+    def _about_snapshot(self, unanswered: str | None, kept: int, replies: int) -> Iterator[str]:
+        """Notes of the snapshot; what the offline engine had to do with index and answer, and the cache.
 
         unanswered: the question, where nothing was found
+        kept: replies that were in the cache, of all
         """
         notes = dict(self.manifest.notes)
         built = notes.pop("offline", None) is not None
@@ -323,7 +314,12 @@ class Asking:
             from graphrag_ray.offline.question_terms import why_nothing  # not read for a model's answers
 
             why = why_nothing(unanswered)
-        return [*notes.values(), *filter(None, (why, said))]
+        yield from (*notes.values(), *filter(None, (why, said)))
+        if kept:
+            cached = f"{kept} of {plural(replies, 'reply', 'replies')} were in the cache."
+            yield "Every reply was in the cache: no model was asked." if kept == replies else cached
+        if self._replies and self._replies.failure:
+            yield f"Replies could not be kept in the cache: {self._replies.failure}"
 
     def numbers(self, references: Iterable[Reference]) -> dict[Reference, int]:
         """The short number of each record; those that the snapshot does not hold are left out."""

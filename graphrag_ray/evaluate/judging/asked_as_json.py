@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from types import GenericAlias
 from typing import Any, TypeVar
 
 from pydantic import create_model
@@ -35,9 +36,11 @@ def asked_as_json(
 @lru_cache
 def list_reply(key: str, entry: str) -> type[JsonReply]:
     """{key: [{entry: text}, …]}."""
-    one = create_model(entry, __base__=JsonReply, **{entry: (str, "")})
+    fields: dict[str, Any] = {entry: (str, "")}
+    one = create_model(entry, __base__=JsonReply, **fields)
     one.aliases = {entry: ("text", "description")}
-    return create_model(key, __base__=JsonReply, **{key: (list[one], ...)})
+    lists: dict[str, Any] = {key: (GenericAlias(list, one), ...)}
+    return create_model(key, __base__=JsonReply, **lists)
 
 
 def list_schema(key: str, entry: str) -> Mapping[str, Any]:

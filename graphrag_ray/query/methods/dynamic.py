@@ -231,7 +231,7 @@ MAX_RATE_TOKENS = 1_000
 
 
 class RatingReply(JsonReply):
-    id: int | None = None
+    id: int = 0
     reason: str = ""
     rating: float | None = Field(default=None, le=HIGHEST)
 

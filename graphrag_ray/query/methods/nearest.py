@@ -121,7 +121,9 @@ def _beside(chunks: Sequence[str], given: Given) -> Generator[Any, Any, list[Nei
     found = (yield Rows("text_units", columns, list(dict.fromkeys(w[0] for w in wanted)))).to_pylist()
     by_id = {row["id"]: row for row in (yield from with_documents(found, given))}
     beside = []
-    for id_, chunk, before in ((id_, *of) for id_, *of in wanted if id_ in by_id):
+    for id_, chunk, before in wanted:
+        if id_ not in by_id:
+            continue
         row, start, end = by_id[id_], own[chunk]["start"], own[chunk]["end"]
         # Without what the chunk beside it also holds.
         text = (

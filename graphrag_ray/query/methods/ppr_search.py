@@ -93,7 +93,12 @@ ADVICE = "Raise the budget, or lower query.ppr_steps, query.ppr_k or query.conte
 def search(question: Question, given: Given) -> Method:
     """Answer from the chunks that walks come to. Raises UsageError for an index that cannot be walked, a
     question that leaves no room for data, and conditions that cannot be met; BudgetSpent."""
-    check_walks(given)
+    if WALKS not in given.n_rows:
+        raise UsageError(
+            f"{NAME} search walks over names, and this index has none: it was made without a graph. "
+            "`graphrag-ray index --build names` with another --root finds them without a model; a hierarchy "
+            "over entities beside the one that is there (--set hierarchies=…,leiden) has a model find them"
+        )
     text, query = question.text, given.settings.query
     _check(text, given)
     chunks = yield from within(question.where)
@@ -158,22 +163,6 @@ class _LookedUp:
         so on. So no walk pushes out another."""
         rows = zip_longest(*reversed(self.walks))
         return list(dict.fromkeys(id_ for row in rows for id_ in row if id_ is not None))[:most]
-
-
-def check_walks(given: Given) -> None:
-    """Raises UsageError for an index without a graph, and for one of an earlier version."""
-    if WALKS in given.n_rows:
-        return
-    if "entities" not in given.n_rows:
-        raise UsageError(
-            f"{NAME} search walks over names, and this index has none: it was made without a graph. "
-            "`graphrag-ray index --build names` with another --root finds them without a model; a hierarchy "
-            "over entities beside the one that is there (--set hierarchies=…,leiden) has a model find them"
-        )
-    raise UsageError(
-        f"{NAME} search needs an index for walks, and this snapshot has none: it was made by an earlier "
-        "graphrag-ray. Run the same `graphrag-ray index` command again to build it; no model is asked"
-    )
 
 
 def _check(text: str, given: Given) -> None:
