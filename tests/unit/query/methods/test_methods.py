@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.query.methods import methods
+
+QUESTIONS = Path(__file__).parents[4] / "docs" / "questions.md"
 
 
 def test_a_baseline_is_none_of_those_that_are_offered_and_says_where_it_can_be_asked():
@@ -35,3 +39,10 @@ def test_a_mode_is_refused_where_a_method_has_none():
         UsageError, match="mode is for lightrag search \\(local, global, hybrid, mix\\); local search"
     ):
         methods.check_modes("local", {"mode": "mix"})
+
+
+def test_every_method_says_what_it_reads_and_stands_on_the_page_of_questions():
+    page = QUESTIONS.read_text("utf-8")
+    for name, kind in methods.usable().items():
+        assert kind.reads and kind.asks
+        assert f"| `{name}` |" in page
