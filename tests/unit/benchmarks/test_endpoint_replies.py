@@ -194,7 +194,7 @@ def test_replies_in_json_are_read_without_loss() -> None:
         for name in ("drift_primer", "drift_local"):
             step = parse_step(_reply(_messages(name, context=context)))
             assert not isinstance(step, ReplyProblem)
-            assert step.follow_ups and "[Data: " in step.text
+            assert step.follow_ups and "[Data: " in step.answer
     drawn = [parse_ratings(_reply(_messages("rate", context=REPORTS), seed=s), {1, 2, 3}) for s in range(60)]
     assert all(len(ratings) == 3 for ratings in drawn)
     relevant = sum(r > 0 for ratings in drawn for r in ratings.values()) / 180

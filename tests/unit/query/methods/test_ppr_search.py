@@ -277,9 +277,6 @@ def test_where_nothing_is_found_no_model_is_asked() -> None:
 
 
 def test_an_index_that_cannot_be_walked_says_what_to_run() -> None:
-    old = Snapshot(tables())
-    with pytest.raises(UsageError, match="Run the same `graphrag-ray index` command again"):
-        ask(old)
     of_tree = Snapshot({name: rows for name, rows in tables().items() if name != "entities"})
     with pytest.raises(UsageError, match="--build names"):
         ask(of_tree)
