@@ -173,7 +173,8 @@ def keep_and_count(
     tables. Raises DeletionRefused for a run that would delete much of the index, or replace documents of
     another folder.
     """
-    failed = _all(run, tables["failures"], None, schema.FAILURES)
+    parts = [part for group in tables["failures"] for part in group]
+    failed = read_table(run.store, parts, None, schema.FAILURES)
     if run.parent is None:
         _one_table(run, tables, failed)
         n = rows_of(tables["documents"])
@@ -401,7 +402,3 @@ def keep_rows(store: Store, x: _Some) -> Iterator[Mapping[str, pa.Table]]:
         table = read_table(store, parts, None, of)
         both[name] = table.filter(pc.is_in(table[column], kept))
     yield both
-
-
-def _all(run: Run, groups: list[list[Part]], columns: Sequence[str] | None, of: pa.Schema) -> pa.Table:
-    return read_table(run.store, [p for group in groups for p in group], columns, of)
