@@ -270,14 +270,6 @@ def _named(paths: pa.ChunkedArray) -> str:
     return f"{', '.join(names[:NAMES_TOLD].to_pylist())}{', …' if len(names) > NAMES_TOLD else ''}"
 
 
-def read_alike(run: Run) -> bool:
-    """Whether this run makes the chunks of a document that its parent made."""
-    if run.parent is None or run.code_changed:
-        return False
-    now = run.settings.kept()
-    return all(run.parent.settings.get(n) == now[n] for n in ("input", "chunking", "models", "stages"))
-
-
 def _unreadable_today(run: Run, before: pa.Table, come: Sequence[Part], failed: pa.Table) -> pa.ChunkedArray:
     """Which documents of the parent are in files, or rows of files, that could not be read now. A row whose
     id could not be read may be any of its file.

@@ -34,7 +34,6 @@ from graphrag_ray.indexing.stages.document_parts import (
     keep_and_count,
     keep_rows,
     pairs_of,
-    read_alike,
     read_failures,
     refuse_nothing,
     regrouped,
@@ -87,7 +86,9 @@ def read_rows(run: Run, given: GivenRows, add: bool, allow_deletes: bool) -> Res
 
 def _known(run: Run) -> Known:
     """None of it where this run would make other chunks of the same rows, or parts are damaged."""
-    if run.parent is None or run.damaged or not read_alike(run):
+    now, then = run.settings.kept(), run.parent.settings if run.parent else {}
+    alike = all(then.get(name) == now[name] for name in ("input", "chunking", "models", "stages"))
+    if run.code_changed or run.damaged or not alike:
         return np.empty(0, "S32")
     parts = run.of_parent["read"].parts("documents")
     known = _told_apart(read_table(run.store, parts, ["id", "content_hash"], schema.DOCUMENTS))
