@@ -173,7 +173,8 @@ def keep_and_count(
     tables. Raises DeletionRefused for a run that would delete much of the index, or replace documents of
     another folder.
     """
-    failed = _all(run, tables["failures"], None, schema.FAILURES)
+    parts = [part for group in tables["failures"] for part in group]
+    failed = read_table(run.store, parts, None, schema.FAILURES)
     if run.parent is None:
         _one_table(run, tables, failed)
         n = rows_of(tables["documents"])
@@ -267,14 +268,6 @@ def _named(paths: pa.ChunkedArray) -> str:
     """The first of some names."""
     names = pc.unique(paths).sort()
     return f"{', '.join(names[:NAMES_TOLD].to_pylist())}{', …' if len(names) > NAMES_TOLD else ''}"
-
-
-def read_alike(run: Run) -> bool:
-    """Whether this run makes the chunks of a document that its parent made."""
-    if run.parent is None or run.code_changed:
-        return False
-    now = run.settings.kept()
-    return all(run.parent.settings.get(n) == now[n] for n in ("input", "chunking", "models", "stages"))
 
 
 def _unreadable_today(run: Run, before: pa.Table, come: Sequence[Part], failed: pa.Table) -> pa.ChunkedArray:
@@ -401,7 +394,3 @@ def keep_rows(store: Store, x: _Some) -> Iterator[Mapping[str, pa.Table]]:
         table = read_table(store, parts, None, of)
         both[name] = table.filter(pc.is_in(table[column], kept))
     yield both
-
-
-def _all(run: Run, groups: list[list[Part]], columns: Sequence[str] | None, of: pa.Schema) -> pa.Table:
-    return read_table(run.store, [p for group in groups for p in group], columns, of)
