@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from graphrag_ray.base.errors import BudgetSpent, PermanentCallError
 from graphrag_ray.base.index_settings import Model, Query
-from graphrag_ray.base.messages import EmbeddingRequest, Request, Usage
+from graphrag_ray.base.messages import EmbeddingRequest, Reply, Request, Usage
 from graphrag_ray.engine.gateways import Ask
-from graphrag_ray.engine.work import AnsweredCall
 from graphrag_ray.llm.accounting import CallRecord
+from graphrag_ray.llm.model_client import Called
 from graphrag_ray.llm.pricing import cost_usd, dearest_price
 from graphrag_ray.llm.request_sizes import output_limit, prompt_size, text_size, thought_room
 from graphrag_ray.query.methods.budget import Most, budget_in_words
@@ -40,7 +40,7 @@ class Allowance:
         is missing.
         """
 
-        async def within(request: Request, stage: str) -> AnsweredCall:
+        async def within(request: Request, stage: str) -> Called[Reply]:
             own = self.admit(request, last)
             usage: Usage | None = None
             try:

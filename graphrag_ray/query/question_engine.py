@@ -51,8 +51,7 @@ class QuestionEngine:
     @contextmanager
     def _on_ray(self, address: str | None) -> Iterator[Executor]:
         # Ray is imported here: it takes a second.
-        from graphrag_ray.engine.ray.cluster import connected
-        from graphrag_ray.engine.ray.nodes import check_nodes
+        from graphrag_ray.engine.ray.cluster import check_nodes, connected
         from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
         run, private = self.settings.run, will_be_private(address)

@@ -12,15 +12,16 @@ from types import TracebackType
 from typing import Protocol, TypeVar
 
 from graphrag_ray.base.errors import CallError
-from graphrag_ray.base.messages import Dialogue, Listener, Request
+from graphrag_ray.base.messages import Dialogue, Listener, Reply, Request
 from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.gateways import AskAloud, Models, open_gateway
 from graphrag_ray.engine.in_process import run_dialogues
 from graphrag_ray.engine.reply_cache import ReplyCache
-from graphrag_ray.engine.work import AnsweredCall, Outcome
+from graphrag_ray.engine.work import Outcome
 from graphrag_ray.llm.accounting import Accounts, CallRecord
 from graphrag_ray.llm.call_failures import GaveUp
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
+from graphrag_ray.llm.model_client import Called
 from graphrag_ray.query import traces
 
 T = TypeVar("T")
@@ -187,7 +188,7 @@ class _Patience:
     asking: int = 0
     decided: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def ask(self, request: Request, stage: str) -> AnsweredCall:
+    async def ask(self, request: Request, stage: str) -> Called[Reply]:
         most = self.connections.models.max_attempts
         try:
             return await self._first(request, stage)
@@ -200,7 +201,7 @@ class _Patience:
         again = await self.connections.way(FIRST_ATTEMPTS, most)
         return await again(request, stage, self.listener)
 
-    async def _first(self, request: Request, stage: str) -> AnsweredCall:
+    async def _first(self, request: Request, stage: str) -> Called[Reply]:
         self.asking += 1
         try:
             way = await self.connections.way(0, FIRST_ATTEMPTS)
