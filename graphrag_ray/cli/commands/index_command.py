@@ -167,7 +167,7 @@ def _attempt(
 ) -> Iterator[Store]:
     """Around an attempt to index: where it comes to no run, that is told beside the index. Raises
     SettingsError, UsageError."""
-    from graphrag_ray.engine.ray.jobs import submitted
+    from graphrag_ray.engine.ray.discovery import submitted
     from graphrag_ray.indexing.run_record import attempted
 
     try:

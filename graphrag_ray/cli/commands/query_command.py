@@ -164,7 +164,7 @@ def _attempt(
         yield
         return
     from graphrag_ray.base.settings_file import load_storage
-    from graphrag_ray.engine.ray.jobs import submitted
+    from graphrag_ray.engine.ray.discovery import submitted
     from graphrag_ray.query.batch import attempted
     from graphrag_ray.query.question_files import AnswersFile
 

@@ -95,8 +95,7 @@ def serve(
     """
     if find_spec("fastapi") is None or find_spec("prometheus_client") is None:
         raise UsageError("`serve` needs Ray Serve: pip install '.[serve]' in the project's folder")
-    from graphrag_ray.engine.gateways import Models
-    from graphrag_ray.engine.probing import probe
+    from graphrag_ray.engine.gateways import Models, probe
     from graphrag_ray.engine.ray.cluster import connected
     from graphrag_ray.engine.ray.discovery import will_be_private
 
@@ -112,7 +111,7 @@ def serve(
         if silent.asked:
             click.echo(f"Seen from here, {silent}", err=True)
     with connected(address, serving=True):
-        from graphrag_ray.engine.ray.nodes import check_nodes
+        from graphrag_ray.engine.ray.cluster import check_nodes
         from graphrag_ray.engine.ray.serving import running
         from graphrag_ray.service.application import build
         from graphrag_ray.store.files import Store
