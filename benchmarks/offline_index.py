@@ -20,7 +20,7 @@ from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.corpus.chunks import chunk as cut
-from graphrag_ray.corpus.parse import Document, documents_in
+from graphrag_ray.corpus.readers import Document, documents_in
 from graphrag_ray.corpus.tokens import count as count_tokens
 from graphrag_ray.engine.drive import run
 from graphrag_ray.graph import merge, report_context

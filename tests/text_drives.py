@@ -32,7 +32,8 @@ from graphrag_ray.corpus.decode import codec_of_bom, codec_of_head, decode
 from graphrag_ray.corpus.document import Document
 from graphrag_ray.corpus.document_titles import header, label, own_title, title_name
 from graphrag_ray.corpus.embedding import Embedder
-from graphrag_ray.corpus.parse import documents_in, segments_of
+from graphrag_ray.corpus.parse import segments_of
+from graphrag_ray.corpus.readers import documents_in
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
 from graphrag_ray.corpus.tokens import count, count_many, offsets
 from graphrag_ray.evaluate.judging.answer_claims import answer_claims, answer_claims_spec

@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import orjson
 
@@ -273,12 +273,13 @@ def _in_microseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunke
     return column
 
 
-OPENERS: dict[str, Callable[[BinaryIO, str], Table | NotText]] = {
+Opener: TypeAlias = Callable[[BinaryIO, str], Table | NotText]
+OPENERS: dict[str, Opener] = {
     ".jsonl": open_jsonl,
     ".csv": open_csv,
     ".parquet": open_parquet,
 }
-"""By extension; the second argument is the name of the text column."""
+"""Tables by extension, of documents and of questions; the second argument is the name of the text column."""
 
 
 def _wrapper_codec(codec: str) -> str:

@@ -111,8 +111,8 @@ def index(
     as_json: bool,
     **short: Any,
 ) -> None:
-    """Index INPUT: a file, folder, glob or URL with .txt, .md, .html, .jsonl, .csv or .parquet files. Without
-    it, the `input.url` of --config.
+    """Index INPUT: a file, folder, glob or URL with .txt, .md, .html, .htm, .jsonl, .csv or .parquet files,
+    and those of installed document readers. Without it, the `input.url` of --config.
 
     Run it again to continue after an interruption, to try failed items again, or to bring the index up
     to date: what was paid for is never paid for twice.

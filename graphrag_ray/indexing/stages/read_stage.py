@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from posixpath import splitext
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -27,7 +28,9 @@ from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.base.urls import without_secrets
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.byte_ranges import Stretch
-from graphrag_ray.corpus.parse import Document, Unreadable, documents_in
+from graphrag_ray.corpus.document import Document, Unreadable
+from graphrag_ray.corpus.parse import documents_of_stretch
+from graphrag_ray.corpus.readers import READERS, documents_in
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.executor import Parted
@@ -79,8 +82,18 @@ def read(run: Run, given: str | GivenRows, *, add: bool, allow_deletes: bool) ->
 
 def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
     options = run.settings.input_options(input_url, run.store.url)
-    listing = look_at(input_url, run.store.url, options)
+    readers_before = dict(
+        of.split(" ", 1) for of in (run.before("read") or Result()).made_from.get("readers", ())
+    )
+    listing = look_at(input_url, run.store.url, options, readers_before)
     files = listing.files
+    for extension, package in sorted(readers_before.items()):
+        n = sum(file.path.lower().endswith(extension) for file in files)
+        if n and extension[1:] not in READERS:
+            run.observer.note(
+                f"No reader for {extension}: install the package {package}. Until then, "
+                f"{plural(n, f'{extension} file')} of INPUT cannot be read; the index keeps their documents."
+            )
     if listing.others:
         run.observer.note(_skipped(listing.others))
     if listing.indexes:
@@ -129,6 +142,14 @@ def _splits_read(
         SPLIT[0]: hashes,
         "places": [_place(split) for split in inputs],
         "how": [fingerprint_of(how)],
+        "readers": sorted(
+            {
+                f"{splitext(p.path)[1].lower()} {p.file.reader}"
+                for split in inputs
+                for p in split
+                if p.file.reader
+            }
+        ),
     }
     return replace(result, made_from=made_from)
 
@@ -170,7 +191,11 @@ def _seen(split: Sequence[Piece]) -> Any:
     """What the documents of a split depend on; None: the storage does not say whether it changed."""
     if not all(piece.file.seen_as for piece in split):
         return None
-    return [[p.file.path, p.file.seen_as, p.stretch and asdict(p.stretch), sorted(p.names)] for p in split]
+    return [
+        [p.file.path, p.file.seen_as, p.stretch and asdict(p.stretch), sorted(p.names)]
+        + ([p.file.reader] if p.file.reader else [])
+        for p in split
+    ]
 
 
 def _read_split(
@@ -259,10 +284,14 @@ def read_file(
     names: set[str] | None = None,
 ) -> Iterator[Document | Unreadable]:
     """The documents of a file, or of a stretch of it, and what in it is none; an error that nobody foresaw
-    costs what is left of the file. options: of INPUT's storage; names: see `documents_in`."""
+    costs what is left of the file. options: of INPUT's storage; names: see `documents_of_stretch`."""
     try:
         with _opened(file, options or {}, stretch) as stream:
-            yield from documents_in(file.path, stream, settings.input, stretch, names)
+            if stretch is None:
+                yield from documents_in(file.path, stream, settings.input, file.reader)
+            else:
+                known = set() if names is None else names
+                yield from documents_of_stretch(file.path, stream, settings.input, stretch, known)
     except BaseException as e:
         if wants_ranges(e):
             why = _NO_RANGES

@@ -11,7 +11,7 @@ from graphrag_ray.base.index_settings import Chunking, Input
 from graphrag_ray.corpus.boundaries import sentences
 from graphrag_ray.corpus.chunks import chunk
 from graphrag_ray.corpus.markup import read_html
-from graphrag_ray.corpus.parse import documents_in
+from graphrag_ray.corpus.readers import documents_in
 from graphrag_ray.query.methods.evidence import evidence
 
 
