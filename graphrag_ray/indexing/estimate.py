@@ -84,7 +84,7 @@ def estimate(
     prompts = prompts_for(settings, before, new_prompts)
     spec = extract_spec(prompts, settings, load_names(settings).key)
     if store is not None:
-        settings = settings.with_chunks_of(before).with_descriptions_of(before).with_reports_of(before)
+        settings = settings.with_reports_of(before)
     journal = JournalIndex.load(store, "extract") if store is not None else None
     counter = ChunkCounter(spec, settings, sample, journal.is_done if journal else None)
     corpus = _read(input_url, root or "", settings, counter, read_bytes)

@@ -280,7 +280,7 @@ class Index:
         if history:
             search = following(search)
         stages = methods.stages(method, (query or self.settings.query).dynamic, bool(history))
-        require_known(self.settings, stages, self.manifest.settings)
+        require_known(self.settings, stages)
         given = self.given
         if query is not None:
             given = replace(given, settings=given.settings.model_copy(update={"query": query}))
@@ -375,7 +375,7 @@ class Index:
         answering there are without, as sentences."""
         from graphrag_ray.indexing.estimate import estimate_again
 
-        settings = self.settings.with_chunks_of(self.manifest.settings)
+        settings = self.settings
         able = f"Without them there are: {', '.join(methods.without_reports())}"
         try:
             found = estimate_again(self.store, self.manifest, settings.model_copy(update={"build": "all"}))
@@ -398,7 +398,7 @@ class Index:
         model = self.settings.model(self.settings.model_name("map"))
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
         before = self.manifest.settings
-        settings = self.settings.with_chunks_of(before).with_reports_of(before)
+        settings = self.settings.with_reports_of(before)
         return Given(
             settings.with_hierarchies_of(self.manifest.hierarchies),
             self.prompts or load_prompts(self.settings.prompts_dir),

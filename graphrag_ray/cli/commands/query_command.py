@@ -15,7 +15,6 @@ from graphrag_ray.cli.misread import Misread
 from graphrag_ray.cli.options import (
     asking_options,
     cache_option,
-    confirmed,
     json_option,
     naming_root,
     open_root,
@@ -26,10 +25,9 @@ from graphrag_ray.cli.options import (
 )
 from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.cli.quick import spare_pandas
-from graphrag_ray.query.methods.methods import METHODS, check_modes, stages
+from graphrag_ray.query.methods.methods import METHODS, check_modes
 
 if TYPE_CHECKING:
-    from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.query.ask import Index
     from graphrag_ray.query.sources import Source
 
@@ -184,12 +182,7 @@ def _opened(
     store = open_root(root, config, overrides)
     with naming_root(root):
         manifest = open_latest(store, snapshot)
-
-    def load() -> Settings:
-        return settings_from(config, overrides, short, manifest.settings, store.url)
-
-    asked = stages(method, bool(short["dynamic"]))
-    settings = confirmed(load, asked, manifest.settings, store.url)
+    settings = settings_from(config, overrides, short, manifest.settings, store.url)
     return open_index(root, snapshot=manifest.number, settings=settings, cache=cache)
 
 

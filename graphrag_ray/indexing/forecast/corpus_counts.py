@@ -154,7 +154,7 @@ class ChunkCounter:
             return 0
         same = self._embed_vocabulary == self._vocabulary
         sizes = np.asarray(counted) if same else count_many(texts, self._embed_vocabulary)
-        if self._settings.embeddings.with_titles is not False:
+        if self._settings.embeddings.with_titles:
             about = (document.title, document.date, document.path, document.row)
             more = metadata_lines(document.metadata, self._settings.chunking.prepended_metadata)
             headers = [title_header(*about, text, more) for text in texts]
