@@ -60,12 +60,15 @@ from graphrag_ray.graph.about_corpus import (
     title_lines,
 )
 from graphrag_ray.graph.aliases import parse_names
-from graphrag_ray.graph.claims_dialogue import claims, claims_spec
 from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse_date, parse_records
 from graphrag_ray.graph.descriptions import TokensOf, describe, describe_spec, layer
-from graphrag_ray.graph.extraction_dialogue import ShownChunk, extract, extract_spec
-from graphrag_ray.graph.merge import ExtractedFrom, entity_instance_rows, relationship_instance_rows
-from graphrag_ray.graph.merge_claims import claim_rows
+from graphrag_ray.graph.extraction_dialogue import ShownChunk, claims, claims_spec, extract, extract_spec
+from graphrag_ray.graph.merge import (
+    ExtractedFrom,
+    claim_rows,
+    entity_instance_rows,
+    relationship_instance_rows,
+)
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import full_content, report, report_spec
 from graphrag_ray.graph.summary_dialogue import read_summary, summary, summary_spec

@@ -24,8 +24,7 @@ from graphrag_ray.base.declarations import (
 )
 from graphrag_ray.base.messages import CallParameters, whole
 from graphrag_ray.base.model_families import THOUGHT_TOKENS, family_of
-from graphrag_ray.base.storage_options import protocol_of, secret_options
-from graphrag_ray.base.urls import is_url
+from graphrag_ray.base.urls import is_url, protocol_of, secret_options
 
 OFFLINE_MODEL_ID = "offline-4"
 """Identity of the offline engine in item keys. Raise the number when its answers change."""

@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from graphrag_ray.base import ids, index_settings, schema
 from graphrag_ray.corpus.chunks import chunk
-from graphrag_ray.corpus.document import Document, one_line
+from graphrag_ray.corpus.document import PREFIX, Document, metadata_lines, one_line
 from graphrag_ray.corpus.document_titles import begins_with, own_title
-from graphrag_ray.corpus.metadata import PREFIX, metadata_lines
 
 MAX_HEADER_FIELD = 300
 """Characters of a title or a date that a chunk's header shows: a title can be a paragraph by mistake."""

@@ -23,16 +23,14 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.base.index_settings import Attributed, Communities
-from graphrag_ray.graph.codicil import codicil
 from graphrag_ray.graph.communities import communities
-from graphrag_ray.graph.edges import Edges, canonical
-from graphrag_ray.graph.halving import halved
 from graphrag_ray.graph.hierarchy import Hierarchy, number_depth_first
 from graphrag_ray.graph.integer_arrays import Ints
-from graphrag_ray.graph.leiden import numbered
+from graphrag_ray.graph.leiden import Edges, canonical, numbered
 from graphrag_ray.graph.nearest_neighbours import Vectors, nearest_neighbours
-from graphrag_ray.graph.scan import scan
+from graphrag_ray.graph.scan import codicil, scan
 from graphrag_ray.graph.seeds import Past
+from graphrag_ray.graph.soft_clusters import halved
 from graphrag_ray.graph.spectral import spectral
 
 LEAST_PROGRESS = 0.9

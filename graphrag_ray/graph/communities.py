@@ -29,10 +29,9 @@ import numpy.typing as npt
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Communities
 from graphrag_ray.graph.batches import stable_batches
-from graphrag_ray.graph.edges import Edges, canonical, modularity
 from graphrag_ray.graph.hierarchy import Hierarchy, number_depth_first
 from graphrag_ray.graph.integer_arrays import Ints
-from graphrag_ray.graph.leiden import Floats, components, seeded_igraph
+from graphrag_ray.graph.leiden import Edges, Floats, canonical, components, modularity, seeded_igraph
 from graphrag_ray.graph.seeds import Past, Seeds, divide
 
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.graph.elements import Elements
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.plan import (
     HEADING_TOKENS,
     NUMBER_TOKENS,
     REPORT,
     ContextPlan,
+    Elements,
     LeftOut,
     Planner,
     ReplacementProgress,

@@ -20,10 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.base.index_settings import Communities
-from graphrag_ray.graph.edges import Edges, canonical
 from graphrag_ray.graph.hierarchy import Hierarchy
 from graphrag_ray.graph.integer_arrays import Ints
-from graphrag_ray.graph.leiden import Floats, components, leiden, numbered
+from graphrag_ray.graph.leiden import Edges, Floats, canonical, components, leiden, numbered
 
 TOLERANCE = 0.01
 """Share of modularity that may be given up to leave communities as they are."""

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.base.row_hashes import mixed
-from graphrag_ray.graph.elements import Elements
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+from graphrag_ray.graph.plan import Elements
 
 Hashes = npt.NDArray[np.uint64]
 WIDTH = 5

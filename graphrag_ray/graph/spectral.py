@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.graph.edges import Edges
 from graphrag_ray.graph.integer_arrays import Ints
-from graphrag_ray.graph.leiden import components, numbered
+from graphrag_ray.graph.leiden import Edges, components, numbered
 
 MOST_NODES = 10_000
 """Eigenvectors of larger graphs would take too long."""

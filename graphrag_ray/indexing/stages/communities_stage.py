@@ -20,8 +20,8 @@ from graphrag_ray.base.row_hashes import Hashes
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph.communities import communities, edge_order
-from graphrag_ray.graph.elements import Elements, arrange
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+from graphrag_ray.graph.plan import Elements, arrange
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, IN_TABLES, ElementBlocks, blocks_of

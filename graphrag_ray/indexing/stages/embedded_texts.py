@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES, REPORTS
 from graphrag_ray.base.ids import report_id
+from graphrag_ray.corpus.document import columns_of, metadata_lines
 from graphrag_ray.corpus.document_titles import header
-from graphrag_ray.corpus.metadata import columns_of, metadata_lines
 from graphrag_ray.graph.report_context import shown_content
 from graphrag_ray.indexing.results import Results
 from graphrag_ray.indexing.stages.kept_documents import pairs_of

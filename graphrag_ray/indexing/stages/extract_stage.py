@@ -13,16 +13,23 @@ from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
 from graphrag_ray.graph.aliases import EntityNames
-from graphrag_ray.graph.claims_dialogue import ClaimRecords, ClaimsSpec, claims, claims_spec
 from graphrag_ray.graph.extraction_dialogue import (
+    ClaimRecords,
+    ClaimsSpec,
     ExtractedRecords,
     ExtractSpec,
     ShownChunk,
+    claims,
+    claims_spec,
     extract,
     extract_spec,
 )
-from graphrag_ray.graph.merge import ExtractedFrom, entity_instance_rows, relationship_instance_rows
-from graphrag_ray.graph.merge_claims import claim_rows
+from graphrag_ray.graph.merge import (
+    ExtractedFrom,
+    claim_rows,
+    entity_instance_rows,
+    relationship_instance_rows,
+)
 from graphrag_ray.indexing.run import ROWS_AT_ONCE, Run, failure_rows
 from graphrag_ray.indexing.stages.known_chunks import Chunks, in_order, with_earlier
 from graphrag_ray.indexing.step_result import (

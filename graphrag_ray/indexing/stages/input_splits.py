@@ -14,7 +14,7 @@ from graphrag_ray.base import index_settings
 from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import ProcessDied
 from graphrag_ray.base.ids import stable_id
-from graphrag_ray.base.storage_options import protocol_of
+from graphrag_ray.base.urls import protocol_of
 from graphrag_ray.corpus import byte_ranges
 from graphrag_ray.corpus.byte_ranges import Segment, Stretch
 from graphrag_ray.corpus.parse import segments_of

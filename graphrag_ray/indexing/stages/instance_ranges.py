@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 from graphrag_ray.base import schema
 from graphrag_ray.engine.executor import PARTITION, Tables, Written
 from graphrag_ray.graph.integer_arrays import Ints, id_prefixes
-from graphrag_ray.graph.merge import sort_instances
-from graphrag_ray.graph.merge_claims import CLAIM_INSTANCES
+from graphrag_ray.graph.merge import CLAIM_INSTANCES, sort_instances
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.id_columns import Keys
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, rows_of

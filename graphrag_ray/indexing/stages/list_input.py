@@ -16,8 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from graphrag_ray.base.errors import InputError
 from graphrag_ray.base.ids import stable_id
-from graphrag_ray.base.storage_options import protocol_of
-from graphrag_ray.base.urls import display_url, shown, without_secrets
+from graphrag_ray.base.urls import display_url, protocol_of, shown, without_secrets
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.readers import READERS, extensions
 from graphrag_ray.store.remote_files import is_storage_error, modified, open_elsewhere

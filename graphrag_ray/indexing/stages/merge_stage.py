@@ -29,8 +29,13 @@ from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph import report_context
 from graphrag_ray.graph.integer_arrays import degrees
-from graphrag_ray.graph.merge import descriptions_by_key, merge_entities, merge_relationships
-from graphrag_ray.graph.merge_claims import merge_claims, with_entities
+from graphrag_ray.graph.merge import (
+    descriptions_by_key,
+    merge_claims,
+    merge_entities,
+    merge_relationships,
+    with_entities,
+)
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.driver_columns import GROUP, IDS, columns_of, columns_since, places_of

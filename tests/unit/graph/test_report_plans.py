@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.graph.elements import Elements, arrange
 from graphrag_ray.graph.hierarchy import Hierarchy
 from graphrag_ray.graph.plan import (
     CLAIM,
@@ -22,9 +21,11 @@ from graphrag_ray.graph.plan import (
     NUMBER_TOKENS,
     REPORT,
     ContextPlan,
+    Elements,
     LeftOut,
     Needs,
     Planner,
+    arrange,
     element_cap,
     report_cap,
 )
