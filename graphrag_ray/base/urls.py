@@ -31,14 +31,11 @@ def _displayed(link: str) -> str:
     except ValueError:
         return f"{link.partition('://')[0]}://…"
     host = parts.netloc.rpartition("@")[2]
-    if ":" in host and "@" not in parts.netloc and "@" in link and not _ends_in_port(host):
+    port = host.rpartition(":")[2]
+    ends_in_port = host.endswith("]") or not port or port.isdecimal()
+    if ":" in host and "@" not in parts.netloc and "@" in link and not ends_in_port:
         return f"{parts.scheme}://…"  # a password with a / or # in it, which is none of a host
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
-
-
-def _ends_in_port(host: str) -> bool:
-    port = host.rpartition(":")[2]
-    return host.endswith("]") or not port or port.isdecimal()
 
 
 def shown(place: str) -> str:
@@ -55,11 +52,11 @@ def without_secrets(text: str, url: str = "") -> str:
         text = text.replace(url, display_url(url))
         for secret in _secrets_of(url):
             text = text.replace(secret, "").replace(unquote(secret), "")
-    return _ADDRESS.sub(lambda found: _shown_in_text(found[0]), text)
 
+    def as_shown(found: re.Match[str]) -> str:
+        return display_url(found[0]) if any(c in found[0] for c in "@?#") else found[0]
 
-def _shown_in_text(address: str) -> str:
-    return display_url(address) if any(c in address for c in "@?#") else address
+    return _ADDRESS.sub(as_shown, text)
 
 
 def _secrets_of(url: str) -> list[str]:

@@ -114,14 +114,10 @@ class _Cutter:
 
     def _cut(self, most_token: int, done: int, last: int) -> int:
         """The best place after `done` with at most so many tokens before it."""
-        n = self._token(last)
-        if most_token >= n:
+        if most_token >= self._token(last):
             return last
-        return self._between(self._token(done) + self._least_new, most_token, done)
-
-    def _between(self, least: int, most: int, done: int) -> int:
-        """The best place after `done` with at most so many tokens before it, if it can be with at least."""
-        low, high = self._place(min(least, most)), self._place(most)
+        least = self._token(done) + self._least_new
+        low, high = self._place(min(least, most_token)), self._place(most_token)
         if high <= done:
             return boundaries.character_end(self.text, done)
         best = None

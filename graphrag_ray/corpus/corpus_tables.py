@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphrag_ray.base import ids, index_settings, schema
+from graphrag_ray.base.arrow_arrays import arrow, strings
 from graphrag_ray.corpus.chunks import chunk
 from graphrag_ray.corpus.document import PREFIX, Document, metadata_lines, one_line
 from graphrag_ray.corpus.document_titles import begins_with, own_title
@@ -106,31 +107,10 @@ def _table(schema_: pa.Schema, rows: int, columns: dict[str, Sequence[Any]]) -> 
     for column in schema_:
         values = columns.get(column.name)
         if pa.types.is_list(column.type):
-            arrays.append(_empty_lists(rows, column.type))
+            offsets = pa.py_buffer(np.zeros(rows + 1, dtype=np.int32))
+            arrays.append(pa.Array.from_buffers(column.type, rows, [None, offsets], children=[strings([])]))
         elif pa.types.is_int64(column.type):
-            arrays.append(_integers(values if values is not None else [0] * rows, rows))
+            arrays.append(arrow(np.fromiter(values or [0] * rows, dtype=np.int64, count=rows)))
         else:
-            arrays.append(_strings(columns[column.name], column.type))
+            arrays.append(strings(columns[column.name], column.type))
     return pa.Table.from_arrays(arrays, schema=schema_)
-
-
-def _strings(values: Sequence[str | None], type_: pa.DataType) -> pa.Array:
-    """A column of type string or large_string; None is null."""
-    encoded = [b"" if v is None else v.encode("utf-8") for v in values]
-    width = np.int64 if pa.types.is_large_string(type_) else np.int32
-    offsets = np.zeros(len(values) + 1, dtype=width)
-    np.cumsum([len(e) for e in encoded], out=offsets[1:])
-    valid = np.fromiter((v is not None for v in values), dtype=np.bool_, count=len(values))
-    bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
-    return pa.Array.from_buffers(type_, len(values), buffers)
-
-
-def _integers(values: Sequence[int], rows: int) -> pa.Array:
-    data = np.fromiter(values, dtype=np.int64, count=rows)
-    return pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(data)])
-
-
-def _empty_lists(rows: int, type_: pa.DataType) -> pa.Array:
-    offsets = pa.py_buffer(np.zeros(rows + 1, dtype=np.int32))
-    return pa.Array.from_buffers(type_, rows, [None, offsets], children=[_strings([], pa.string())])

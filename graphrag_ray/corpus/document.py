@@ -129,15 +129,11 @@ def to_json(value: Any, depth: int = _MAX_DEPTH) -> Any:
     if isinstance(value, datetime.timedelta):
         return value.total_seconds()
     if isinstance(value, bytes):
-        return _bytes_to_json(value)
+        try:
+            return clean(value.decode("utf-8"))
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode("ascii")
     return clean(str(value))
-
-
-def _bytes_to_json(value: bytes) -> str:
-    try:
-        return clean(value.decode("utf-8"))
-    except UnicodeDecodeError:
-        return base64.b64encode(value).decode("ascii")
 
 
 PREFIX = "metadata."

@@ -69,13 +69,10 @@ def header(title: str | None, date: str | None, path: str, row: str, text: str, 
 
 def _said(title: str | None, path: str, row: str, text: str) -> str:
     folded = _folded(title)
-    if not folded or _counts_rows(folded, path, row) or begins_with(text, folded):
+    counts_rows = row.isdecimal() and folded == _folded(f"{PurePosixPath(path).stem} {row}")
+    if not folded or counts_rows or begins_with(text, folded):
         return ""
     return folded
-
-
-def _counts_rows(title: str, path: str, row: str) -> bool:
-    return row.isdecimal() and title == _folded(f"{PurePosixPath(path).stem} {row}")
 
 
 def begins_with(text: str, title: str) -> bool:

@@ -137,18 +137,16 @@ def documents_of(rows: Iterable[Row], options: index_settings.Input) -> Iterator
     document then.
     """
     for row in rows:
-        yield _document_of(ROWS, _named_by_content(row), options, set())
-
-
-def _named_by_content(row: Row) -> Row:
-    if row.values is None:
-        return replace(row, name=stable_id("row", row.fault)[:_NAME_LENGTH])
-    values = {n: v for n, v in row.values.items() if v is not None and v == v}  # noqa: PLR0124 - NaN
-    try:
-        content = json.dumps(to_json(values), ensure_ascii=False, sort_keys=True)
-    except ValueError:  # nested too deeply
-        content = ", ".join(sorted(map(str, values)))
-    return replace(row, values=values, name=stable_id("row", content)[:_NAME_LENGTH])
+        if row.values is None:
+            named = replace(row, name=stable_id("row", row.fault)[:_NAME_LENGTH])
+        else:
+            values = {n: v for n, v in row.values.items() if v is not None and v == v}  # noqa: PLR0124 - NaN
+            try:
+                content = json.dumps(to_json(values), ensure_ascii=False, sort_keys=True)
+            except ValueError:  # nested too deeply
+                content = ", ".join(sorted(map(str, values)))
+            named = replace(row, values=values, name=stable_id("row", content)[:_NAME_LENGTH])
+        yield _document_of(ROWS, named, options, set())
 
 
 def _fault_of(table: Table | NotText, options: index_settings.Input) -> str:
@@ -219,24 +217,22 @@ def _document(path: str, row: Row, options: index_settings.Input, seen: set[str]
         if name in seen:
             return Unreadable(path, name, f"{place} has the id {name!r} of an earlier row")
         seen.add(name)
-    text = _as_text(row.values.get(options.text_column))
+    text = row.values.get(options.text_column)
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-8")
+        except UnicodeDecodeError:
+            text = ""
+    text = clean(text) if isinstance(text, str) else ""
     if not text.strip():
         return Unreadable(path, name, f"row {name} has no text (column {options.text_column!r})")
+    own = (options.text_column, options.id_column, options.title_column, options.date_column)
     try:
-        metadata = _metadata(row.values, options)
+        metadata = {clean(name): to_json(value) for name, value in row.values.items() if name not in own}
     except ValueError as e:
         return Unreadable(path, name, f"row {name} has a value that cannot be kept: {e}")
     title = _named(row.values, options.title_column) or f"{PurePosixPath(path).stem} {name}"
     return Document(path, name, title, text, _named(row.values, options.date_column), metadata, row.encoding)
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, bytes):
-        try:
-            value = value.decode("utf-8")
-        except UnicodeDecodeError:
-            return ""
-    return clean(value) if isinstance(value, str) else ""
 
 
 def _as_line(value: Any) -> str | None:
@@ -249,8 +245,3 @@ def _as_line(value: Any) -> str | None:
 
 def _named(values: Mapping[str, Any], column: str | None) -> str | None:
     return None if column is None else _as_line(values.get(column))
-
-
-def _metadata(values: Mapping[str, Any], options: index_settings.Input) -> dict[str, Any]:
-    known = (options.text_column, options.id_column, options.title_column, options.date_column)
-    return {clean(name): to_json(value) for name, value in values.items() if name not in known}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from graphrag_ray.base.errors import DialogueFailed
@@ -23,7 +23,7 @@ from graphrag_ray.graph.delimited_records import (
     COMPLETION,
     DELIMITERS,
     NONE,
-    RawClaims,
+    ClaimRecord,
     Records,
     parse_claims,
     parse_records,
@@ -267,28 +267,6 @@ class ClaimsSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimRecord:
-    """One claim.
-
-    subject      entity key, among the entities asked about or not
-    object       entity key, or "NONE"
-    type         upper case
-    status       TRUE, FALSE or SUSPECTED
-    start_date, end_date  ISO 8601, as exact as the text (2014, 2014-06, 2014-06-11); None where not given
-    source_text  quotes from the chunk, " […] " between several, "" where none was given
-    """
-
-    subject: str
-    object: str
-    type: str
-    status: str
-    start_date: str | None
-    end_date: str | None
-    description: str
-    source_text: str
-
-
-@dataclass(frozen=True, slots=True)
 class ClaimRecords:
     """Claims in the order of the reply.
 
@@ -322,7 +300,7 @@ def claims(chunk: ShownChunk, entities: Sequence[str], spec: ClaimsSpec) -> Dial
     entities: keys of the entities extracted from this chunk; without any, nothing is asked.
     Raises DialogueFailed as `extract` does.
     """
-    names = list(dict.fromkeys(entities))
+    names = dict.fromkeys(entities)
     if not names:
         return ClaimRecords((), 0)
     variables = chunk_variables(chunk, spec.language) | {
@@ -331,31 +309,15 @@ def claims(chunk: ShownChunk, entities: Sequence[str], spec: ClaimsSpec) -> Dial
     }
     first = ChatRequest("claims", spec.claims.fill(variables), spec.call, variables)
     raw, _ = yield from usable_reply(first, spec.correct, parse_claims)
-    return _keyed(raw, frozenset(names), spec.key)
-
-
-def _keyed(raw: RawClaims, known: frozenset[str], key: Key) -> ClaimRecords:
     found: list[ClaimRecord] = []
     unusable, blocked = raw.unusable, 0
     for c in raw.claims:
-        subject = key(c.subject)
-        if not subject:
-            if entity_key(c.subject):
-                blocked += 1
-            else:
-                unusable += 1
-            continue
-        found.append(
-            ClaimRecord(
-                subject=subject,
-                object=NONE if c.object == NONE else key(c.object) or NONE,
-                type=c.type,
-                status=c.status,
-                start_date=c.start_date,
-                end_date=c.end_date,
-                description=c.description,
-                source_text=c.source_text,
-            )
-        )
-    unmatched = sum(c.subject not in known for c in found)
+        if subject := spec.key(c.subject):
+            object_ = NONE if c.object == NONE else spec.key(c.object) or NONE
+            found.append(replace(c, subject=subject, object=object_))
+        elif entity_key(c.subject):
+            blocked += 1
+        else:
+            unusable += 1
+    unmatched = sum(c.subject not in names for c in found)
     return ClaimRecords(tuple(found), unusable, blocked, unmatched, raw.unreadable_fields)

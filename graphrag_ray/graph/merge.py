@@ -172,7 +172,12 @@ def merge_relationships(instances: pa.Table, weight: Literal["count", "strength"
     if weight == "count":
         weights = units.n_units.astype(np.float64)
     else:
-        weights = _summed_strength(instances["strength"].to_numpy(), units.key, len(units.keys))
+        strength = instances["strength"].to_numpy()
+        readable = np.where(np.isfinite(strength), strength, 1.0)
+        micro = np.rint(np.clip(readable, 0.0, _MAX_STRENGTH) * _MICRO).astype(np.int64)
+        total = np.zeros(len(units.keys), dtype=np.int64)
+        np.add.at(total, units.key, micro)
+        weights = total / _MICRO
     return pa.table(
         {
             "id": units.keys,
@@ -246,14 +251,6 @@ def _distinct(rows: pa.Table, counts: Ints, ids: pa.ChunkedArray) -> pa.RecordBa
     return pa.record_batch({"id": pa.concat_arrays(ids.chunks), "descriptions": lists})
 
 
-def _summed_strength(strength: npt.NDArray[np.float64], key: Ints, n_keys: int) -> npt.NDArray[np.float64]:
-    readable = np.where(np.isfinite(strength), strength, 1.0)
-    micro = np.rint(np.clip(readable, 0.0, _MAX_STRENGTH) * _MICRO).astype(np.int64)
-    total = np.zeros(n_keys, dtype=np.int64)
-    np.add.at(total, key, micro)
-    return total / _MICRO
-
-
 def _entity_ids(titles: pa.ChunkedArray) -> pa.Array:
     """The entity id of each title; every distinct one is hashed once."""
     code, distinct = codes(titles)
@@ -300,9 +297,7 @@ def claim_rows(claims: Iterable[tuple[ExtractedFrom, ClaimRecords]]) -> pa.Table
             id_ = claim_id(c.subject, c.object, _fold(c.type), _fold(c.description), "")
             said = (c.type, c.description, c.status, c.start_date or None, c.end_date or None, c.source_text)
             rows.append((id_, entity_id(c.subject), c.subject, c.object, *said, *unit, ordinal))
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(CLAIM_INSTANCES)
-    arrays = [pa.array(c, type=f.type) for c, f in zip(columns, CLAIM_INSTANCES, strict=True)]
-    return pa.table(arrays, schema=CLAIM_INSTANCES)
+    return _from_rows(rows, CLAIM_INSTANCES)
 
 
 def merge_claims(instances: pa.Table) -> pa.Table:

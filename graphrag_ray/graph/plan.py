@@ -51,8 +51,6 @@ class Elements:
     edge_community   [E] ascending: the smallest community that holds both ends, -1 where none does
     claim_place      [K] ascending: place of the subject; claims without a matched subject are not here
     claim_tokens     [K]
-
-    Raises ValueError where lengths or orders do not agree.
     """
 
     node_tokens: Ints
@@ -64,16 +62,6 @@ class Elements:
     edge_community: Ints
     claim_place: Ints
     claim_tokens: Ints
-
-    def __post_init__(self) -> None:
-        edges = (self.edge_target, self.edge_tokens, self.edge_degree, self.edge_id_rank, self.edge_community)
-        if any(len(column) != len(self.edge_source) for column in edges):
-            raise ValueError("the edge arrays differ in length")
-        if len(self.claim_place) != len(self.claim_tokens):
-            raise ValueError("the claim arrays differ in length")
-        for name in ("edge_community", "claim_place"):
-            if np.any(np.diff(getattr(self, name)) < 0):
-                raise ValueError(f"{name} must be ascending")
 
     @property
     def n_nodes(self) -> int:
@@ -295,7 +283,9 @@ class Planner:
 
     def lay_out(self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None]) -> ContextPlan:
         """The plan, once `advance` needs nothing more."""
-        edges = self._remaining_edges(progress.community, sorted(progress.replaced))
+        cuts = [(int(self._edge_low[c]), int(self._edge_high[c])) for c in sorted(progress.replaced)]
+        low, high = self._edge_low[progress.community], self._edge_high[progress.community]
+        edges = _outside(int(low), int(high), cuts)
         sheet = self._sheet(progress, report_tokens, edges, self._edge_key[edges])
         left_out = self._left_out(progress, sheet, len(edges))
         if not left_out.total:
@@ -359,7 +349,9 @@ class Planner:
         """Members that no shown edge names, by id."""
         if sheet.full:
             return
-        places = self._remaining_places(community, replaced)
+        start, end = self.hierarchy.start, self.hierarchy.end
+        cuts = [(int(start[c]), int(end[c])) for c in replaced]
+        places = _outside(int(start[community]), int(end[community]), cuts)
         if seen:
             places = places[~np.isin(places, np.fromiter(seen, dtype=np.int64, count=len(seen)))]
         node_ids = self.hierarchy.order[places]
@@ -387,15 +379,6 @@ class Planner:
         return LeftOut(
             nodes - kinds[NODE], n_edges - kinds[EDGE], claims - kinds[CLAIM], len(gone) - kinds[REPORT]
         )
-
-    def _remaining_edges(self, community: int, replaced: list[int]) -> Ints:
-        cuts = [(int(self._edge_low[c]), int(self._edge_high[c])) for c in replaced]
-        return _outside(int(self._edge_low[community]), int(self._edge_high[community]), cuts)
-
-    def _remaining_places(self, community: int, replaced: list[int]) -> Ints:
-        start, end = self.hierarchy.start, self.hierarchy.end
-        cuts = [(int(start[c]), int(end[c])) for c in replaced]
-        return _outside(int(start[community]), int(end[community]), cuts)
 
     def _inside(self, places: Ints, communities: list[int]) -> npt.NDArray[np.bool_]:
         """[len(places)] whether each place belongs to one of these disjoint communities (ascending)."""

@@ -117,7 +117,7 @@ def _among(node: Ints, value: Floats, n: int) -> Floats:
 
 
 def scan(n: int, edges: Edges, epsilon: float = 0.5, mu: int = 2) -> Ints:
-    """SCAN (Xu, Yuruk, Feng, Schweiger 2007): clusters around nodes that share neighbours with many of theirs.
+    """SCAN (Xu, Yuruk, Feng, Schweiger 2007): clusters around nodes that share many neighbours.
 
     The structural similarity of two linked nodes is |N(u) ∩ N(v)| / sqrt(|N(u)| |N(v)|), where N(u) is u and
     its neighbours. A core has at least `mu` nodes at similarity `epsilon` or above, itself among them. Cores
@@ -127,7 +127,7 @@ def scan(n: int, edges: Edges, epsilon: float = 0.5, mu: int = 2) -> Ints:
     smallest), where the paper takes whichever comes last; hubs and outliers, which are in no cluster there,
     are clusters of their own.
 
-    Returns [n] the cluster of each node, numbered 0…k-1 by their smallest nodes. Work is below the sum over edges of the smaller degree of their ends (`common_neighbours`).
+    Returns [n] the cluster of each node, numbered 0…k-1 by their smallest nodes.
     """
     ends = distinct(edges.ends, n)
     around = np.bincount(ends.ravel(), minlength=n) + 1

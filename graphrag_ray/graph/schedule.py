@@ -110,7 +110,13 @@ class Schedule:
         Plans are made only when handed out; a `limit` keeps few of them in memory.
         """
         n = len(self._ready) if limit is None else min(limit, len(self._ready))
-        return [self._hand_out(heapq.heappop(self._ready)[1]) for _ in range(n)]
+        plans = []
+        for _ in range(n):
+            _, community = heapq.heappop(self._ready)
+            progress = self._woken.pop(community, None) or self._planner.start(community)
+            self._open.add(community)
+            plans.append(self._planner.lay_out(progress, self._tokens))
+        return plans
 
     def done(self, community: int, tokens: int | None) -> None:
         """A report was written, or failed for good (None).
@@ -134,11 +140,6 @@ class Schedule:
         community = progress.community
         self._woken[community] = progress
         heapq.heappush(self._ready, (int(self._rank[community]), community))
-
-    def _hand_out(self, community: int) -> ContextPlan:
-        progress = self._woken.pop(community, None) or self._planner.start(community)
-        self._open.add(community)
-        return self._planner.lay_out(progress, self._tokens)
 
 
 class ReportsAlone:
