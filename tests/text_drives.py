@@ -26,8 +26,7 @@ from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.urls import display_url, without_secrets
 from graphrag_ray.corpus.boundaries import character_end, last_character_end
 from graphrag_ray.corpus.byte_ranges import jsonl_is_split, jsonl_segments, lines_of
-from graphrag_ray.corpus.chunks import chunk
-from graphrag_ray.corpus.corpus_tables import documents_table, text_units_table
+from graphrag_ray.corpus.chunks import chunk, documents_table, text_units_table
 from graphrag_ray.corpus.decode import codec_of_bom, codec_of_head, decode
 from graphrag_ray.corpus.document import Document
 from graphrag_ray.corpus.document_titles import header, label, own_title, title_name

@@ -23,7 +23,7 @@ from graphrag_ray.base.declarations import (
     SEARCHED,
 )
 from graphrag_ray.base.messages import CallParameters, whole
-from graphrag_ray.base.model_families import THOUGHT_TOKENS, family_of
+from graphrag_ray.base.thoughts import THOUGHT_TOKENS, family_of
 from graphrag_ray.base.urls import is_url, protocol_of, secret_options
 
 OFFLINE_MODEL_ID = "offline-4"

@@ -234,14 +234,29 @@ class Planner:
         communities = np.arange(hierarchy.n_communities)
         self._edge_low = np.searchsorted(elements.edge_community, communities)
         self._edge_high = np.searchsorted(elements.edge_community, hierarchy.last)
-        self._claims, self._claim_start = _capped_claims(elements, max_claims_per_entity)
+        # The claims that may be shown, and [N+1] where those of each place begin among them.
+        places = np.arange(elements.n_nodes + 1)
+        first = np.searchsorted(elements.claim_place, places)
+        rank = np.arange(len(elements.claim_place)) - first[elements.claim_place]
+        self._claims = np.flatnonzero(rank < max_claims_per_entity)
+        self._claim_start = np.searchsorted(elements.claim_place[self._claims], places)
         self._claim_low = self._claim_start[hierarchy.start]
         self._claim_high = self._claim_start[hierarchy.end]
         self._by_parent = np.argsort(hierarchy.parent, kind="stable")
         parents = hierarchy.parent[self._by_parent]
         self._child_low = np.searchsorted(parents, communities)
         self._child_high = np.searchsorted(parents, communities, side="right")
-        self.totals = self._all_totals()
+        # [C] tokens of all elements of each community, from running sums.
+        nodes, edges, claims = (
+            np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self._cost(tokens), dtype=np.int64)])
+            for tokens in (elements.node_tokens, elements.edge_tokens, elements.claim_tokens[self._claims])
+        )
+        self.totals: Ints = (
+            nodes[hierarchy.end]
+            - nodes[hierarchy.start]
+            + (edges[self._edge_high] - edges[self._edge_low])
+            + (claims[self._claim_high] - claims[self._claim_low])
+        )
 
     def plan(self, community: int, report_tokens: Mapping[int, int | None]) -> ContextPlan | Needs:
         """The plan of a community, or the report that it needs next.
@@ -289,7 +304,12 @@ class Planner:
         sheet = self._sheet(progress, report_tokens, edges, self._edge_key[edges])
         left_out = self._left_out(progress, sheet, len(edges))
         if not left_out.total:
-            sheet = self._sheet(progress, report_tokens, edges, self._keys_among(edges))
+            # By the degrees in the graph of these edges alone.
+            ends = np.stack([self.elements.edge_source[edges], self.elements.edge_target[edges]])
+            _, at, degree = np.unique(ends, return_inverse=True, return_counts=True)
+            combined = degree[at].reshape(ends.shape).sum(axis=0)
+            keys = _edge_keys(combined, self.elements.edge_id_rank[edges])
+            sheet = self._sheet(progress, report_tokens, edges, keys)
         return ContextPlan(
             community=progress.community,
             kinds=np.array(sheet.kinds, dtype=np.int8),
@@ -312,13 +332,6 @@ class Planner:
         shown = self._add_edges(sheet, edges, keys, ordered)
         self._add_isolated(sheet, progress.community, ordered, shown)
         return sheet
-
-    def _keys_among(self, edges: Ints) -> Ints:
-        """As `_edge_key`, by the degrees in the graph of these edges alone."""
-        ends = np.stack([self.elements.edge_source[edges], self.elements.edge_target[edges]])
-        _, at, degree = np.unique(ends, return_inverse=True, return_counts=True)
-        combined = degree[at].reshape(ends.shape).sum(axis=0)
-        return _edge_keys(combined, self.elements.edge_id_rank[edges])
 
     def _add_edges(self, sheet: _Sheet, edges: Ints, keys: Ints, replaced: list[int]) -> set[int]:
         """Edges with their ends and claims, until the sheet is full. Returns the places seen."""
@@ -398,14 +411,6 @@ class Planner:
         ranked: list[int] = children[np.lexsort((np.array(smallest), -self.totals[children]))].tolist()
         return ranked
 
-    def _all_totals(self) -> Ints:
-        """[C] tokens of all elements of each community, from running sums."""
-        h, e = self.hierarchy, self.elements
-        nodes, edges = _running(self._cost(e.node_tokens)), _running(self._cost(e.edge_tokens))
-        claims = _running(self._cost(e.claim_tokens[self._claims]))
-        totals: Ints = nodes[h.end] - nodes[h.start] + edges[self._edge_high] - edges[self._edge_low]
-        return totals + claims[self._claim_high] - claims[self._claim_low]
-
     def _cost(self, tokens: Ints) -> Ints:
         return np.minimum(tokens, self._cap) + NUMBER_TOKENS
 
@@ -438,19 +443,6 @@ def _edge_keys(degree: Ints, id_rank: Ints) -> Ints:
         return np.zeros(0, dtype=np.int64)
     keys: Ints = (int(degree.max()) - degree) * (int(id_rank.max()) + 1) + id_rank
     return keys
-
-
-def _capped_claims(elements: Elements, limit: int) -> tuple[Ints, Ints]:
-    """The claims that may be shown, and [N+1] where those of each place begin among them."""
-    places = np.arange(elements.n_nodes + 1)
-    first = np.searchsorted(elements.claim_place, places)
-    rank = np.arange(len(elements.claim_place)) - first[elements.claim_place]
-    kept = np.flatnonzero(rank < limit)
-    return kept, np.searchsorted(elements.claim_place[kept], places)
-
-
-def _running(values: Ints) -> Ints:
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(values, dtype=np.int64)])
 
 
 def _outside(low: int, high: int, cuts: Iterable[tuple[int, int]]) -> Ints:

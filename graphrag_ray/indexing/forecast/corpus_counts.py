@@ -12,7 +12,7 @@ import numpy as np
 from graphrag_ray.base.index_settings import Model, Settings
 from graphrag_ray.base.messages import ChatRequest, item_key
 from graphrag_ray.corpus.chunks import chunk as cut
-from graphrag_ray.corpus.corpus_tables import header_of
+from graphrag_ray.corpus.chunks import header_of
 from graphrag_ray.corpus.document import Document, metadata_lines
 from graphrag_ray.corpus.document_titles import header as title_header
 from graphrag_ray.corpus.tokens import count_many, vocabulary_for

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base import ids, schema
 from graphrag_ray.base.index_settings import Chunking
-from graphrag_ray.corpus.corpus_tables import MAX_HEADER_FIELD, documents_table, header_of, text_units_table
+from graphrag_ray.corpus.chunks import MAX_HEADER_FIELD, documents_table, header_of, text_units_table
 from graphrag_ray.corpus.document import Document
 from graphrag_ray.corpus.tokens import count
 

@@ -406,11 +406,11 @@ def test_reading_and_chunking_need_neither_pandas_nor_a_network_library() -> Non
 import io, sys
 for name in ("ray", "openai", "fsspec", "s3fs", "pandas"):
     sys.modules[name] = None
-from graphrag_ray.corpus import corpus_tables, readers
+from graphrag_ray.corpus import chunks, readers
 from graphrag_ray.base.index_settings import Chunking, Input
 from graphrag_ray.corpus.tokens import vocabulary_for
 (document,) = readers.documents_in("a.csv", io.BytesIO(b"text\\nhello"), Input())
-units = corpus_tables.text_units_table(document, Chunking(), vocabulary_for("gpt-4o").name)
-assert corpus_tables.documents_table([document]).num_rows == units.num_rows == 1
+units = chunks.text_units_table(document, Chunking(), vocabulary_for("gpt-4o").name)
+assert chunks.documents_table([document]).num_rows == units.num_rows == 1
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

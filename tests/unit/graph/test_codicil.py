@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.graph.attributed import codicil
 from graphrag_ray.graph.leiden import canonical
 from graphrag_ray.graph.nearest_neighbours import nearest_neighbours
-from graphrag_ray.graph.scan import codicil
 
 pairs = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=40)
 vectors = st.lists(st.lists(st.integers(-2, 2), min_size=3, max_size=3), min_size=12, max_size=12).map(

@@ -406,11 +406,3 @@ def test_a_parent_of_very_many_children_is_not_planned_anew_at_each_of_them() ->
         for plan in schedule.ready(100):
             schedule.done(plan.community, None)
     assert schedule.counts().failed == n + 1
-
-
-def test_elements_in_the_wrong_order_are_refused() -> None:
-    one = np.zeros(1, dtype=np.int64)
-    with pytest.raises(ValueError, match="ascending"):
-        Elements(one, one, one, one, one, one, one, np.array([3, 1]), np.array([1, 1]))
-    with pytest.raises(ValueError, match="length"):
-        Elements(one, one, one, one, one, one, one, one, np.array([1, 1]))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.graph.attributed import scan
 from graphrag_ray.graph.leiden import Edges, canonical, numbered
-from graphrag_ray.graph.scan import scan
 
 pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=45)
 
