@@ -25,6 +25,7 @@ from graphrag_ray.base.declarations import (
 from graphrag_ray.base.messages import CallParameters, whole
 from graphrag_ray.base.thoughts import THOUGHT_TOKENS, family_of
 from graphrag_ray.base.urls import is_url, protocol_of, secret_options
+from graphrag_ray.base.wording import shortened
 
 OFFLINE_MODEL_ID = "offline-4"
 """Identity of the offline engine in item keys. Raise the number when its answers change."""
@@ -58,8 +59,7 @@ MAX_ABOUT = 1_000
 
 def as_about(text: str) -> str:
     """A text on what a corpus is about as it is kept: one paragraph of at most MAX_ABOUT characters."""
-    folded = " ".join(_CONTROL.sub(" ", whole(text[: 8 * MAX_ABOUT])).split())
-    return folded if len(folded) <= MAX_ABOUT else folded[: MAX_ABOUT - 1].rstrip() + "…"
+    return shortened(" ".join(_CONTROL.sub(" ", whole(text[: 8 * MAX_ABOUT])).split()), MAX_ABOUT)
 
 
 class _Machine:

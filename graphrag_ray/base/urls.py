@@ -14,6 +14,15 @@ _NEXT_LINK = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::))")
 _SHORTEST = 4
 """Shorter names and passwords are not looked for where they stand alone: they would tear words apart."""
 
+_SECRET = {
+    "access_key", "account_key", "api_key", "aws_access_key_id", "aws_secret_access_key",
+    "aws_session_token", "client_secret", "connection_string", "credential", "key", "password",
+    "sas_token", "secret", "secret_key", "session_token", "token", "username",
+}  # fmt: skip
+_SAME = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "local": "file"}
+_NO_SECRET = {"anon", "cloud", "google_default"}
+"""Ways of gcsfs's to find a token."""
+
 
 def is_url(place: str) -> bool:
     """Whether it names a place at a URL, not a path on this machine."""
@@ -69,16 +78,6 @@ def _secrets_of(url: str) -> list[str]:
         password = user.partition(":")[2]
         found += [f"{user}{at}", password, f"?{query}", query]
     return sorted((s for s in found if len(s) >= _SHORTEST), key=len, reverse=True)
-
-
-_SECRET = {
-    "access_key", "account_key", "api_key", "aws_access_key_id", "aws_secret_access_key",
-    "aws_session_token", "client_secret", "connection_string", "credential", "key", "password",
-    "sas_token", "secret", "secret_key", "session_token", "token", "username",
-}  # fmt: skip
-_SAME = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "local": "file"}
-_NO_SECRET = {"anon", "cloud", "google_default"}
-"""Ways of gcsfs's to find a token."""
 
 
 def secret_options(options: Mapping[str, Any], above: str = "") -> list[str]:

@@ -13,6 +13,7 @@ import os
 import shlex
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,11 @@ class Known(_Strict):
         before; and the environment. Raises SettingsError."""
         environ = os.environ if environ is None else environ
         user = read_user_settings()
-        models = _reached_before(root) if root else {}
+        models: dict[str, KnownModel] = {}
+        if root:
+            with suppress(ValueError, AttributeError):  # not written by us: it is only said once more then
+                reached = _read_reached().get(root, {})
+                models = {name: KnownModel.model_validate(m) for name, m in reached.items()}
         for name, model in user.models.items():
             before = models.get(model.model or name)
             models[model.model or name] = _merged(model, before) if before else model
@@ -205,13 +210,6 @@ def _merged(own: KnownModel, before: KnownModel) -> KnownModel:
     if "endpoints" in ours:
         merged["endpoints"] = [{**at.get(e.get("base_url"), {}), **e} for e in ours["endpoints"]]
     return KnownModel.model_validate(merged)
-
-
-def _reached_before(root: str) -> dict[str, KnownModel]:
-    try:
-        return {name: KnownModel.model_validate(m) for name, m in _read_reached().get(root, {}).items()}
-    except (ValueError, AttributeError):
-        return {}
 
 
 def require_known(settings: Settings, stages: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""How numbers of things are said."""
+"""How things are said in messages and contexts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from __future__ import annotations
 def plural(count: int, one: str, many: str = "") -> str:
     """`1 file`, `2,000 files`; `many` where it is not `one` with an s."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def shortened(text: str, most: int) -> str:
+    """At most so many characters of a text, the last an ellipsis where it was cut."""
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
 def price_setting(model: str = "default") -> str:

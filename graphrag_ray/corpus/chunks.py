@@ -21,10 +21,13 @@ import pyarrow as pa
 
 from graphrag_ray.base import ids, index_settings, schema
 from graphrag_ray.base.arrow_arrays import arrow, strings
+from graphrag_ray.base.wording import shortened
 from graphrag_ray.corpus import boundaries, tokens
 from graphrag_ray.corpus.document import PREFIX, Document, metadata_lines, one_line
 from graphrag_ray.corpus.document_titles import begins_with, own_title
 
+MAX_HEADER_FIELD = 300
+"""Characters of a title or a date that a chunk's header shows: a title can be a paragraph by mistake."""
 _SPACE = re.compile(r"\s++")
 _LONGEST_TOKEN = 128
 """Characters, in any vocabulary. A text with more for each token that it may have need not be counted."""
@@ -194,10 +197,6 @@ def _window(size: int, overlap: int, header: str, vocabulary: str) -> tuple[int,
     return length, min(overlap, length - least_new)
 
 
-MAX_HEADER_FIELD = 300
-"""Characters of a title or a date that a chunk's header shows: a title can be a paragraph by mistake."""
-
-
 def documents_table(documents: Iterable[Document]) -> pa.Table:
     """`schema.DOCUMENTS`, one row a document, in the order given.
 
@@ -261,7 +260,7 @@ def header_of(document: Document, options: index_settings.Chunking) -> Callable[
         if name not in fields:
             lines[name] = metadata_lines(document.metadata, [name.removeprefix(PREFIX)])
         elif value := fields[name][1]:
-            lines[name] = f"{fields[name][0]}: {_shortened(value)}\n"
+            lines[name] = f"{fields[name][0]}: {shortened(value, MAX_HEADER_FIELD)}\n"
     whole = "".join(lines.values())
     rest = "".join(line for name, line in lines.items() if name != "title")
 
@@ -270,10 +269,6 @@ def header_of(document: Document, options: index_settings.Chunking) -> Callable[
         return shown and shown + "\n"
 
     return of
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_HEADER_FIELD else text[: MAX_HEADER_FIELD - 1].rstrip() + "…"
 
 
 def _table(schema_: pa.Schema, rows: int, columns: dict[str, Sequence[Any]]) -> pa.Table:

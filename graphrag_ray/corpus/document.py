@@ -20,6 +20,7 @@ from typing import Any
 import orjson
 
 from graphrag_ray.base import ids
+from graphrag_ray.base.wording import shortened
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _INT64 = 2**63
@@ -183,6 +184,5 @@ def metadata_lines(columns: Mapping[str, Any], names: Sequence[str]) -> str:
     for name in names:
         texts = [text[: 8 * MAX_SAID] for text in as_texts(column(columns, name))[:MAX_SAID]]
         if folded := one_line(", ".join(texts)):
-            cut = folded if len(folded) <= MAX_SAID else folded[: MAX_SAID - 1].rstrip() + "…"
-            lines.append(f"{name}: {cut}\n")
+            lines.append(f"{name}: {shortened(folded, MAX_SAID)}\n")
     return "".join(lines)

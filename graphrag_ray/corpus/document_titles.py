@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
+from graphrag_ray.base.wording import shortened
+
 MAX_TITLE = 300
 """Characters of a title or a date that are said: a title can be a paragraph by mistake."""
 
@@ -102,5 +104,4 @@ def _with_words(line: str) -> str:
 
 
 def _folded(text: str | None) -> str:
-    folded = " ".join((text or "").split())
-    return folded if len(folded) <= MAX_TITLE else folded[: MAX_TITLE - 1].rstrip() + "…"
+    return shortened(" ".join((text or "").split()), MAX_TITLE)

@@ -36,6 +36,9 @@ LEAST_PROGRESS = 0.9
 """A level that has more clusters than this share of its nodes is the last."""
 MOST_NEIGHBOURS = 100
 """Of a node, that are linked for their meaning, however dense the graph is."""
+_ROWS = 1 << 16  # edges whose vectors are held at a time
+_PAIRS = 1 << 21  # pairs of edges looked at at a time
+_LEAST = 1e-4  # edges have weights above 0
 
 
 @dataclass(frozen=True)
@@ -227,10 +230,6 @@ def _bounded(inner: Hierarchy, vectors: Vectors, most: int) -> tuple[Ints, npt.N
     return found, packed[of_new]
 
 
-_ROWS = 1 << 16  # edges whose vectors are held at a time
-_PAIRS = 1 << 21  # pairs of edges looked at at a time
-
-
 def common_neighbours(n_nodes: int, ends: npt.NDArray[np.int64]) -> Ints:
     """[E] the number of nodes that are linked with both ends of each edge.
 
@@ -270,9 +269,6 @@ def distinct(ends: npt.NDArray[np.int64], n_nodes: int) -> npt.NDArray[np.int64]
     """Edges [E, 2], each once, in canonical order; ends [E, 2] with ends[:, 0] < ends[:, 1]."""
     key = np.unique(ends[:, 0] * n_nodes + ends[:, 1])
     return np.stack([key // max(n_nodes, 1), key % max(n_nodes, 1)], axis=1)
-
-
-_LEAST = 1e-4  # edges have weights above 0
 
 
 def codicil(n: int, edges: Edges, vectors: npt.NDArray[np.float32], near: Ints, alpha: float = 0.5) -> Edges:
