@@ -173,14 +173,11 @@ class ReadReply(Protocol):
 
 
 A = TypeVar("A", bound=ReadReply)
-A_co = TypeVar("A_co", bound=ReadReply, covariant=True)
 
 
-class Parser(Protocol[A_co]):
-    def __call__(self, text: str, *, truncated: bool) -> A_co: ...
-
-
-def usable_reply(first: ChatRequest, correct: Prompt, parse: Parser[A]) -> Dialogue[tuple[A, ChatReply]]:
+def usable_reply(
+    first: ChatRequest, correct: Prompt, parse: Callable[..., A]
+) -> Dialogue[tuple[A, ChatReply]]:
     """The reply to `first`, read; if it is no answer, that to one correction turn.
 
     Later turns should follow `first` with the reply given back: the failed attempt teaches nothing.
