@@ -38,14 +38,6 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_HEADERS = {"authorization", "proxy-authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie"}
 
 
-def _is_http(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, half a bracket
-        return False
-
-
 def _no_password(place: str | None) -> str | None:
     """Of a path or URL that snapshots keep. No message repeats it."""
     if place is not None and is_url(place) and ":" in urlsplit(place).netloc.rpartition("@")[0]:
@@ -116,7 +108,12 @@ class Endpoint(_Strict):
     @classmethod
     def _is_address(cls, url: str) -> str:
         """What may be a password is not repeated: host:8000/v1 begins like one with a user."""
-        if not _is_http(url):
+        try:
+            parts = urlsplit(url)
+            is_http = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port that is no number, half a bracket
+            is_http = False
+        if not is_http:
             named = "it" if "@" in url else repr(url.partition("?")[0])
             raise ValueError(f"{named} is not an address: write http://host:port/v1 or https://host/v1")
         return url

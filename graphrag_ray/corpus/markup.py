@@ -221,11 +221,19 @@ def bounded(html: str, breaking: frozenset[str]) -> str:
         name, at = found[2].lower(), rest.end()
         tag = html[found.start() : at]
         if found[1]:
-            parts.append(_end_tag(name, open_))
+            name = _RENAMED.get(name, name)
+            if open_ and open_[-1] == name:
+                # Only the innermost is closed for certain: an end tag of another may be ignored.
+                open_.pop()
+            parts.append("" if name in _DROPPED else f"</{name}>")
         elif name in _UNREAD or name in _VERBATIM:
             end = _end_of(name).search(html, at)
             stop = end.start() if end else len(html)
-            parts.append(_verbatim(name, html[at:stop]))
+            content = html[at:stop].replace("<", "&lt;")
+            if name in ("title", "textarea"):
+                parts.append(f"<{name}>{content}</{name}>")
+            elif name not in _UNREAD:
+                parts.append(html[at:stop].replace("&", "&amp;").replace("<", "&lt;"))
             at = html.find(">", stop) + 1 or len(html)
         else:
             parts.append(_start_tag(name, tag, open_, breaking))
@@ -258,23 +266,6 @@ def _start_tag(name: str, tag: str, open_: list[str], breaking: frozenset[str]) 
         return "<br>" if name in breaking else ""
     open_.append(name)
     return f"<{name}>"
-
-
-def _end_tag(name: str, open_: list[str]) -> str:
-    name = _RENAMED.get(name, name)
-    if open_ and open_[-1] == name:
-        # Only the innermost is closed for certain: an end tag of another may be ignored.
-        open_.pop()
-    return "" if name in _DROPPED else f"</{name}>"
-
-
-def _verbatim(name: str, content: str) -> str:
-    if name in _UNREAD:
-        return ""
-    if name in ("title", "textarea"):
-        content = content.replace("<", "&lt;")
-        return f"<{name}>{content}</{name}>"
-    return content.replace("&", "&amp;").replace("<", "&lt;")
 
 
 @cache

@@ -315,13 +315,17 @@ def merge_claims(instances: pa.Table) -> pa.Table:
     order = np.lexsort((instances["ordinal"].to_numpy(), instances["position"].to_numpy(), document))
     key = units.key[order]
     first = pa.array(order[first_rows(key, n)])
+    at = pc.fill_null(pc.index_in(instances["status"], value_set=pa.array(_STATUSES)), _SUSPECTED).to_numpy()
+    votes = np.bincount(units.key * 3 + at, minlength=3 * n).reshape(n, 3)
+    most = votes.max(axis=1, keepdims=True) if n else votes[:, :1]
+    status = np.where((votes == most).sum(axis=1) == 1, votes.argmax(axis=1), _SUSPECTED)
     columns: dict[str, Any] = {
         "id": units.keys,
         "human_readable_id": np.zeros(n, dtype=np.int64),
         "covariate_type": pa.array(["claim"] * n, type=pa.string()),
         "subject_id": instances["subject"].take(first),
         "object_id": instances["object"].take(first),
-        "status": _majority_status(instances["status"], units.key, n),
+        "status": pa.array(_STATUSES).take(pa.array(status)),
         "start_date": _first_stated(instances["start_date"], key, order, n),
         "end_date": _first_stated(instances["end_date"], key, order, n),
         "subject_entity_id": instances["subject_entity_id"].take(first),
@@ -345,14 +349,6 @@ def _first_stated(column: pa.ChunkedArray, key: Ints, order: npt.NDArray[np.intp
     at = first_rows(key[stated], n)
     row[at >= 0] = order[stated][at[at >= 0]]
     return column.take(pa.array(row, mask=row < 0))
-
-
-def _majority_status(status: pa.ChunkedArray, key: Ints, n: int) -> pa.Array:
-    at = pc.fill_null(pc.index_in(status, value_set=pa.array(_STATUSES)), _SUSPECTED).to_numpy()
-    votes = np.bincount(key * 3 + at, minlength=3 * n).reshape(n, 3)
-    most = votes.max(axis=1, keepdims=True) if n else votes[:, :1]
-    winner = np.where((votes == most).sum(axis=1) == 1, votes.argmax(axis=1), _SUSPECTED)
-    return pa.array(_STATUSES).take(pa.array(winner))
 
 
 def _fold(text: str) -> str:

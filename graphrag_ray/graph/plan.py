@@ -269,8 +269,14 @@ class Planner:
         return self.lay_out(progress, report_tokens) if child is None else Needs(community, child)
 
     def start(self, community: int) -> ReplacementProgress:
+        """Sub-communities are replaced by falling element tokens, ties by their smallest node id."""
         total = int(self.totals[community])
-        ranked = self._ranked_children(community) if total > self.available else []
+        children = self._by_parent[self._child_low[community] : self._child_high[community]]
+        if total <= self.available or not len(children):
+            return ReplacementProgress(community, [], total)
+        h = self.hierarchy
+        smallest = np.array([int(h.order[h.start[c] : h.end[c]].min()) for c in children])
+        ranked: list[int] = children[np.lexsort((smallest, -self.totals[children]))].tolist()
         return ReplacementProgress(community, ranked, total)
 
     def advance(self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None]) -> int | None:
@@ -400,16 +406,6 @@ class Planner:
         starts, ends = self.hierarchy.start[communities], self.hierarchy.end[communities]
         at = np.searchsorted(starts, places, side="right") - 1
         return (at >= 0) & (places < ends[np.maximum(at, 0)])
-
-    def _ranked_children(self, community: int) -> list[int]:
-        """Sub-communities by falling element tokens, ties by their smallest node id."""
-        children = self._by_parent[self._child_low[community] : self._child_high[community]]
-        if not len(children):
-            return []
-        order = self.hierarchy.order
-        smallest = [int(order[self.hierarchy.start[c] : self.hierarchy.end[c]].min()) for c in children]
-        ranked: list[int] = children[np.lexsort((np.array(smallest), -self.totals[children]))].tolist()
-        return ranked
 
     def _cost(self, tokens: Ints) -> Ints:
         return np.minimum(tokens, self._cap) + NUMBER_TOKENS

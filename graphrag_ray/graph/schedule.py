@@ -74,8 +74,14 @@ class Schedule:
         has_children = np.zeros(n, dtype=np.bool_)
         has_children[hierarchy.parent[hierarchy.parent >= 0]] = True
         waits = has_children & (self._planner.totals > self._planner.available)
-        # First what the longest chain waits for; reports that nobody waits for fill the gaps.
-        self._rank = -_waiting_above(hierarchy, waits)
+        # How many communities above each may wait for its report, one through the other: first what the
+        # longest chain waits for; reports that nobody waits for fill the gaps.
+        above = np.zeros(n, dtype=np.int64)
+        for level in range(1, hierarchy.n_levels):
+            here = np.flatnonzero(hierarchy.level == level)
+            parent = hierarchy.parent[here]
+            above[here] = np.where(waits[parent], 1 + above[parent], 0)
+        self._rank = -above
         open_ = np.ones(n, dtype=np.bool_)
         open_[list(known)] = False
         at_once = np.flatnonzero(~waits & open_)
@@ -204,13 +210,3 @@ class ReportsAlone:
             self._budget - max(left, 0),
             LeftOut(reports=len(self._children[community]) - len(shown)),
         )
-
-
-def _waiting_above(hierarchy: Hierarchy, waits: npt.NDArray[np.bool_]) -> Ints:
-    """[communities] how many communities above each may wait for its report, one through the other."""
-    above = np.zeros(hierarchy.n_communities, dtype=np.int64)
-    for level in range(1, hierarchy.n_levels):
-        here = np.flatnonzero(hierarchy.level == level)
-        parent = hierarchy.parent[here]
-        above[here] = np.where(waits[parent], 1 + above[parent], 0)
-    return above
