@@ -215,14 +215,9 @@ def _merged(own: KnownModel, before: KnownModel) -> KnownModel:
 def require_known(settings: Settings, stages: Iterable[str]) -> None:
     """Raises SettingsError, saying how to name it, where this machine does not know the place of a model that
     one of these stages asks."""
-    if names := unknown_models(settings, stages):
-        raise SettingsError(_how_to_say_it(names[0], settings.model(names[0])))
-
-
-def unknown_models(settings: Settings, stages: Iterable[str]) -> list[str]:
-    """The logical models that these stages ask and whose place is not known."""
-    asked = dict.fromkeys(settings.model_name(stage) for stage in stages)
-    return [name for name in asked if settings.model(name).unknown]
+    for name in dict.fromkeys(settings.model_name(stage) for stage in stages):
+        if settings.model(name).unknown:
+            raise SettingsError(_how_to_say_it(name, settings.model(name)))
 
 
 def _how_to_say_it(name: str, model: Model) -> str:
