@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 from urllib.parse import urlsplit
 
@@ -299,7 +300,8 @@ class Chunking(_Strict):
     """What is said of its document above each chunk where a model extracts, within `size`: title, date, and
     columns of the metadata by name. These columns are said in search, contexts and sources, too, as title and
     date are in any case. auto: date and title, but no title that is the file's name or that the chunk begins
-    with. A change asks a model again about each chunk that it concerns."""
+    with. An index keeps its own until another is given, which asks a model again about each chunk that it
+    concerns."""
 
     @field_validator("prepend", mode="before")
     @classmethod
@@ -365,7 +367,8 @@ class Descriptions(_Strict):
     """Instances summarised in one call; more are reduced as a tree."""
     joined_tokens: Annotated[int, Field(ge=0)] = 100
     """Two or three descriptions that together have at most so many tokens (100: some three sentences) are put
-    one after the other, and no model is asked. 0: a model is asked wherever two differ."""
+    one after the other, and no model is asked. 0: a model is asked wherever two differ. An index keeps its
+    own until another is given."""
 
 
 class Graph(_Strict):
@@ -458,7 +461,8 @@ class Reports(_Strict):
     max_output_tokens: Annotated[int, Field(gt=0)] = 2_000
     """Of a report."""
     role: str = ROLE
-    """Who writes the reports, and for whom, in words for the model."""
+    """Who writes the reports, and for whom, in words for the model. An index keeps its own until another is
+    given."""
     rating_criterion: str = "the impact severity of the community on what the corpus is about"
     """What a report's rating is about, in words for the model."""
     max_claims_per_entity: Annotated[int, Field(ge=0)] = 10
@@ -478,8 +482,8 @@ class Embeddings(_Strict):
     with_titles: bool = True
     """Chunks are embedded with the title and date of their documents above them, and what else
     `chunking.prepend` names, so that vectors find what only these tell apart (keywords do in any case).
-    A change embeds all chunks anew but those of documents without a date whose texts begin with their
-    titles."""
+    An index keeps its own until another is given, which embeds all chunks anew but those of documents without
+    a date whose texts begin with their titles."""
 
 
 Language: TypeAlias = Literal[
@@ -675,6 +679,13 @@ LANGUAGE_OF_TEXT = "the language of the text"
 LANGUAGE_OF_QUESTION = "the language of the question"
 
 
+_LASTING = (
+    *(("chunking", "prepend"), ("descriptions", "joined_tokens")),
+    *(("embeddings", "with_titles"), ("reports", "role")),
+)
+"""Settings with which an index goes on until they are given another value: a change asks models again."""
+
+
 class Settings(_Strict):
     root: OfMachine[str | None] = None
     """The index, where a command does without --root: a folder or URL. No snapshot keeps it."""
@@ -777,14 +788,23 @@ class Settings(_Strict):
         return self.model_copy(update={"hierarchies": names}) if names or not there else self
 
     def with_reports_of(self, before: Mapping[str, Any] | None) -> Settings:
-        """Settings that say what the corpus is about: as these do, else as the index before did. What the
-        offline engine said of the corpus is no model's to go by: a model is asked anew.
+        """Settings that say how the index before was made where these do not: what `_LASTING` names, and what
+        the corpus is about. What the offline engine said of the corpus is no model's to go by: a model is
+        asked anew.
 
         before: what its snapshot, or the record of its last run, keeps; None: there was none
         """
+        update: dict[str, Any] = {}
+        for section, key in _LASTING:
+            own, kept = getattr(self, section), _said_in(before or {}, section, key)
+            if kept is not None and key not in own.model_fields_set:
+                with suppress(ValueError):  # a stranger wrote it
+                    update[section] = type(own).model_validate(
+                        {**own.model_dump(exclude_unset=True), key: kept}
+                    )
         if self.corpus.about is None and (self._reports_offline or not _reports_offline(before or {})):
-            return self.with_about(about_in(before or {}))
-        return self
+            update["corpus"] = Corpus(about=about_in(before or {}))
+        return self.model_copy(update=update)
 
     @property
     def _reports_offline(self) -> bool:

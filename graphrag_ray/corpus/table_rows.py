@@ -203,17 +203,17 @@ def open_parquet(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    source = _Watched(stream if stream.seekable() else io.BytesIO(stream.read()))
     try:
-        file = pq.ParquetFile(stream if stream.seekable() else io.BytesIO(stream.read()))
+        file = pq.ParquetFile(source)
     except (pa.ArrowException, OSError, ValueError) as e:
-        if _is_of_stream(e):
-            raise
+        source.raise_own_fault()
         return NotText(f"not a parquet file that can be read: {e}")
     start, end = groups or (0, file.metadata.num_row_groups)
-    return Table(list(file.schema_arrow.names), _parquet_rows(file, range(start, end), row))
+    return Table(list(file.schema_arrow.names), _parquet_rows(file, source, range(start, end), row))
 
 
-def _parquet_rows(file: Any, groups: range, number: int) -> Iterator[Row]:
+def _parquet_rows(file: Any, source: _Watched, groups: range, number: int) -> Iterator[Row]:
     """Damage costs the rest of its row group: others are read by themselves."""
     import pyarrow as pa
 
@@ -226,20 +226,13 @@ def _parquet_rows(file: Any, groups: range, number: int) -> Iterator[Row]:
             except StopIteration:
                 break
             except (pa.ArrowException, OSError, ValueError) as e:
-                if _is_of_stream(e):
-                    raise
+                source.raise_own_fault()
                 lost = f"rows {number} to {after - 1} of {file.metadata.num_rows}"
                 yield Row(WHOLE_FILE, None, fault=f"damaged: {lost} could not be read: {e}")
                 break
             yield from arrow_rows(batch, number)
             number += batch.num_rows
         number = after
-
-
-def _is_of_stream(error: Exception) -> bool:
-    """Arrow raises a plain OSError for damaged files as well. One with a kind or a number is of the stream: a
-    network that fails says nothing about the document."""
-    return isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None)
 
 
 def arrow_rows(batch: pa.RecordBatch | pa.Table, number: int = 1) -> Iterator[Row]:
@@ -302,3 +295,35 @@ class _Replayed(io.RawIOBase):
             data = self._stream.read(size)
         buffer[: len(data)] = data
         return len(data)
+
+
+class _Watched(io.RawIOBase):
+    """Remembers a fault of the stream itself: Arrow raises OSError for damaged files as well, but a
+    network that fails says nothing about the document."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._fault: BaseException | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return self._stream.read(size)
+        except BaseException as e:
+            self._fault = e
+            raise
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def raise_own_fault(self) -> None:
+        if self._fault is not None:
+            raise self._fault

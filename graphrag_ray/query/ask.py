@@ -375,7 +375,7 @@ class Index:
         answering there are without, as sentences."""
         from graphrag_ray.indexing.estimate import estimate_again
 
-        settings = self.settings
+        settings = self.settings.with_reports_of(self.manifest.settings)
         able = f"Without them there are: {', '.join(methods.without_reports())}"
         try:
             found = estimate_again(self.store, self.manifest, settings.model_copy(update={"build": "all"}))

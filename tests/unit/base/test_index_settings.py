@@ -340,3 +340,24 @@ def test_columns_of_metadata_are_what_is_prepended_beside_title_and_date():
     chunking = parse_settings({"chunking": {"prepend": ["author", "title", "metadata.date"]}}).chunking
     assert chunking.prepended_metadata == ("author", "date")
     assert parse_settings({"chunking": {"prepend": "auto"}}).chunking.prepended_metadata == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "kept"),
+    [
+        ({}, None, "an analyst who reads a corpus for others"),
+        ({}, {"reports": {"role": "a clerk"}}, "a clerk"),
+        ({}, {"reports": {"role": ["of", "a", "stranger"]}}, "an analyst who reads a corpus for others"),
+        ({"role": "a judge"}, {"reports": {"role": "a clerk"}}, "a judge"),
+    ],
+)
+def test_an_index_goes_on_with_what_it_was_made_with_until_another_value_is_given(given, before, kept):
+    settings = parse_settings({"reports": given}).with_reports_of(before)
+    assert settings.reports.role == kept
+
+
+def test_settings_that_last_are_those_whose_change_would_be_paid_for():
+    made = {"chunking": {"prepend": ["author"]}, "embeddings": {"with_titles": False}}
+    settings = parse_settings({"chunking": {"size": 300}}).with_reports_of(made)
+    assert settings.chunking.prepend == ("author",) and settings.chunking.size == 300
+    assert not settings.embeddings.with_titles
