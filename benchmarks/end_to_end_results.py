@@ -82,7 +82,7 @@ DEMO_QUESTIONS = (
 
 VOLATILE = re.compile(
     r".*_(?:at|until)|latency_.*|(?:model_)?seconds|(?:mean|peak)_in_flight|share_of_limit|host|pid|created|period"
-    r"|versions?|inputs|waiting|others|parts"  # the last three: of `gc`, sizes of stored files
+    r"|versions?|code|inputs|waiting|others|parts"  # the last three: of `gc`, sizes of stored files
 )
 """Keys whose values vary from run to run, or with the version of the code alone."""
 MEASURED = ("ttft_s", "tokens_per_s", "slow_share", "slow_factor")
@@ -385,14 +385,14 @@ def hierarchies(record: Recording) -> None:
 def settings(record: Recording) -> None:
     """Settings that take other paths: small chunks and contexts, strengths as weights, other libraries."""
     demo_files(12)
-    changed = ("chunking.size=150", "chunking.overlap=20", "chunking.boundaries=token")
+    changed = ("chunking.size=150", "chunking.overlap=20")
     changed += (
         "graph.weight=strength",
         "reports.context_tokens=600",
         "communities.max_size=4",
         "communities.library=leidenalg",
     )
-    changed += ("descriptions.alike=each", "hierarchies=[attributed,leiden,tree]", "attributed.max_size=4")
+    changed += ("hierarchies=[attributed,leiden,tree]", "attributed.max_size=4")
     changed += ("attributed.clustering=spectral", "attributed.augment=codicil", "tree.reduction=pca")
     record.index("index", *(word for one in changed for word in ("--set", one)))
     record.answers("index", DEMO_QUESTIONS[:2], asked_by(("global", "local", "archrag", "raptor")))

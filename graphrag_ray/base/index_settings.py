@@ -266,16 +266,19 @@ class Input(_Strict):
     """A regular expression; what it matches at the start of a .txt or .md file is not text (a header
     that repeats the file's name, say)."""
     max_bytes: Annotated[int, Field(gt=0)] = 2_000_000_000
-    """A larger .txt, .md or .html file is a failure, not an out-of-memory."""
+    """A larger .txt, .md or .html file, or a row group of a .parquet file that holds more when decoded, is a
+    failure, not an out-of-memory."""
     storage: OfMachine[Storage | None] = None
     """How INPUT is reached, where it does not lie beside the index. null: as `storage` says; {}: as the
     environment says."""
 
     @model_validator(mode="after")
     def _pattern_compiles(self) -> Input:
+        import regex
+
         try:
-            re.compile(self.strip_pattern or "")
-        except re.error as e:
+            regex.compile(self.strip_pattern or "")
+        except regex.error as e:
             raise ValueError(f"strip_pattern is not a regular expression: {e}") from None
         return self
 
@@ -446,8 +449,8 @@ class Tree(_Strict):
     max_levels: Annotated[int, Field(ge=1, le=20)] = 5
     """Of summaries; fewer where 11 or fewer of them are left."""
     reduction: Literal["umap", "pca"] = "umap"
-    """What brings vectors into few dimensions. umap: as published; pca: faster, without umap-learn, and
-    chunks are in more clusters, so that more is summarised."""
+    """What brings vectors into few dimensions. umap: as published, from 150 chunks on; pca: faster, without
+    umap-learn, and chunks are in more clusters, so that more is summarised."""
 
 
 ROLE = "an analyst who reads a corpus for others"

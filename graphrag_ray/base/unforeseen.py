@@ -11,6 +11,7 @@ from pathlib import Path
 from traceback import walk_tb
 
 from graphrag_ray.base.errors import GraphRagError
+from graphrag_ray.base.wording import without_colors
 
 SHOWN_CHARACTERS = 300
 """Of an error's message: it may quote the whole text on which it failed."""
@@ -63,6 +64,6 @@ def _message(error: BaseException) -> str:
         text = str(error)[: 10 * SHOWN_CHARACTERS]
     except Exception:  # noqa: BLE001 - an error that cannot even say what it is
         return ""
-    text = " ".join(text.encode("utf-8", "replace").decode().split())
+    text = " ".join(without_colors(text).encode("utf-8", "replace").decode().split())
     text = _ADDRESS.sub("0x…", text)
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"

@@ -1,11 +1,20 @@
-"""How things are said in messages and contexts."""
+"""How numbers of things are said, and what others said."""
 
 from __future__ import annotations
+
+import re
+
+_COLOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def plural(count: int, one: str, many: str = "") -> str:
     """`1 file`, `2,000 files`; `many` where it is not `one` with an s."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def without_colors(text: str) -> str:
+    """Text that was written for a terminal, without its escape sequences."""
+    return _COLOR.sub("", text)
 
 
 def shortened(text: str, most: int) -> str:

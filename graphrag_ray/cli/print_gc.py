@@ -42,6 +42,8 @@ def print_collected(found: Collected) -> None:
             "with --grace 0 if nobody does.",
         )
     out.print(f"Kept: {_numbered(plan.kept)}")
+    if found.documents:
+        _print_elsewhere(out, found)
     if found.deleted:
         return
     if found.writer:
@@ -66,6 +68,7 @@ def as_dict(found: Collected) -> dict[str, Any]:
             for name, t in found.journal.items()
         },
         "documents": list(found.documents),
+        "elsewhere": dict(found.elsewhere),
         "writer": found.writer,
     }
 
@@ -86,6 +89,21 @@ def _print_what_goes(out: Console, found: Collected) -> None:
             out.print(f"  {plural(t.items, 'item')} ({plural(t.rows, 'row')}) of the journal of {name}")
         if t.unreadable:
             out.print(f"  {plural(len(t.unreadable), 'damaged part')} of the journal of {name}")
+
+
+def _print_elsewhere(out: Console, found: Collected) -> None:
+    """What a purge does not touch, and what a search of it found."""
+    from graphrag_ray.indexing.purge import ELSEWHERE
+
+    if found.elsewhere:
+        out.print("Look at these files outside the index, and delete them yourself:")
+    for url, what in found.elsewhere.items():
+        out.print(f"  {url}: {what}")
+    out.print(f"A purge does not reach what is outside the index: {', '.join(ELSEWHERE)}.")
+    if not found.deleted:
+        out.print(
+            "Search these first: --also DIR names the files. Once purged, no text is left to search for."
+        )
 
 
 def _numbered(snapshots: Sequence[int]) -> str:

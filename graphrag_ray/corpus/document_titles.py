@@ -19,7 +19,7 @@ MAX_TITLE = 300
 _MARKS = "#*_=-> \t\n\r"
 """What may stand before a title at the start of a text."""
 _NOT_WORD = re.compile(r"[\W_]+")
-_BRACKETED = re.compile(r"\s*[(\[（【][^()\[\]（）【】]*[)\]）】]\s*\Z")
+_BRACKETED = re.compile(r"(?:(?<!\s)\s++)?[(\[（【][^()\[\]（）【】]*[)\]）】]\s*\Z")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z0-9])")
 _AFTER_DIGIT = re.compile(r"(?<=[0-9])(?=[A-Z])")
 _ISO = re.compile(r"(?<!\d)([12]\d{3})[-_.](\d{2})(?:[-_.](\d{2}))?(?!\d)", re.ASCII)

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
+import regex
+
 from graphrag_ray.base import index_settings, unforeseen
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.corpus.byte_ranges import Segment, Stretch, parquet_segments
@@ -29,6 +31,8 @@ ROWS = "dataset"
 ROW = "row"
 """Stands before the number of a row of which the id is not known."""
 
+_STRIP_S, _STRIP_S_PER_CHARACTER = 2.0, 2e-6
+"""CPU time of `input.strip_pattern` on a text. Settings may come with a stranger's index."""
 _MAX_COLUMNS_TOLD = 50
 _NAME_LENGTH = 20
 """Hex characters of what names a row by its content."""
@@ -56,8 +60,15 @@ def _read_text(
         text, title, date = clean(page.text), page.title, page.date
         emptied_by = "no text besides markup, scripts and navigation"
     else:
-        if options.strip_pattern and (match := re.match(options.strip_pattern, text)):
-            text = text[match.end() :]
+        if options.strip_pattern:
+            limit_s = _STRIP_S + len(text) * _STRIP_S_PER_CHARACTER
+            try:
+                match = regex.match(options.strip_pattern, text, timeout=limit_s)
+            except TimeoutError:
+                why = f"input.strip_pattern takes longer than {limit_s:.1f} s on this text"
+                yield Unreadable(path, "", f"{why}: avoid nested repetitions in it, or set it to null")
+                return
+            text = text[match.end() :] if match else text
         title = _first_heading(text) if kind == "md" else None
         emptied_by = "no text but what input.strip_pattern matches"
     if not text.strip():
@@ -84,7 +95,7 @@ def _first_heading(text: str) -> str | None:
 def _read_table(
     opener: Opener, stream: BinaryIO, path: str, options: index_settings.Input
 ) -> Iterator[Document | Unreadable]:
-    table = opener(stream, options.text_column)
+    table = opener(stream, options)
     if fault := _fault_of(table, options):
         yield Unreadable(path, "", fault, empty=fault == _NO_HEADER and path.lower().endswith(".csv"))
         return
@@ -114,7 +125,7 @@ def documents_of_stretch(
         rows = jsonl_rows(stream, "utf-8", stretch.row, stretch.line)
     else:
         groups = stretch.start, stretch.end
-        table = open_parquet(stream, options.text_column, groups, stretch.row)
+        table = open_parquet(stream, options, groups, stretch.row)
         if isinstance(table, NotText):
             yield Unreadable(path, "", table.reason)
             return
@@ -125,7 +136,7 @@ def documents_of_stretch(
 
 def segments_of(stream: BinaryIO, options: index_settings.Input) -> list[Segment]:
     """The row groups of a .parquet file; none where it can only be read whole."""
-    if not stream.seekable() or _fault_of(open_parquet(stream, options.text_column), options):
+    if not stream.seekable() or _fault_of(open_parquet(stream, options), options):
         return []
     return parquet_segments(stream)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import orjson
 
+from graphrag_ray.base.index_settings import Input
 from graphrag_ray.corpus.decode import NotText, codec_of_bom, codec_of_head, decode
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Table:
     rows: Iterator[Row]
 
 
-def open_jsonl(stream: BinaryIO, text_column: str) -> Table | NotText:
+def open_jsonl(stream: BinaryIO, options: Input) -> Table | NotText:
     """One JSON object a line. Empty lines are no rows; a line that is no object is a row with a fault."""
     head, reader = _buffered(stream)
     if is_json_array(head):
@@ -109,9 +110,9 @@ def json_line(line: bytes, codec: str) -> tuple[Any, str, str]:
         return None, encoding, f"not JSON ({e})"
 
 
-def open_csv(stream: BinaryIO, text_column: str) -> Table | NotText:
+def open_csv(stream: BinaryIO, options: Input) -> Table | NotText:
     """A header row, then one record a row; delimited by comma, or by the semicolon, tab or bar with
-    which the header holds `text_column`. Empty lines are no rows; a record that does not have the
+    which the header holds `input.text_column`. Empty lines are no rows; a record that does not have the
     header's fields is a row with a fault, since its text may be cut at an unquoted delimiter."""
     head, reader = _buffered(stream)
     codec = codec_of_head(head)
@@ -126,7 +127,7 @@ def open_csv(stream: BinaryIO, text_column: str) -> Table | NotText:
     def names(delimiter: str) -> list[str]:
         return [name.strip() for name in next(csv.reader([first], delimiter=delimiter), [])]
 
-    delimiter = next((d for d in _DELIMITERS if text_column in names(d)), ",")
+    delimiter = next((d for d in _DELIMITERS if options.text_column in names(d)), ",")
     records = csv.reader(chain([first], text), delimiter=delimiter, strict=True)
     try:
         columns = [name.strip() for name in next(records, [])]
@@ -194,9 +195,13 @@ def _recovered(record: list[str], codec: str) -> tuple[list[str], str] | NotText
 
 
 def open_parquet(
-    stream: BinaryIO, text_column: str, groups: tuple[int, int] | None = None, row: int = 1
+    stream: BinaryIO, options: Input, groups: tuple[int, int] | None = None, row: int = 1
 ) -> Table | NotText:
     """Parquet is read at places, so the stream must be seekable; one that is not is read whole.
+
+    Some hundred bytes can hold gigabytes of text: one long value in a dictionary, and rows that refer to it.
+    Such columns are therefore decoded as dictionaries, and `input.max_bytes` limits what the rows of one row
+    group may hold.
 
     groups: the first row group and the one after the last; None: all. row: the number of the first row.
     """
@@ -205,20 +210,37 @@ def open_parquet(
 
     source = _Watched(stream if stream.seekable() else io.BytesIO(stream.read()))
     try:
-        file = pq.ParquetFile(source)
+        metadata = pq.read_metadata(source)
+        source.seek(0)
+        file = pq.ParquetFile(source, metadata=metadata, read_dictionary=_dictionaries(metadata))
     except (pa.ArrowException, OSError, ValueError) as e:
         source.raise_own_fault()
         return NotText(f"not a parquet file that can be read: {e}")
     start, end = groups or (0, file.metadata.num_row_groups)
-    return Table(list(file.schema_arrow.names), _parquet_rows(file, source, range(start, end), row))
+    rows = _parquet_rows(file, source, range(start, end), row, options.max_bytes)
+    return Table(list(file.schema_arrow.names), rows)
 
 
-def _parquet_rows(file: Any, source: _Watched, groups: range, number: int) -> Iterator[Row]:
-    """Damage costs the rest of its row group: others are read by themselves."""
+def _dictionaries(metadata: Any) -> list[str]:
+    """Paths of the columns of text or bytes that are encoded as dictionaries in some row group."""
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    columns = (group.column(i) for group in groups for i in range(group.num_columns))
+    encoded = (c for c in columns if c.physical_type == "BYTE_ARRAY" and c.has_dictionary_page)
+    return list(dict.fromkeys(column.path_in_schema for column in encoded))
+
+
+def _parquet_rows(file: Any, source: _Watched, groups: range, number: int, max_bytes: int) -> Iterator[Row]:
+    """Damage costs the rest of its row group, and so does a batch with which the group exceeds max_bytes:
+    others are read by themselves."""
     import pyarrow as pa
 
     for group in groups:
-        after = number + file.metadata.row_group(group).num_rows
+        metadata = file.metadata.row_group(group)
+        after, size = number + metadata.num_rows, 0
+        if metadata.total_byte_size > max_bytes:
+            yield _too_large(number, after, max_bytes)
+            number = after
+            continue
         batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], use_threads=False)
         while True:
             try:
@@ -230,9 +252,40 @@ def _parquet_rows(file: Any, source: _Watched, groups: range, number: int) -> It
                 lost = f"rows {number} to {after - 1} of {file.metadata.num_rows}"
                 yield Row(WHOLE_FILE, None, fault=f"damaged: {lost} could not be read: {e}")
                 break
+            size += sum(map(_decoded_bytes, batch.columns))
+            if size > max_bytes:
+                yield _too_large(number, after, max_bytes)
+                break
             yield from arrow_rows(batch, number)
             number += batch.num_rows
         number = after
+
+
+def _too_large(number: int, after: int, max_bytes: int) -> Row:
+    fault = (
+        f"rows {number} to {after - 1} are not read: with them, a row group holds more than input.max_bytes "
+        f"({max_bytes:,}) when decoded. Write smaller row groups, or raise the limit"
+    )
+    return Row(WHOLE_FILE, None, fault=fault)
+
+
+def _decoded_bytes(array: pa.Array) -> int:
+    """Bytes of an array's values, those of a dictionary counted as often as they are referred to."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = array.type
+    texts = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    if pa.types.is_dictionary(kind) and kind.value_type in texts:
+        lengths = pc.binary_length(array.dictionary).take(array.indices)
+        return pc.sum(lengths).as_py() or 0
+    if pa.types.is_map(kind):
+        both = (pa.ListArray.from_arrays(array.offsets, held) for held in (array.keys, array.items))
+        return sum(_decoded_bytes(held.flatten()) for held in both)
+    if pa.types.is_nested(kind):
+        inside = array.flatten()
+        return sum(map(_decoded_bytes, inside if pa.types.is_struct(kind) else [inside]))
+    return int(array.nbytes)
 
 
 def arrow_rows(batch: pa.RecordBatch | pa.Table, number: int = 1) -> Iterator[Row]:
@@ -259,13 +312,13 @@ def _in_microseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunke
     return column
 
 
-Opener: TypeAlias = Callable[[BinaryIO, str], Table | NotText]
+Opener: TypeAlias = Callable[[BinaryIO, Input], Table | NotText]
 OPENERS: dict[str, Opener] = {
     ".jsonl": open_jsonl,
     ".csv": open_csv,
     ".parquet": open_parquet,
 }
-"""Tables by extension, of documents and of questions; the second argument is the name of the text column."""
+"""Tables by extension, of documents and of questions."""
 
 
 def _buffered(stream: BinaryIO) -> tuple[bytes, io.BufferedReader]:

@@ -12,11 +12,12 @@ from typing import Any
 import orjson
 
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.index_settings import Input
 from graphrag_ray.base.messages import whole
 from graphrag_ray.base.urls import shown
 from graphrag_ray.corpus.decode import NotText
 from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Table
-from graphrag_ray.query.ask import MAX_QUESTION_CHARACTERS
+from graphrag_ray.query.asking import MAX_QUESTION_CHARACTERS
 from graphrag_ray.query.question_files import ID_COLUMNS, QUESTION_COLUMNS, Posed, content_of, read_questions
 
 ANSWER_COLUMNS = ("answer", "text", "response", "output")
@@ -124,7 +125,7 @@ def _table(at: str, extension: str, content: bytes) -> Table:
     """Raises UsageError."""
     tables = []
     for column in (*QUESTION_COLUMNS, *ID_COLUMNS):  # by which a .csv file shows what divides its cells
-        table = OPENERS[extension](io.BytesIO(content), column)
+        table = OPENERS[extension](io.BytesIO(content), Input(text_column=column))
         if isinstance(table, NotText):
             raise UsageError(f"{at}: {table.reason}")
         if table.columns is None or column in table.columns:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from graphrag_ray.base import records
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Chunking, Settings, Tree
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.graph.descriptions import whole_sentences
 from graphrag_ray.graph.plan import HEADING_TOKENS, NUMBER_TOKENS
 from graphrag_ray.graph.report_context import Context, fold
 from graphrag_ray.graph.report_dialogue import Report
-from graphrag_ray.graph.report_reply import ReplyProblem
 
 SAID_ABOVE = 100
 """Tokens of what is said of a chunk's document, at most, and of the marks around it."""
@@ -23,7 +23,7 @@ MOST_TITLE_WORDS, MOST_TITLE = 20, 160
 """A first line with more words or characters is no title."""
 _TITLE_WORDS = 12
 _MARKED = re.compile(r"\A(?:[#*_>\s]|title\s*:|\"|“)+", re.IGNORECASE)
-_MARKED_END = re.compile(r"[\s*_\"”#.:]+\Z")
+_MARKED_END = re.compile(r"(?<![\s*_\"”#.:])[\s*_\"”#.:]+\Z")
 _HEADED = re.compile(r"\A[#*_\s]*summary[*_\s]*:[*_\s]*", re.IGNORECASE)
 
 

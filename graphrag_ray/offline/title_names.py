@@ -22,7 +22,7 @@ _STRAIGHT = re.compile(r"\"")
 _YEAR = re.compile(r"[,;]?[\"”]?\s?\((?:1[5-9]|20)\d\d")
 _LAST_WORDS = re.compile(r"([^\W\d_]+)\W{0,2}(?:\s([^\W\d_]+)\W{0,2})?$")
 _NEXT_WORDS = re.compile(r"\W{0,3}([^\W\d_]+)(?:\s([^\W\d_]+))?(?:\s([^\W\d_]+))?")
-_BRACKET = re.compile(r"\s*\([^()]*\)$")
+_BRACKET = re.compile(r"(?:(?<!\s)\s++)?\([^()]*\)$")
 _GOES_ON = re.compile(r"[\"”]?\s?(?:\(|,|(?:is|was|are|were|or|may|refers|has)\b)")
 
 

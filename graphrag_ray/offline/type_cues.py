@@ -33,8 +33,8 @@ _APPOSITION = re.compile(
 )
 _PHRASE_WORD = re.compile(r"[\s\"“”-]*([^\W_][\w'’&-]*)")
 _LIFE = re.compile(
-    r"(?:born|b\.|died|d\.|née|c\.)\b|.*\b(?:January|February|March|April|May|June|July|August|September|October"
-    r"|November|December)\b.*\d{3,4}"
+    r"(?:born|b\.|died|d\.|née|c\.)\b|(?>.*?\b(?:January|February|March|April|May|June|July|August|September|October"
+    r"|November|December)\b).*\d{3,4}"
 )
 _YEARS = re.compile(r"(?:c\. ?)?\d{3,4} ?[–-] ?(?:c\. ?)?\d{3,4}$")
 _AGENT = re.compile(r"(?:ist|ian|grapher|loger|ologist|eer|keeper|player|maker|man|woman|ess|wright|or|er)$")

@@ -27,7 +27,7 @@ JOIN = " […] "
 MARK = "Written without a language model: what stands in quotation marks is quoted from the corpus."
 """Ends every report's summary and every answer."""
 
-_JOIN = re.compile(r"\s*\[…\]\s*")
+_JOIN = re.compile(r"(?:(?<!\s)\s++)?\[…\]\s*")
 _MARKS = re.compile("[“”]")
 _CUT = "…"
 _ENDS = frozenset(STOPS + CLOSERS)

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.index_settings import Input
 from graphrag_ray.base.messages import whole
 from graphrag_ray.base.records import Reference
 from graphrag_ray.base.urls import shown, without_secrets
@@ -135,7 +136,7 @@ def _opened(url: str, content: bytes) -> tuple[Table, str]:
         raise UsageError(f"{url}: questions come as {', '.join(OPENERS)}, not as {extension or 'this'}")
     columns: Sequence[str] = ()
     for column in QUESTION_COLUMNS:
-        table = OPENERS[extension](io.BytesIO(content), column)
+        table = OPENERS[extension](io.BytesIO(content), Input(text_column=column))
         if isinstance(table, NotText):
             raise UsageError(f"{url}: {table.reason}")
         if table.columns is None:
@@ -182,14 +183,8 @@ def answer_row(posed: Posed, answer: Answer, number: Mapping[Reference, int]) ->
         "failed_parts": answer.failed_parts,
         "dropped_references": answer.dropped_references,
         "contexts": [
-            {
-                "phase": c.phase,
-                "records": len(c.records),
-                "n_tokens": c.n_tokens,
-                "left_out": c.left_out,
-                "cut": c.cut,
-                "score": c.score,
-            }
+            {name: getattr(c, name) for name in ("phase", "n_tokens", "left_out", "cut", "score")}
+            | {"records": len(c.records)}
             for c in answer.contexts
         ],
         "calls": sum(p.calls for p in phases),

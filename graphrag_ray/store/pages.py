@@ -18,7 +18,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -76,8 +76,8 @@ class Pages:
 def located(data: bytes | memoryview, columns: Sequence[str]) -> dict[str, Pages]:
     """Where the pages of columns of a file lie; of columns whose pages can be read without others: those of
     one kind of value, without a dictionary, in a file with an index of its pages. Raises ValueError for what
-    is no such file."""
-    found: dict[str, list[tuple[int, ...]]] = {name: [] for name in columns}
+    is no such file, and for pages that overlap, lie outside of it or hold rows out of order."""
+    found: dict[str, list[tuple[int, int, int]]] = {name: [] for name in columns}
     n_rows = 0
     for group in _footer(data)[_GROUPS][1][1]:
         chunks: list[Struct] = group[_COLUMNS][1][1]
@@ -88,25 +88,35 @@ def located(data: bytes | memoryview, columns: Sequence[str]) -> dict[str, Pages
                 found.pop(name, None)
             elif name in found:
                 index, _ = thrift.parse(data, chunk[_INDEX_AT][1])
-                found[name] += (_page(data, place, n_rows) for place in index[_PLACES][1][1])
+                found[name] += _places(index[_PLACES][1][1], n_rows, group[_GROUP_ROWS][1])
         n_rows += group[_GROUP_ROWS][1]
-    return {name: _pages(pages, n_rows) for name, pages in found.items() if pages}
+    before = len(MAGIC)
+    for start, size in sorted(place[1:] for places in found.values() for place in places):
+        if start < before or size < 1 or start + size > len(data) - _TAIL:
+            raise ValueError(f"its pages overlap or lie outside of it, at byte {start:,}")
+        before = start + size
+    return {name: _pages(data, places, n_rows) for name, places in found.items() if places}
 
 
 def _column(chunk: Struct) -> str:
     return str(chunk[_CHUNK][1][_PATH][1][1][0].decode())
 
 
-def _page(data: bytes | memoryview, place: Struct, rows_before: int) -> tuple[int, ...]:
-    start, size, first = (place[number][1] for number in (_PLACE_AT, _PLACE_BYTES, _PLACE_ROW))
-    head, _ = thrift.parse(data, start)
-    values = head[_DATA_HEAD][1][_HEAD_VALUES][1]
-    return rows_before + first, start, size, values, zlib.crc32(data[start : start + size])
+def _places(index: Sequence[Struct], rows_before: int, n_rows: int) -> list[tuple[int, int, int]]:
+    """(first row, start, size) of each page of a column of a row group."""
+    places = [(place[_PLACE_ROW][1], place[_PLACE_AT][1], place[_PLACE_BYTES][1]) for place in index]
+    firsts = [first for first, _, _ in places]
+    if places and (firsts[0] != 0 or any(a >= b for a, b in pairwise([*firsts, max(n_rows, 1)]))):
+        raise ValueError("the rows of its pages are out of order")
+    return [(rows_before + first, start, size) for first, start, size in places]
 
 
-def _pages(pages: Sequence[tuple[int, ...]], n_rows: int) -> Pages:
-    first, *rest = np.array(pages, np.int64).reshape(-1, 5).T
-    return Pages(np.append(first, n_rows), *rest)
+def _pages(data: bytes | memoryview, places: Sequence[tuple[int, int, int]], n_rows: int) -> Pages:
+    first, start, size = np.array(places, np.int64).T
+    heads = [thrift.parse(data, at)[0] for _, at, _ in places]
+    values = np.array([head[_DATA_HEAD][1][_HEAD_VALUES][1] for head in heads], np.int64)
+    sums = np.array([zlib.crc32(data[at : at + n]) for _, at, n in places], np.int64)
+    return Pages(np.append(first, n_rows), start, size, values, sums)
 
 
 def _footer(data: bytes | memoryview) -> Struct:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import io
+import json
 import os
 import re
 import shutil
@@ -14,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import toy_model
@@ -37,6 +40,7 @@ from graphrag_ray.indexing.purge import collect
 from graphrag_ray.store import locks, snapshots, trim
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.gc import Options
+from graphrag_ray.store.parts import list_all
 
 MARKER = "XQJZVW"
 """A name in one document: toy extraction, descriptions, reports and embeddings all come to hold it."""
@@ -121,11 +125,11 @@ def test_without_delete_nothing_is_touched_and_what_would_go_is_told(town: World
 
 
 def test_kept_snapshots_are_as_they_were_and_what_the_others_alone_needed_is_gone(town: World, held: dict):
-    n_parts = len(town.store.list("tables"))
+    n_parts = len(list_all(town.store))
     collect(town.store, Options(keep=2, grace_s=0), delete=True)
     assert {n: at(town, n) for n in town.snapshots()} == {n: held[n] for n in (3, 4)}
     needed = {p for n in (3, 4) for p in snapshots.parts_of(snapshots.load(town.store, n))}
-    assert {i.path for i in town.store.list("tables")} == needed and len(needed) < n_parts
+    assert {i.path for i in list_all(town.store)} == needed and len(needed) < n_parts
     asked = len(town.endpoint.requests)
     assert not town.index().committed and len(town.endpoint.requests) == asked
 
@@ -210,10 +214,10 @@ def test_a_writer_that_lost_the_lock_deletes_nothing_more(town: World, monkeypat
 
 def test_a_damaged_manifest_removes_nothing(town: World):
     town.store.write("snapshots/3.json", b"{")
-    n = len(town.store.list("tables"))
+    n = len(list_all(town.store))
     with pytest.raises(CorruptPart, match=r"snapshots/3.json is damaged.*Nothing is removed"):
         collect(town.store, Options(keep=1, grace_s=0), delete=True)
-    assert len(town.store.list("tables")) == n and town.snapshots() == [1, 2, 3, 4]
+    assert len(list_all(town.store)) == n and town.snapshots() == [1, 2, 3, 4]
 
 
 def test_an_index_that_is_half_built_is_left_alone(world: World):
@@ -328,6 +332,58 @@ def test_a_document_is_purged_by_its_id_and_by_a_glob(town: World, held: dict):
     (id_,) = (d["id"] for d in held[2]["documents"] if d["path"] in SECRET)
     assert list(collect(town.store, Options(), purge=[id_]).documents) == list(SECRET)
     assert list(collect(town.store, Options(), purge=["letters/*"]).documents) == list(SECRET)
+
+
+def test_files_outside_the_index_that_hold_text_or_names_of_a_purged_document_are_named(
+    town: World, run: Command, tmp_path: Path, held: dict
+):
+    (document,) = (d for d in held[2]["documents"] if d["path"] in SECRET)
+    (chunk,) = document["text_unit_ids"]
+    text = document["text"]
+    replies, other = tmp_path / "replies", tmp_path / "other"
+    asked = ("query", f"What about {MARKER}?", "--root", town.root, "--snapshot", 2, "--method", "local")
+    run(*asked, "--cache", replies)
+    (kept,) = (p for p in replies.rglob("*.parquet") if traces(p.parent, MARKER))
+    other.mkdir()
+    files: dict[str, str | bytes] = {
+        "evaluation/judged.json": json.dumps({"why": json.dumps(f"é {text.replace(' ', chr(10), 3)}")}),
+        "evaluation/page.html": "<p>" + html.escape(text.replace("met", "<b>met</b> & '")).upper() + "</p>",
+        "evaluation/long.txt": "x " * 3_000_000 + text,
+        "ids.csv": f"n,chunk\n1,{chunk}\n",
+        "path.md": "See [letters/secret.txt](there).",
+        "names.txt": f"Nobody knows {MARKER.title()}.",
+        "archive.zip": b"PK\x03\x04\0\0",
+        "newest.txt": "\n".join([*TOWN.values(), *MORE.values(), "ALICE met BOB, a secret of letters, txt"]),
+    }
+    for name, content in files.items():
+        (other / name).parent.mkdir(exist_ok=True)
+        (other / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    answers = pa.table({"question": ["?", "?"], "context": [["nothing"], ["", f"It says: “{text}”"]]})
+    pq.write_table(answers, other / "answers.parquet", compression="zstd")
+    place = f"{other}/"
+    expected = {
+        str(kept): "quotes it",
+        **{f"{place}evaluation/{name}": "quotes it" for name in ("judged.json", "long.txt", "page.html")},
+        f"{place}answers.parquet": "quotes it",
+        **{f"{place}{name}": "names it" for name in ("ids.csv", "path.md", "names.txt")},
+        f"{place}archive.zip": "cannot be searched (neither text nor Parquet)",
+    }
+    also = [str(replies), str(other), str(town.root)]
+    assert collect(town.store, Options(), purge=list(SECRET), also=also).elsewhere == expected
+    one = [f"{place}ids.csv"]
+    done = collect(town.store, Options(), purge=list(SECRET), also=one, delete=True)
+    assert list(done.elsewhere) == one and (other / "ids.csv").exists()
+
+
+def test_a_place_to_search_that_is_not_there_removes_nothing(town: World, tmp_path: Path):
+    before = files_of(town)
+    with pytest.raises(UsageError, match=r"--also .*gone: there is no such file"):
+        collect(town.store, Options(), purge=list(SECRET), also=[str(tmp_path / "gone")], delete=True)
+    with pytest.raises(UsageError, match="--purge"):
+        collect(town.store, Options(), also=[str(town.input)])
+    assert {p: b for p, b in files_of(town).items() if "/locks/" not in p} == {
+        p: b for p, b in before.items() if "/locks/" not in p
+    }
 
 
 def test_a_journal_that_does_not_give_what_the_snapshot_holds_is_not_trimmed(town: World):

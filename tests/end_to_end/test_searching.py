@@ -219,7 +219,7 @@ def forget_search(world: World) -> None:
     world.store.write(path, orjson.dumps(manifest))
     shutil.rmtree(world.root / "tables")
     shutil.copytree(world.input.parent / "saved", world.root / "tables")
-    for folder in (world.root / "tables").glob("search_*"):
+    for folder in (world.root / "indexes").glob("search_*"):
         shutil.rmtree(folder)
 
 
@@ -382,7 +382,7 @@ def test_a_purged_document_is_in_no_index(copy: World):
     copy.index(allow_deletes=True)
 
     def traces() -> list[str]:
-        held = (p for p in copy.root.glob("tables/search_*/**/*") if p.is_file())
+        held = (p for p in copy.root.glob("indexes/search_*/**/*") if p.is_file())
         first = [int(id_[:16], 16).to_bytes(8, "little") for id_ in (unit, entity)]
         return [p.name for p in held if any(half in p.read_bytes() for half in first)]
 

@@ -97,7 +97,26 @@ def test_ray_makes_the_same_tree(world: World, on_ray: None, monkeypatch: pytest
     assert tables[0] == tables[1] and tables[0]["tree_summaries"]
 
 
-def test_umap_gives_the_same_tree_again_too(world: World):
+@pytest.fixture
+def umap_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_stage, "FEW_CHUNKS", 0)
+
+
+def test_a_small_tree_is_built_without_compiling_umap(world: World, monkeypatch: pytest.MonkeyPatch):
+    def unwanted(*_: Any) -> None:
+        raise AssertionError("UMAP is used")
+
+    monkeypatch.setattr(soft_clusters, "_by_umap", unwanted)
+    world.write(chain(24))
+    world.index(**settings(reduction="umap"))
+    assert len(world.table("tree_clusters")) > 1
+    monkeypatch.setattr(tree_stage, "FEW_CHUNKS", 24)
+    world.forget()
+    with pytest.raises(AssertionError, match="UMAP is used"):
+        world.index(**settings(reduction="umap"))
+
+
+def test_umap_gives_the_same_tree_again_too(world: World, umap_for_few: None):
     world.write(chain(24))
     world.index(**settings(reduction="umap"))
     first = world.table("tree_clusters")
@@ -145,7 +164,7 @@ def test_an_update_writes_few_summaries_anew(world: World):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 11])
-def test_few_chunks_need_one_level_at_most(world: World, n: int):
+def test_few_chunks_need_one_level_at_most(world: World, n: int, umap_for_few: None):
     world.write(chain(n))
     world.index(**settings(reduction="umap"))
     rows = world.table("tree_clusters")

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 import ray
 
+import graphrag_ray
 from graphrag_ray.engine.ray.nodes import runtime_environment
 
+PACKAGE = Path(graphrag_ray.__file__).parent
 PRINT_ADDRESS = """
 import ray
 from graphrag_ray.engine.ray.cluster import connected
@@ -70,12 +72,41 @@ def test_workers_get_the_driver_s_package_whole_and_none_where_a_job_brings_code
     monkeypatch.delenv(variable, raising=False)
     brought = runtime_environment()
     (package,) = brought["py_modules"]
-    assert (Path(package) / "settings" / "settings.yaml").is_file() and Path(package).name == "graphrag_ray"
+    assert (Path(package) / "base" / "settings.yaml").is_file() and Path(package).name == "graphrag_ray"
+    assert "worker_process_setup_hook" in brought, "it is imported before what is in the current folder"
     monkeypatch.setenv(variable, json.dumps({"runtime_env": {"env_vars": {"A": "b"}}, "metadata": {}}))
     assert runtime_environment() == brought
     monkeypatch.setenv(variable, json.dumps({"runtime_env": {"working_dir": "gcs://_ray_pkg.zip"}}))
     assert runtime_environment() == {"env_vars": {"RAY_USE_UVLOOP": "0"}}
     assert runtime_environment(serving=True) == {}
+
+
+@pytest.mark.cluster
+def test_workers_import_the_driver_s_package_whatever_is_in_the_current_folder(tmp_path: Path):
+    (tmp_path / "graphrag_ray").mkdir()
+    (tmp_path / "graphrag_ray" / "__init__.py").write_text("raise SystemExit('another version')")
+    script = """
+import ray
+import graphrag_ray
+from graphrag_ray.engine.ray.cluster import connected
+
+def imported():
+    import graphrag_ray.engine.ray.worker
+    return graphrag_ray.__file__
+
+with connected():
+    print(graphrag_ray.__file__, ray.get(ray.remote(max_retries=0)(imported).remote()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+    )
+    assert done.stdout.split() == [str(PACKAGE / "__init__.py")] * 2
 
 
 def test_what_a_job_says_of_the_event_loop_stands(monkeypatch: pytest.MonkeyPatch):

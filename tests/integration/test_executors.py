@@ -7,11 +7,13 @@ import signal
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import ray
 from endpoint import BROKEN, TOO_LONG, WRONG_KEY, Answer, Endpoint, unsupported
 from listed import Listed
 
@@ -19,6 +21,7 @@ from graphrag_ray.base import logs
 from graphrag_ray.base.errors import (
     BudgetSpent,
     CorruptPart,
+    GraphRagError,
     Interrupted,
     LockLost,
     ModelRefused,
@@ -94,6 +97,27 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, endpoint: Endpoint) -> 
     yield build
     for executor in made:
         executor.close()
+
+
+class Elsewhere:
+    """What no other process can unpickle."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return import_module, ("no_such_module",)
+
+
+@pytest.mark.cluster
+def test_a_task_that_ray_cannot_run_is_told_with_its_cause_and_without_colors(on_ray: None, tmp_path: Path):
+    from graphrag_ray.engine.ray.table_tasks import unwrapped
+
+    @ray.remote(max_retries=0)
+    def task(x: Any) -> None: ...
+
+    with pytest.raises(GraphRagError) as caught, unwrapped("read"):
+        ray.get(task.remote(Elsewhere()))
+    message = str(caught.value)
+    assert message.startswith("Ray could not run step read: ") and "no_such_module" in message
+    assert "\x1b" not in message and "memory" not in message
 
 
 def numbers(store: Store, x: range) -> Iterator[dict[str, pa.Table]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -11,12 +12,14 @@ from pathlib import Path
 import pytest
 import ray
 
+from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.ray import nodes, worker_pool
 from graphrag_ray.engine.ray.nodes import check_nodes
 from graphrag_ray.engine.ray.worker_pool import WorkerPool
 from graphrag_ray.store.files import Store
+from graphrag_ray.version import __version__
 
 
 @pytest.fixture
@@ -106,6 +109,21 @@ def test_a_node_that_lacks_something_gets_none_and_is_not_asked_again(
     made = make(set())
     answered(made)
     assert made.look_again().joined == [] and made._asking == []
+
+
+def test_a_node_that_imports_another_version_is_named_with_both(
+    on_ray: None, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    there = nodes._PACKAGE
+    ours = Path(shutil.copytree(there, tmp_path / "graphrag_ray", ignore=shutil.ignore_patterns("*.pyc")))
+    monkeypatch.setattr(nodes, "_PACKAGE", ours)
+    assert check_nodes(store, []) == {this_node()}
+    (ours / "version.py").write_text('__version__ = "9.9"')
+    monkeypatch.setattr(nodes, "__version__", "9.9")
+    with pytest.raises(UsageError) as told:
+        check_nodes(store, [])
+    assert f"another graphrag_ray ({there}, version {__version__}) than" in str(told.value)
+    assert f"({ours}, version 9.9)" in str(told.value)
 
 
 def test_what_is_asked_ends_with_the_workers(

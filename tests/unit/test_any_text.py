@@ -12,15 +12,20 @@ import functools
 import gc
 import importlib
 import os
+import re
 import sys
-from collections.abc import Iterator, Mapping
-from types import CodeType, FrameType
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import pytest
 from hostile_text import GROWING, TOP, texts
 from hypothesis import HealthCheck, given, seed, settings
 from linear_time import too_slow
+from pattern_texts import growing, patterns_of
 from text_drives import DRIVES, Drive
 
 ROUNDS = int(os.environ.get("GRAPHRAG_RAY_FUZZ_ROUNDS", "0"))
@@ -107,6 +112,82 @@ def test_a_text_that_is_four_times_as_long_takes_about_four_times_as_long(drive:
     ]
     slow += [f"sentences of {told}" for told in [too_slow(drive, numbered, SMALL)] if told]
     assert not slow, "; ".join(slow)
+
+
+# time, on texts that are built from the patterns of each module
+
+NO_TEXT = frozenset(("logs", "prompts", "settings_file", "settings_text", "text_files", "user_settings"))
+"""Modules of `base` whose functions of one string are given places or names, and do I/O."""
+
+
+def modules_of(rooms: Iterable[str]) -> Iterator[tuple[Path, ModuleType]]:
+    for room in rooms:
+        for path in sorted((TOP / "graphrag_ray" / room).rglob("*.py")):
+            name = ".".join(path.relative_to(TOP).with_suffix("").parts).removesuffix(".__init__")
+            yield path, importlib.import_module(name)
+
+
+def functions_of_one_text() -> Iterator[Any]:
+    """All functions of the pure rooms, private ones too, that need one argument, which is a text."""
+    for path, module in modules_of((*PURE, "base", "store/search")):
+        if path.stem in NO_TEXT:
+            continue
+        for node in ast.parse(path.read_text("utf-8")).body:
+            name = f"{path.parent.name}/{path.name}: {getattr(node, 'name', '')}"
+            if isinstance(node, ast.FunctionDef) and _needs_one_text(node):
+                found = getattr(module, node.name)
+                yield pytest.param(getattr(found, "__wrapped__", found), module, id=name)
+
+
+def _needs_one_text(function: ast.FunctionDef) -> bool:
+    given = function.args
+    positional = [*given.posonlyargs, *given.args]
+    needed = positional[: len(positional) - len(given.defaults)]
+    needed += [a for a, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
+    types = [ast.unparse(a.annotation) if a.annotation else "" for a in needed]
+    return len(types) == 1 and types[0].split(" | ")[0] == "str"
+
+
+def whatever(function: Callable[[str], Any]) -> Callable[[str], None]:
+    """Without errors, which other tests look for, and with all that a generator yields."""
+
+    def run(text: str) -> None:
+        with suppress(Exception):
+            found = function(text)
+            if isinstance(found, Iterator):
+                deque(found, maxlen=0)
+
+    return run
+
+
+def slow_texts(do: Callable[[str], Any], makers: Iterable[Callable[[int], str]], sizes: Sequence[int]) -> str:
+    """Short texts come first: on a long one, what is worse than quadratic would take hours."""
+    for make in makers:
+        for size in sizes:
+            if told := too_slow(do, make, size):
+                return f"{make(20)!r}, with {told}"
+    return ""
+
+
+@pytest.mark.parametrize(("function", "module"), list(functions_of_one_text()))
+def test_no_text_that_fits_the_patterns_of_a_function_takes_it_long(
+    function: Callable[[str], Any], module: ModuleType
+):
+    makers = [m for p in patterns_of(module).values() for m in growing(p.pattern, p.flags & re.VERBOSE)]
+    assert not slow_texts(whatever(function), makers, (6, 50, 250, 1_000))
+
+
+@pytest.mark.parametrize("room", sorted(p.parent.name for p in (TOP / "graphrag_ray").glob("*/__init__.py")))
+def test_no_pattern_tries_many_ways_to_match_at_one_place(room: str):
+    """As neighbouring repetitions do that accept the same character, in every room."""
+    slow = []
+    for path, module in modules_of([room]):
+        for pattern in patterns_of(module).values():
+            makers = growing(pattern.pattern, pattern.flags & re.VERBOSE)
+            for match in (pattern.match, pattern.fullmatch):
+                if told := slow_texts(match, makers, (6, 50, 500, 4_000)):
+                    slow.append(f"{path.name}: {pattern.pattern!r} on {told}")
+    assert not slow, "\n".join(slow)
 
 
 # that nothing is left out

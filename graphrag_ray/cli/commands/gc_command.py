@@ -57,7 +57,14 @@ class Age(click.ParamType[float]):
     multiple=True,
     metavar="DOCUMENT",
     help="Remove every trace of a document, named by its path below INPUT, or of those a glob names. Implies "
-    "--journal, --damaged and no grace. Copies in the caches of other machines stay until they are evicted.",
+    "--journal, --damaged and no grace. What is outside the index stays (see --also).",
+)
+@click.option(
+    "--also",
+    multiple=True,
+    metavar="DIR",
+    help="Search a folder outside the index for text, ids and names of the purged documents, and name the "
+    "files; may be repeated.",
 )
 @click.option("--delete", is_flag=True, help="Do it. Without this nothing is removed, only told.")
 @json_option
@@ -71,6 +78,7 @@ def gc(
     damaged: bool,
     journal: bool,
     purge: tuple[str, ...],
+    also: tuple[str, ...],
     delete: bool,
     as_json: bool,
 ) -> None:
@@ -81,13 +89,16 @@ def gc(
     never goes, nor do replies of models (see --journal).
 
     A document is purged after it was deleted from INPUT and `index` was run. Snapshots that hold it go,
-    and all replies that the newest snapshot does not use, since some may quote it. Storage that keeps old
-    versions of its objects keeps those.
+    and all replies that the newest snapshot does not use, since some may quote it. A purge does not reach
+    evaluation folders and their pages, exports and what was made from them, caches of replies (--cache),
+    answers of batches, saved output, caches of other machines, and old versions of objects where storage
+    keeps them. Before you purge, --also DIR tells which files of such a folder hold text of the document.
 
     \b
     Examples:
       graphrag-ray gc --root ./my-index
       graphrag-ray gc --root ./my-index --keep 1 --older-than 7d --delete
+      graphrag-ray gc --root ./my-index --purge letters/1987.txt --also ./evaluation --also ./replies
       graphrag-ray gc --root ./my-index --purge letters/1987.txt --delete
     """
     from graphrag_ray.cli import console
@@ -100,7 +111,7 @@ def gc(
     with naming_root(root):
         open_latest(store)
     options = Options(keep=keep, older_than_s=older_than, grace_s=grace, damaged=damaged)
-    found = collect(store, options, purge=purge, journal=journal, delete=delete)
+    found = collect(store, options, purge=purge, also=also, journal=journal, delete=delete)
     if as_json:
         click.echo(console.as_json(as_dict(found)))
     else:

@@ -13,8 +13,9 @@ from ray._private import ray_constants
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError
+from graphrag_ray.base.wording import without_colors
 from graphrag_ray.engine.ray.discovery import address_file, will_be_private
-from graphrag_ray.engine.ray.nodes import event_loop, runtime_environment
+from graphrag_ray.engine.ray.nodes import event_loop, own_package, runtime_environment
 
 ANSWERS_WITHIN_S = 10.0
 WHY_SHOWN = 300
@@ -50,7 +51,7 @@ def _connect(address: str | None, serving: bool) -> None:
     if will_be_private(address):
         _listen_on_loopback()
         try:
-            with _handed_down({} if serving else event_loop()), _with_a_token():
+            with _handed_down(own_package() | ({} if serving else event_loop())), _with_a_token():
                 ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
         except Exception as e:
             raise GraphRagError(_not_started(e)) from e
@@ -69,7 +70,7 @@ def _connect(address: str | None, serving: bool) -> None:
     except RuntimeError as e:
         if "ersion mismatch" not in str(e):
             raise
-        told = " ".join(str(e).split())
+        told = " ".join(without_colors(str(e)).split())
         raise GraphRagError(f"the Ray cluster at {wanted!r} is not of this program's versions: {told}") from e
     except (OSError, ValueError) as e:
         if "AuthToken" in str(e.__cause__):
@@ -85,7 +86,8 @@ def _connect(address: str | None, serving: bool) -> None:
 
 def _not_started(error: Exception) -> str:
     """Why there is no private Ray, and what to do."""
-    why = "in time: it may be too busy" if "timed out during startup" in str(error) else f"({error})"
+    text = without_colors(str(error))
+    why = "in time: it may be too busy" if "timed out during startup" in text else f"({text})"
     return (
         f"Ray did not start on this machine {' '.join(why.split())[:WHY_SHOWN]}. Try again, look into "
         f"{address_file().parent}/session_latest/logs, or do without: `graphrag-ray index --in-process`"

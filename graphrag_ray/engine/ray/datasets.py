@@ -20,6 +20,7 @@ from ray.exceptions import RayError
 
 from graphrag_ray.base.errors import GraphRagError, ProcessDied
 from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.base.wording import without_colors
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.executor import Parted, TableFunction, Tables, Written, write_all
 from graphrag_ray.engine.given_rows import after, reading_failed
@@ -61,7 +62,7 @@ def map_dataset(
     except Exception as e:
         if (own := own_error(e)) is not None:
             raise own from None
-        told = _cause(str(e)) if isinstance(e, RayError) else f"{type(e).__name__}: {e}"
+        told = _cause(without_colors(str(e))) if isinstance(e, RayError) else f"{type(e).__name__}: {e}"
         raise reading_failed(after(n_rows), told) from e
     return written
 

@@ -1,12 +1,14 @@
 """What the nodes of a cluster must have, and what we bring: our own code, and one look at each node.
 
 A cluster that others started may have another version of this package, or none. So its workers get the
-driver's own, as Ray's `py_modules`. What they need besides, Python packages and files at local paths, cannot
-be brought: every node is asked for it before anything is spent.
+driver's own, as Ray's `py_modules`, and import it before anything else (`pin_package`). What they need
+besides, Python packages and files at local paths, cannot be brought: every node is asked for it before
+anything is spent, and whether it imports the driver's source.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -22,13 +24,17 @@ from typing import Any
 
 import ray
 from ray import cloudpickle
+from ray._private import ray_constants
 from ray.exceptions import RayError, RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.urls import is_url
+from graphrag_ray.base.wording import without_colors
+from graphrag_ray.engine.ray import PINNED
 from graphrag_ray.engine.ray.jobs import JOB_CONFIG
 from graphrag_ray.store.files import Store
+from graphrag_ray.version import __version__
 
 LOOKED_AT_WITHIN_S = 120.0
 """A node that has not answered by then may be busy, or dead: it ends nothing, and is not known to be fit."""
@@ -51,8 +57,20 @@ def runtime_environment(serving: bool = False) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if not any(given.get(name) for name in _OF_A_JOB):
         made |= {"py_modules": [str(_PACKAGE)], "excludes": ["**/__pycache__/"]}
+        if "worker_process_setup_hook" not in given:
+            made["worker_process_setup_hook"] = PINNED
     if not serving and USE_UVLOOP not in (given.get("env_vars") or {}):
         made["env_vars"] = event_loop()
+    return made
+
+
+def own_package() -> dict[str, str]:
+    """Environment variables by which all workers of a Ray that we start import this very package."""
+    made = {ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR: PINNED}
+    # Workers run in the driver's Python, so they find what is installed there by themselves.
+    if _PACKAGE.parent.name not in ("site-packages", "dist-packages"):
+        given = os.environ.get("PYTHONPATH")
+        made["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_PACKAGE.parent), given)))
     return made
 
 
@@ -91,11 +109,12 @@ def ask_nodes(
     with _marked(root) as marker:
         others = [marker, *inputs] if marker else list(inputs)
         sizes = {path: os.path.getsize(path) for path in others}
+        here_is = _source_of(_PACKAGE)
         if ended.is_set():
             return {}
         asked = {
             _probe(node["NodeID"]).remote(
-                requirements(), IMPORTED, {} if node["NodeID"] == here else sizes
+                requirements(), IMPORTED, {} if node["NodeID"] == here else sizes, here_is
             ): node
             for node in nodes
         }
@@ -106,9 +125,14 @@ def ask_nodes(
         if answer is None:
             continue
         name = f"{node['NodeName']} ({node['NodeManagerHostname']})"
-        missing, absent = answer
+        missing, absent, other = answer
         answers[id_] = ""
-        if missing:
+        if other:
+            answers[id_] = (
+                f"node {name} would run another graphrag_ray ({other}) than this program ({_PACKAGE}, "
+                f"version {__version__}). Install the same there, or start this program in another folder."
+            )
+        elif missing:
             answers[id_] = (
                 f"node {name} cannot run this: {missing}. Install there what graphrag-ray depends on (in the "
                 "Python that the node's Ray runs in), or submit it with `ray job submit --runtime-env-json "
@@ -171,13 +195,21 @@ def requirements() -> list[str]:
 
 
 def _look(
-    distributions: Sequence[str], modules: Sequence[str], sizes: dict[str, int]
-) -> tuple[str, list[str]]:
-    """Runs on a node: what is not installed or cannot be imported there, and which files are not there."""
-    import importlib
+    distributions: Sequence[str], modules: Sequence[str], sizes: dict[str, int], source: str
+) -> tuple[str, list[str], str]:
+    """Runs on a node: what is not installed or cannot be imported there, which files are not there, and what
+    the package there is unless it has the driver's source."""
+    import importlib.util
     import os
     from importlib import metadata
+    from pathlib import Path
 
+    spec = importlib.util.find_spec("graphrag_ray")
+    if spec and spec.origin and _source_of(Path(spec.origin).parent) != source:
+        package = Path(spec.origin).parent
+        written = package / "version.py"
+        version = re.search('__version__ = "(.+)"', written.read_text("utf-8") if written.is_file() else "")
+        return "", [], f"{package}, version {version[1] if version else 'unknown'}"
     lacking = []
     for name in distributions:
         try:
@@ -185,24 +217,33 @@ def _look(
         except metadata.PackageNotFoundError:
             lacking.append(name)
     if lacking:
-        return f"it lacks {', '.join(lacking)}", []
+        return f"it lacks {', '.join(lacking)}", [], ""
     for name in modules:
         try:
             importlib.import_module(name)
         except Exception as e:  # noqa: BLE001 - whatever it is, a worker would end by it
-            return f"{type(e).__name__}: {e}", []
+            return f"{type(e).__name__}: {e}", [], ""
     absent = [
         path for path, size in sizes.items() if not os.path.isfile(path) or os.path.getsize(path) != size
     ]
-    return "", absent
+    return "", absent, ""
 
 
-def _answer(ref: Any) -> tuple[str, list[str]] | None:
+def _source_of(package: Path) -> str:
+    """A hash of all modules of a package."""
+    found = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        found.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def _answer(ref: Any) -> tuple[str, list[str], str] | None:
     """What `_look` found; None where that is not known."""
     try:
-        found: tuple[str, list[str]] = ray.get(ref, timeout=0)
+        found: tuple[str, list[str], str] = ray.get(ref, timeout=0)
     except RuntimeEnvSetupError as e:
-        return f"its runtime environment cannot be set up ({str(e).splitlines()[0]})", []
+        why = without_colors(str(e)).splitlines()[0]
+        return f"its runtime environment cannot be set up ({why})", [], ""
     except RayError:  # too late, or the node is gone
         return None
     return found

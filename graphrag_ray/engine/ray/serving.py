@@ -21,6 +21,7 @@ import orjson
 import ray
 from pydantic import SecretStr
 from ray import serve
+from ray._private import ray_constants
 from ray.exceptions import RayError
 from ray.serve.config import ProxyLocation, RequestRouterConfig
 from ray.serve.context import _get_global_client
@@ -29,7 +30,9 @@ from ray.serve.schema import APIType
 from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.base.instruments import Instrument
 from graphrag_ray.base.logs import OURS, HandedOn, Level, Logging, hide
+from graphrag_ray.base.wording import without_colors
 from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.ray import PINNED
 from graphrag_ray.engine.ray.limiter_actors import SharedLimiter, beside_driver
 from graphrag_ray.engine.ray.metrics import RayRecorder
 from graphrag_ray.engine.ray.nodes import event_loop
@@ -118,8 +121,7 @@ def application(
     most_requests   that a replica is given at once: more than it takes, so that itself refuses them
     grace_s         for requests that run when a replica ends
     """
-    environment = {**_own_code(), "env_vars": event_loop()}
-    options: dict[str, Any] = {"num_cpus": num_cpus, "runtime_env": environment}
+    options: dict[str, Any] = {"num_cpus": num_cpus, "runtime_env": _environment()}
     deployment = serve.deployment(
         serve.ingress(build)(),
         name="Questions",
@@ -277,18 +279,21 @@ def _why(name: str, error: RuntimeError) -> str:
     with suppress(RayError, KeyError):
         found = serve.status().applications[name]
         told += [found.message, *(deployment.message for deployment in found.deployments.values())]
-    lines = [line.strip() for text in told for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for text in told for line in without_colors(text).splitlines() if line.strip()]
     errors = [line.partition("Error: ")[2] for line in lines if re.match(r"[\w.]+Error: ", line)]
     return (errors or lines)[-1]
 
 
-def _own_code() -> dict[str, Any]:
+def _environment() -> dict[str, Any]:
     """The code that the driver brought along (`nodes.runtime_environment`), which Serve hands to its replicas
-    only where it is told to."""
-    if not ray.is_initialized():
-        return {}
-    given = ray.get_runtime_context().runtime_env.get("py_modules")
-    return {"py_modules": list(given)} if given else {}
+    only where it is told to, and the event loop."""
+    given = ray.get_runtime_context().runtime_env.get("py_modules") if ray.is_initialized() else None
+    if not given:
+        return {"env_vars": event_loop()}
+    return {
+        "py_modules": list(given),
+        "env_vars": {**event_loop(), ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR: PINNED},
+    }
 
 
 def _limiters(application: str, models: Models) -> str:

@@ -21,6 +21,7 @@ from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, RunStopped, TooManyFailures
+from graphrag_ray.base.wording import without_colors
 from graphrag_ray.engine.drive import Refused
 from graphrag_ray.engine.executor import ItemSource, Sweep, SweepProgress
 from graphrag_ray.engine.gateways import DRAIN_S, Models
@@ -352,7 +353,7 @@ def _ask(coordinator: ActorClient, method: str, *args: Any) -> Any:
 
 def told(error: BaseException) -> str:
     """What Ray says of an actor's death, without its ids."""
-    return str(error).splitlines()[0]
+    return without_colors(str(error)).splitlines()[0]
 
 
 def _wait_for(runs: list[Any], drain_s: float) -> None:

@@ -23,6 +23,7 @@ from ray.exceptions import RayError, RaySystemError, RayTaskError, WorkerCrashed
 
 from graphrag_ray.base.errors import GraphRagError, ProcessDied
 from graphrag_ray.base.unforeseen import from_elsewhere
+from graphrag_ray.base.wording import without_colors
 from graphrag_ray.engine.executor import (
     PARTITION,
     Parted,
@@ -406,9 +407,15 @@ def unwrapped(step: str) -> Iterator[None]:
     try:
         yield
     except (WorkerCrashedError, RaySystemError) as e:
+        if isinstance(e, RaySystemError):
+            # Of a task that could not even be unpickled, Ray's text begins with the task's name.
+            error = getattr(e, "cause", None) or e
+            what = f"Ray could not run step {step}"
+        else:
+            error, what = e, f"a process of step {step} died again and again (out of memory?)"
+        why = without_colors(str(error)).splitlines()[0].rstrip(".")
         raise GraphRagError(
-            f"a process of step {step} died again and again (out of memory?): {str(e).splitlines()[0]} What "
-            "is done is kept: run the same command again to continue."
+            f"{what}: {why}. What is done is kept: run the same command again to continue."
         ) from e
     except RayError as e:
         if (own := own_error(e)) is not None:

@@ -47,7 +47,7 @@ from graphrag_ray.graph.summary_tree import (
 )
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks, blocks_of
+from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks, blocks_of, lay_out
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
 from graphrag_ray.indexing.stages.graph_hierarchy import (
     Placed,
@@ -55,7 +55,6 @@ from graphrag_ray.indexing.stages.graph_hierarchy import (
     in_batches,
     numbered_by_level,
 )
-from graphrag_ray.indexing.stages.lay_out import lay_out
 from graphrag_ray.indexing.stages.level_by_level import ReportsSoFar, in_a_file
 from graphrag_ray.indexing.stages.reports_stage import (
     PART_ROWS,
@@ -69,11 +68,14 @@ from graphrag_ray.indexing.stages.short_ids import Numbers, prefixes_of
 from graphrag_ray.indexing.step_result import Result, by_input, joined
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
-from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
+from graphrag_ray.store.parts import Part, read_part, read_table
 from graphrag_ray.store.search.vectors import unit
 
 KIND = HIERARCHIES["tree"]
 STEP = "tree"
+FEW_CHUNKS = 150
+"""Fewer chunks than these are reduced by principal components, whatever the settings say: the clusters are as
+close, and compiling UMAP would take longer than all else, up to minutes on a busy machine."""
 _COUNTED = pa.schema([("at", pa.int64()), ("tokens", pa.list_(pa.int64()))])
 _GROUP = pa.schema([("at", pa.int64()), ("members", pa.list_(pa.int64()))])
 """A row for each cluster, since tables come in pieces of some rows."""
@@ -114,7 +116,7 @@ class TreeHierarchy:
         chunk_ids = run.executor.share(_column(run, self.chunks, "id", pa.string()))
         order = np.lexsort((np.arange(len(ids)), self.level))
         inputs = in_batches(order, self.tree.sizes()[order])
-        written = run.executor.map("finish", partial(_cluster_table, placed, chunk_ids, period), inputs)
+        written = run.map("finish", partial(_cluster_table, placed, chunk_ids, period), inputs)
         clusters = Result(by_input(written, KIND.communities))
         periods = [period] * len(ids)
         return joined([clusters, finished_reports(run, numbers, placed, KIND, self.reports, periods)])
@@ -161,10 +163,11 @@ class _Chunks:
         def compute() -> Result:
             so_far = _Levels(KIND)
             keys, vectors = self._nodes()
+            reduction = options.reduction if len(keys) >= FEW_CHUNKS else "pca"
             tokens = self._chunk_tokens(asking)
             named = keys  # as the ids of what stands there, where `keys` stay
             while goes_on(len(keys), len(so_far.levels), options.max_levels):
-                level = self._clustered(len(so_far.levels), keys, tokens, vectors, budget)
+                level = self._clustered(len(so_far.levels), keys, tokens, vectors, budget, reduction)
                 there = np.bincount(level.clusters.member, minlength=len(keys))
                 assert there.all(), "every node is in a cluster"
                 if len(level.clusters) >= len(keys) > 1:
@@ -208,7 +211,9 @@ class _Chunks:
             counted[table["at"][0].as_py()] = table["tokens"].combine_chunks().flatten().to_numpy()
         return np.concatenate([np.zeros(0, np.int64), *counted])
 
-    def _clustered(self, height: int, keys: Keys, tokens: Ints, vectors: Vectors, budget: int) -> TreeLevel:
+    def _clustered(
+        self, height: int, keys: Keys, tokens: Ints, vectors: Vectors, budget: int, reduction: Reduction
+    ) -> TreeLevel:
         """A level, that of the parent snapshot as far as it goes."""
         most = budget - HEADING_TOKENS
         # One that has no summary yet may have one in the next run.
@@ -218,21 +223,27 @@ class _Chunks:
         whole = groups(vectors) if before is None else before.divided
         pieces, of = bounded(whole, vectors)
         parts: list[list[Ints]] = [[] for _ in whole]
-        for at, clusters in zip(of, self._divided(pieces, tokens, vectors, most), strict=True):
+        for at, clusters in zip(of, self._divided(pieces, tokens, vectors, most, reduction), strict=True):
             parts[at] += clusters
         names = [
-            np.array([_prefix(height, keys[own]) for own in of_group], dtype=np.uint64) for of_group in parts
+            np.array(
+                [int(community_id(f"{KIND.name}, born", height, keys[own])[:16], 16) for own in of_group],
+                dtype=np.uint64,
+            )
+            for of_group in parts
         ]
         if before is not None:
             return with_divided(before, parts, names)
         every = [own for of_group in parts for own in of_group]
         return in_order(every, [name for named in names for name in named.tolist()])
 
-    def _divided(self, whole: Sequence[Ints], tokens: Ints, vectors: Vectors, most: int) -> list[list[Ints]]:
+    def _divided(
+        self, whole: Sequence[Ints], tokens: Ints, vectors: Vectors, most: int, reduction: Reduction
+    ) -> list[list[Ints]]:
         """The clusters of each group, by tasks."""
         inputs = _Inputs(_together(whole), whole, tokens, vectors)
         found: list[list[Ints]] = [[] for _ in whole]
-        work = partial(_divide, most, self.run.settings.tree.reduction)
+        work = partial(_divide, most, reduction)
         for table in self.run.executor.stream(STEP, work, inputs):
             for row in table.to_pylist():
                 found[row["at"]].append(whole[row["at"]][np.array(row["members"], dtype=np.int64)])
@@ -283,7 +294,7 @@ class _Chunks:
             ]
             for (name, types), values in zip(_LEVEL.items(), columns, strict=True):
                 arrays = {column: pa.array(values[column], type_) for column, type_ in types.items()}
-                tables[name].append(write_parts(run.store, name, [pa.table(arrays)]))
+                tables[name].append(run.write(STEP, name, [pa.table(arrays)]))
         tree = SummaryTree([level.clusters for level in so_far.levels], so_far.main)
         places = zip(tree.first.tolist(), tree.levels, strict=True)
         reports = so_far.by_community(first + np.arange(len(clusters)) for first, clusters in places)
@@ -291,7 +302,7 @@ class _Chunks:
         for first, of_level in zip(tree.first.tolist(), so_far.ids, strict=True):
             of_all[first : first + len(of_level)] = of_level
         rows = report_tables(reports, tree.level, of_all)
-        parts = write_parts(run.store, "reports", rows, max_rows=PART_ROWS)
+        parts = run.write(STEP, "reports", rows, max_rows=PART_ROWS)
         tables["reports"] = [[part] for part in parts]
         tables["failures"] = [failures_of(run, asking.work, so_far.failed)]
         counts: dict[str, Any] = {"summaries": len(reports), "failed_summaries": len(so_far.failed)}
@@ -354,10 +365,6 @@ def _count(count: Count, store: Store, x: tuple[int, Part]) -> Iterator[pa.Table
 def _called(height: int, id_: str) -> str:
     above = f", {height} above those of chunks" if height else ""
     return f"summary {id_}{above}"
-
-
-def _prefix(height: int, keys: Keys) -> int:
-    return int(community_id(f"{KIND.name}, born", height, keys)[:16], 16)
 
 
 def _cluster_table(

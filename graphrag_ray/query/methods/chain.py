@@ -24,7 +24,8 @@ MOST_BELOW = 2
 """Lines that may stand below a chain."""
 HALF = 0.5
 
-_HEADING = re.compile(r"[\s*_#>]*chain(?:\s\w+){0,3}[\s*_]*:?[\s*_]*", re.IGNORECASE)
+# Possessive, since \w and [\s*_] share the underscore: otherwise a long run of it is divided in every way.
+_HEADING = re.compile(r"[\s*_#>]*+chain(?:\s\w++){0,3}+[\s*_]*+:?[\s*_]*+", re.IGNORECASE)
 _LABEL = re.compile(r"[\s*_#>]*chain\s*:[\s*_]*", re.IGNORECASE)
 _BULLET = re.compile(r"\s*(?:[-*•–—+>]|\(?\d{1,3}[.):])\s+")
 _ARROW = re.compile(r"(?:-{1,3}>|=>|[→⇒➔])")

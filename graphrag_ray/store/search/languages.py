@@ -41,7 +41,7 @@ _LEAST_FOUND = 3
 _LONGEST_LOOK = 4_000
 """Characters of a text that are looked at."""
 
-_WORD = re.compile(r"[^\W\d_]+(?:[\u0300-\u036f\u0900-\u0963]+[^\W\d_]*)*")
+_WORD = re.compile(r"[^\W\d_]++(?:[\u0300-\u036f\u0900-\u0963]++[^\W\d_]*+)*+")
 _LANGUAGES: dict[str, list[str]] = {}
 for _language, _words in WORDS.items():
     for _word in _words.split():

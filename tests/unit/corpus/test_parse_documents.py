@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base import ids
 from graphrag_ray.base.index_settings import Input
+from graphrag_ray.corpus import parse
 from graphrag_ray.corpus.readers import Document, Unreadable, documents_in, extensions
 
 
@@ -90,6 +91,13 @@ def test_what_the_strip_pattern_matches_at_the_start_is_not_text() -> None:
     assert document("a.md", b"x.txt\n# Title\nx", strip_pattern=name).title == "Title"
     assert document("a.html", b"<p>a.txt one</p>", strip_pattern=name).text == "a.txt one"
     assert "strip_pattern" in reason("a.txt", b"file.txt \n", strip_pattern=name)
+
+
+def test_a_strip_pattern_that_backtracks_for_ever_fails_its_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parse, "_STRIP_S", 0.1)
+    why = reason("a.txt", b"a" * 40 + b"!", strip_pattern=r"(a|aa)+$")
+    assert "input.strip_pattern takes longer than 0.1 s" in why and "null" in why
+    assert document("b.txt", b"Some text", strip_pattern=r"(a|aa)+$").text == "Some text"
 
 
 def test_a_page_gives_title_date_and_text() -> None:

@@ -414,3 +414,53 @@ units = chunks.text_units_table(document, Chunking(), vocabulary_for("gpt-4o").n
 assert chunks.documents_table([document]).num_rows == units.num_rows == 1
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def repeated(value: str, rows: int, column: str = "text") -> pa.Table:
+    """Rows that all hold one value, which a Parquet file holds once."""
+    values = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([value]))
+    if column == "text":
+        return pa.table({"text": values})
+    once = pa.array(["The text."])
+    return pa.table({"text": once, column: pa.ListArray.from_arrays([0, rows], values)})
+
+
+@pytest.mark.parametrize("column", ["text", "tags"])
+def test_what_a_row_group_holds_is_limited_however_small_the_file_is(column: str) -> None:
+    data = parquet(repeated("a" * 1_000_000, 1_000, column), compression="zstd", store_schema=False)
+    assert len(data) < 2_000
+    *_, last = documents_in("t.parquet", io.BytesIO(data), Input(max_bytes=100_000_000))
+    assert isinstance(last, Unreadable)
+    assert "input.max_bytes (100,000,000)" in last.reason and "row groups" in last.reason
+
+
+def test_memory_for_repeated_text_is_that_of_a_few_rows() -> None:
+    data = parquet(repeated("a" * 1_000_000, 1_000), compression="zstd", store_schema=False)
+    before = pa.total_allocated_bytes()
+    found = documents_in("t.parquet", io.BytesIO(data), Input())
+    held = [pa.total_allocated_bytes() - before for _ in found]
+    assert len(held) == 1_000 and max(held) < 20_000_000
+
+
+def test_row_groups_within_the_limit_are_read_beside_one_beyond_it() -> None:
+    rows = {"text": ["a", "b", "c" * 2_000, "d" * 2_000, "e", "f"]}
+    data = parquet(pa.table(rows), row_group_size=2, use_dictionary=False)
+    first, second, lost, *rest = read("t.parquet", data, max_bytes=1_000)
+    assert isinstance(lost, Unreadable) and lost.reason.startswith("rows 3 to 4 are not read")
+    assert [d.text for d in (first, second, *rest) if isinstance(d, Document)] == ["a", "b", "e", "f"]
+
+
+def test_columns_of_dictionaries_are_read_as_others_are() -> None:
+    rows = [
+        {"text": "One", "tags": ["x", None], "by": {"name": "Ulla", "n": 1}, "of": [("k", "x")], "raw": b"x"},
+        {"text": "Two", "tags": None, "by": None, "of": None, "raw": None},
+        {"text": "Six", "tags": [], "by": {"name": None, "n": None}, "of": [("k", None), ("l", "x")]},
+    ] * 300
+    by = pa.struct([("name", pa.string()), ("n", pa.int64())])
+    of, raw = pa.map_(pa.string(), pa.string()), pa.binary()
+    kinds = {"text": pa.large_string(), "tags": pa.list_(pa.string()), "by": by, "of": of, "raw": raw}
+    table = pa.Table.from_pylist(rows, schema=pa.schema(kinds))
+    table = table.append_column("year", pa.array([2014, 2015, None] * 300).dictionary_encode())
+    table = table.append_column("kind", pa.array(["a", "b", None] * 300).dictionary_encode())
+    found = [read("t.parquet", parquet(table, use_dictionary=encoded)) for encoded in (True, False)]
+    assert found[0] == found[1] and all(isinstance(d, Document) for d in found[0])

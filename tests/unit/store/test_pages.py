@@ -1,5 +1,7 @@
 """Single rows of a part: read from the pages that hold them, and from no others."""
 
+import struct
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import CorruptPart
-from graphrag_ray.store import pages, parquet
+from graphrag_ray.store import pages, parquet, thrift
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, write_part
 
@@ -145,6 +147,45 @@ def test_columns_with_a_dictionary_or_of_several_values_are_left_to_others(store
     plain = pa.table({"type": ["a", "a", "b"], "found": [[{"s": "x", "e": "y"}], [], None]})
     assert pages.located(parquet.encode(plain), ["type"]) == {}
     assert pages.located(parquet.encode(parquet.by_row(plain)), ["type", "found"]).keys() == {"type"}
+
+
+def relocated(data: bytes, change: Callable[[list[int]], list[int]], field: int) -> bytes:
+    """The same file whose index of the pages of its first column holds other numbers."""
+    footer = pages._footer(data)
+    at = footer[4][1][1][0][1][1][1][0][4][1]
+    index, _ = thrift.parse(data, at)
+    places = index[1][1][1]
+    for place, value in zip(places, change([place[field][1] for place in places]), strict=True):
+        place[field] = (place[field][0], value)
+    # At the end of the file, with a footer that says so.
+    group = footer[4][1][1][0]
+    moved, size = thrift.rendered(index), struct.unpack("<I", data[-8:-4])[0]
+    body = data[: -8 - size]
+    group[1][1][1][0][4] = (thrift.I64, len(body))
+    told = thrift.rendered(footer)
+    return body + moved + told + struct.pack("<I", len(told)) + b"PAR1"
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        (1, lambda at: [at[0]] * len(at)),
+        (1, lambda at: [*at[:-1], 10**9]),
+        (1, lambda at: [-1, *at[1:]]),
+        (2, lambda size: [n + 1 for n in size]),
+        (2, lambda size: [0, *size[1:]]),
+        (3, lambda first: [1, *first[1:]]),
+        (3, lambda first: [*first[:-1], 10**9]),
+        (3, lambda first: [0] * len(first)),
+    ],
+)
+def test_a_file_whose_pages_overlap_or_lie_outside_of_it_is_refused(stored, field: int, change):
+    store, part, _ = stored
+    data = store.read(part.path)
+    same = pages.located(relocated(data, list, field), ["id"])["id"]
+    assert same.start.tolist() == pages.located(data, ["id"])["id"].start.tolist()
+    with pytest.raises(ValueError, match="pages"):
+        pages.located(relocated(data, change, field), ["id"])
 
 
 @given(st.binary(max_size=300))

@@ -220,8 +220,8 @@ def test_a_part_is_checked_piece_by_piece(either: Store, monkeypatch: pytest.Mon
     monkeypatch.setattr(blobs, "_PIECE", 100_000)
     monkeypatch.setattr(Store, "read", None)
     blobs.check(either, part.path)
-    with pytest.raises(FileNotFoundError, match=r"tables/t/part-none"):
-        blobs.check(either, "tables/t/part-none.blocks")
+    with pytest.raises(FileNotFoundError, match=r"indexes/t/part-none"):
+        blobs.check(either, "indexes/t/part-none.blocks")
 
 
 def test_of_a_part_elsewhere_only_what_is_wanted_is_read(far: Store, asked: list[tuple[int, int]]):
@@ -418,7 +418,7 @@ def test_storage_that_does_not_answer_is_no_damage(far: Store, monkeypatch: pyte
 
 def test_a_local_file_that_cannot_be_opened_is_no_damage(store: Store):
     part = written(store)
-    folder = Path(store.url) / "tables" / "t"
+    folder = Path(store.url) / "indexes" / "t"
     folder.rename(folder.with_name("elsewhere"))
     folder.touch()
     with pytest.raises(StoreError, match=r"cannot read .*part-ab12.*Not a directory") as caught:
@@ -514,7 +514,7 @@ def test_copies_are_forgotten_by_name(far: Store, kept: Path):
     first, second = written(far), written(far, "cd34")
     for part in (first, second):
         blobs.opened(far, part)
-    earlier = "tables/t/part-ab12-99.arrow"  # copies of earlier versions have the name of the part
+    earlier = "indexes/t/part-ab12-99.arrow"  # copies of earlier versions have the name of the part
     (kept / "part-ab12-99.arrow").write_bytes(b"of a purged document")
     blobs.forget(far, [first.path, earlier, "tables/t/part-1.parquet"])
     assert names_in(kept) == {copy_of(far, second)}
@@ -582,7 +582,7 @@ def test_a_torn_part_is_written_again(either: Store):
 
 def test_a_part_of_an_earlier_version_is_read_whole(either: Store):
     data = b"as it was"
-    path = f"tables/t/part-ab12-{parquet.content_hash(data)}.arrow"
+    path = f"indexes/t/part-ab12-{parquet.content_hash(data)}.arrow"
     part = Part(path, 1, len(data))
     with pytest.raises(CorruptPart, match="is missing, though a snapshot needs it"):
         blobs.whole(either, part)
@@ -615,7 +615,7 @@ def test_a_part_that_is_loaded_is_whole_and_leaves_no_copy(either: Store, kept: 
 
 @pytest.mark.parametrize("data", [b"", b"0123", bytes(1_000), struct.pack("<I8s", 0, b"grblocks")])
 def test_what_is_no_part_is_not_loaded(either: Store, data: bytes):
-    part = Part(f"tables/t/part-ab12-{parquet.content_hash(data)}.blocks", 1, len(data))
+    part = Part(f"indexes/t/part-ab12-{parquet.content_hash(data)}.blocks", 1, len(data))
     either.write(part.path, data)
     with pytest.raises(CorruptPart, match="its end is not what was written"):
         blobs.loaded(either, part)
@@ -636,7 +636,7 @@ def stored(store: Store, sums: Sequence[int] = SUMS, **changes: int | bytes) -> 
     summed = struct.pack(f"<{len(sums)}I", *sums)
     tail = {"size": len(SMALL), "block": BLOCK_BYTES, "count": len(sums), "sum": zlib.crc32(summed)}
     file = SMALL + summed + struct.pack("<QIII8s", *(tail | {"magic": b"grblocks"} | changes).values())
-    part = Part("tables/t/part-ab12-cd34.blocks", 1, len(file))
+    part = Part("indexes/t/part-ab12-cd34.blocks", 1, len(file))
     store.write(part.path, file)
     return part
 
@@ -683,7 +683,7 @@ def test_no_bytes_are_taken_for_a_part(tmp_path_factory, data: bytes):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(local_cache.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
             for at in (Store(str(tmp_path_factory.mktemp("blobs"))), another_far()):
-                part = Part("tables/t/part-ab12-cd34.blocks", 1, len(file))
+                part = Part("indexes/t/part-ab12-cd34.blocks", 1, len(file))
                 at.write(part.path, file)
                 with pytest.raises(CorruptPart, match="is damaged"):
                     blobs.opened(at, part)
