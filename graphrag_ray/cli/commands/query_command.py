@@ -137,7 +137,7 @@ def query(
                 f"--dynamic selects the reports of global search; {method} search has no use for it"
             )
         check_modes(method, short)
-        opened = _opened(root, config, overrides, short, method, snapshot, cache)
+        opened = _opened(root, config, overrides, short, snapshot, cache)
     way = {"level": level, "method": method, "where": where}
     if question is not None:
         from graphrag_ray.query import traces
@@ -182,7 +182,6 @@ def _opened(
     config: str | None,
     overrides: tuple[str, ...],
     short: Mapping[str, Any],
-    method: str,
     snapshot: int | None,
     cache: str | None,
 ) -> Index:
