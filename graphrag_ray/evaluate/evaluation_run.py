@@ -164,7 +164,7 @@ class EvaluationRun:
     def check_models(self, stages: Sequence[str]) -> None:
         """See that the models of these stages can be asked, before others are paid for. Raises SettingsError,
         ModelRefused."""
-        require_known(self.index.settings, stages, self.index.manifest.settings)
+        require_known(self.index.settings, stages)
         if asks_from_here(self.on_ray, self.address):
             models = Models.of(self.index.settings, self.index.manifest.usage)
             probed(models, self.index.settings, stages, False, self.observer.note)

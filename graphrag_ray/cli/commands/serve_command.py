@@ -25,7 +25,6 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.cli.options import (
     asking_options,
     cache_option,
-    confirmed,
     forms_of,
     naming_root,
     open_root,
@@ -153,7 +152,7 @@ def _options(
     from graphrag_ray.base.index_settings import of_index
     from graphrag_ray.base.settings_file import read_settings
     from graphrag_ray.base.user_settings import Known
-    from graphrag_ray.service.service_options import WRITING, ServiceOptions
+    from graphrag_ray.service.service_options import ServiceOptions
     from graphrag_ray.store.snapshots import open_latest
 
     own = {name: given[name] for name in ServiceOptions.model_fields if given.get(name) is not None}
@@ -164,11 +163,7 @@ def _options(
     base = of_index(manifest.settings) if config is None else None
     settings = read_settings(config) if config is not None else None
     forms = tuple(forms_of(config, overrides, short, base))
-
-    def load() -> Settings:
-        return settings_from(config, overrides, short, manifest.settings, store.url)
-
-    confirmed(load, WRITING, manifest.settings, store.url)
+    settings_from(config, overrides, short, manifest.settings, store.url)  # raises where it must
     # The nodes that serve may be others: they are told what this machine knows.
     known = Known.read(store.url if config is None else None)
     try:

@@ -17,8 +17,9 @@ from graphrag_ray.base.ids import document_id, stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.base.wording import plural
-from graphrag_ray.corpus.corpus_tables import documents_table, text_units_table
-from graphrag_ray.corpus.parse import ROW, Document, Unreadable
+from graphrag_ray.corpus.chunks import documents_table, text_units_table
+from graphrag_ray.corpus.document import Document, Unreadable
+from graphrag_ray.corpus.parse import ROW
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.executor import SweepProgress

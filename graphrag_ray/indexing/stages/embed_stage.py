@@ -21,9 +21,9 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES, REPORTS, SEARCHED
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.messages import Dialogue
+from graphrag_ray.corpus.document import columns_of, metadata_lines
 from graphrag_ray.corpus.document_titles import header
 from graphrag_ray.corpus.embedding import Embedder
-from graphrag_ray.corpus.metadata import columns_of, metadata_lines
 from graphrag_ray.engine.executor import Tables, Written
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.graph.report_context import shown_content

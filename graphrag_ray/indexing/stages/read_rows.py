@@ -21,7 +21,8 @@ from graphrag_ray.base.errors import InputError
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.wording import plural
-from graphrag_ray.corpus.parse import ROWS, Document, Unreadable, documents_of
+from graphrag_ray.corpus.document import Document, Unreadable
+from graphrag_ray.corpus.parse import ROWS, documents_of
 from graphrag_ray.engine.executor import Parted, Written
 from graphrag_ray.engine.given_rows import GivenRows, RowBatch, rows_of_batch
 from graphrag_ray.graph.batches import stable_batches
