@@ -52,7 +52,7 @@ from graphrag_ray.indexing.stages.walk_stage import index_for_walks
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.request_sizes import guessed_vocabularies
-from graphrag_ray.store import blobs, locks, runs, snapshots
+from graphrag_ray.store import locks, runs, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import Manifest
@@ -67,10 +67,6 @@ UNSEEN_TITLES = (
     "The model that extracts reads neither, so reports cannot tell when something was so. --set "
     "chunking.prepend=auto asks it again about each chunk whose document has a date, or a title of its own; "
     "`estimate` with the same tells what that costs"
-)
-WITHOUT_ROWS = (
-    "This index was made by an earlier version: its tables are written once more, so that a question reads "
-    "only the rows that it needs. No model is asked for that"
 )
 
 
@@ -147,12 +143,6 @@ def index(
             if not run.settings.chunking.prepend:
                 observer.note(UNSEEN_TITLES)
         run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
-        if run.parent is not None and not any(
-            blobs.is_current(part)
-            for name in schema.LOOKED_UP
-            for part in run.parent.parts(schema.rows_table(name))
-        ):
-            observer.note(WITHOUT_ROWS)
         names = load_names(run.settings)
         if told := tell_unfinished(store, JOURNALS):
             observer.note(told)

@@ -9,8 +9,6 @@ that. What the numbers in it say is hostile input: whoever reads them sees that 
 
 A local store's file is mapped where it lies. Of any other the blocks that are looked at are fetched to a file
 in the cache of this machine, which has holes where nothing was; a block whose checksum is right is there.
-
-Earlier such parts had the suffix `.arrow` and were read whole (`whole`).
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from graphrag_ray.store.files import GAP_BYTES, REQUESTS_AT_ONCE, Store
 from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.parts import FOLDER, MEND, Part
 
-SUFFIX, BEFORE = ".blocks", ".arrow"
+SUFFIX = ".blocks"
 BLOCK_BYTES = 8 << 10
 TAIL_BYTES = 128 << 10
 """Read with the first request: what tells where all else is stands at the end."""
@@ -56,12 +54,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def is_blob(path: str) -> bool:
-    return path.endswith((SUFFIX, BEFORE))
-
-
-def is_current(part: Part) -> bool:
-    """Whether it was written by a version that reads single places of it."""
-    return part.path.endswith(SUFFIX)
+    return path.endswith(SUFFIX)
 
 
 def write(store: Store, table: str, made_from: str, data: bytes, rows: int) -> Part:
@@ -172,7 +165,8 @@ class LoadedBlob:
 def loaded(store: Store, part: Part) -> LoadedBlob:
     """A part that is read whole, once: this machine's cache gets no copy of it. Raises CorruptPart,
     StoreError."""
-    file = np.frombuffer(whole(store, part), np.uint8)
+    with _told(store, part):
+        file = np.frombuffer(parquet.read_bytes(store, part.path), np.uint8)
     tail = _tail_of(file, part.bytes) if len(file) == part.bytes else None
     if not tail:
         raise _damaged(store, part, "its end is not what was written")
@@ -210,12 +204,6 @@ def _blob(store: Store, part: Part, mapped: _Mapped) -> Blob | None:
     return Blob(store, part, mapped, mapped.data[: tail[0]], tail[1], np.zeros(len(tail[1]), np.bool_))
 
 
-def whole(store: Store, part: Part) -> bytes:
-    """All bytes of a part. Raises CorruptPart, StoreError."""
-    with _told(store, part):
-        return parquet.read_bytes(store, part.path)
-
-
 def refused(store: Store, part: Part, why: str) -> CorruptPart:
     """Of a part that has its hash, and holds what we would not have written."""
     where = store.url_of(part.path)
@@ -244,8 +232,7 @@ def forget(store: Store, paths: Iterable[str]) -> None:
     """Delete the copies that this machine has of a remote store's parts. Raises StoreError."""
     for path in paths:
         if is_blob(path) and store.local_path(path) is None:
-            # Earlier versions named copies by the part alone.
-            local_cache.forget([_name(store, path), path.rsplit("/", 1)[-1]])
+            local_cache.forget([_name(store, path)])
 
 
 class _Mapped:

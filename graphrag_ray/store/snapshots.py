@@ -35,8 +35,9 @@ from graphrag_ray.store.parts import FOLDER, Part
 READS = 3
 """A read may be cut short on its way: what is damaged is so each time."""
 
-FORMAT = 1
-"""Of manifests and of what they name. A reader refuses higher ones."""
+FORMAT = 2
+"""Of manifests and of what they name. Snapshots of any other format are not read; `index` makes the tables of
+an older one anew, from the journal."""
 HINT = "CURRENT"
 
 NAME = re.compile(r"snapshots/([1-9][0-9]*)\.json")
@@ -59,9 +60,10 @@ class Manifest:
     steps       step -> its result and the fingerprint of all that it came from; equal: nothing to do
     usage       calls, tokens and cost by stage
     next_human_readable_id  table -> the lowest short id never used
-    hierarchies names of the hierarchies of communities; earlier versions wrote none, and had Leiden's
+    hierarchies names of the hierarchies of communities
     notes       what readers should know (the offline engine's mark, an unknown tokenizer)
     run         about the run itself: id, seconds by stage, failed items, what it added and removed
+    format      that it was written in
     """
 
     number: int
@@ -77,13 +79,14 @@ class Manifest:
     hierarchies: list[str] = field(default_factory=list)
     notes: Mapping[str, Any] = field(default_factory=dict)
     run: untrusted_json.RunTold = field(default_factory=dict)
+    format: int = FORMAT
 
     def parts(self, table: str) -> list[Part]:
         """The parts of a table; [] for a table that this snapshot does not have."""
         return list(self.tables.get(table, []))
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self)}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Manifest:
@@ -95,8 +98,7 @@ class Manifest:
                 f"it was written by a newer graphrag-ray (format {found}, version {data.get('version')}); "
                 f"this one reads formats up to {FORMAT}. Upgrade it: pip install -U graphrag-ray"
             )
-        of_leiden = "communities" in data.get("tables", {}) and not data.get("hierarchies")
-        return untrusted_json.read_as(cls, {**data, "hierarchies": ["leiden"]} if of_leiden else data)
+        return untrusted_json.read_as(cls, data)
 
 
 def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = lambda: None) -> None:
@@ -195,11 +197,9 @@ def _unsealed(data: bytes) -> dict[str, Any]:
     content = orjson.loads(data)
     if not isinstance(content, dict):
         raise ValueError("it is no JSON object")
-    # Those of earlier versions have none.
-    digest = content.pop("digest", None)
-    if digest is not None and digest != _digest(content):
+    if content.pop("digest", None) != _digest(content):
         raise ValueError("it does not have the hash that it names")
-    return dict(content)
+    return content
 
 
 def _digest(content: Mapping[str, Any]) -> str:
@@ -262,8 +262,14 @@ def set_aside(
 
 def open_latest(store: Store, number: int | None = None) -> Manifest:
     """The newest snapshot, or the one with this number, for reading. Raises IndexNotFound, saying whether
-    there is nothing, or an index that is half built; CorruptPart, StoreError."""
+    there is nothing, or an index that is half built; CorruptPart, StoreError (another format)."""
     found = latest(store) if number is None else load(store, number)
+    if found is not None and found.format < FORMAT:
+        raise StoreError(
+            f"snapshot {found.number} of {store.url} was written by an older graphrag-ray (format "
+            f"{found.format}, version {found.version}); this one reads format {FORMAT}. Run the same "
+            "`graphrag-ray index` command again: it makes the tables anew, from the replies in the journal"
+        )
     if found is not None:
         return found
     if writer := locks.living(store, stale_s=2.5 * locks.BEAT_S):

@@ -14,7 +14,7 @@ import toy_model
 from canary import Canary
 from click.testing import CliRunner, Result
 from endpoint import Endpoint
-from stored_index import rewrite, unpacked, without_snapshot
+from stored_index import copied, rewrite, without_snapshot
 
 from graphrag_ray import build_index, open_index
 from graphrag_ray.base.errors import SettingsError
@@ -72,7 +72,7 @@ def root(tmp_path: Path, attacker: Canary, monkeypatch: pytest.MonkeyPatch) -> P
         settings["root"] = f"{address}/index"
         settings["run"] = {"workers_per_node": 100_000, "max_attempts": 1_000_000}
 
-    rewrite(unpacked(tmp_path), change)
+    rewrite(copied(tmp_path), change)
     return tmp_path / "index"
 
 

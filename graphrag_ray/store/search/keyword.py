@@ -193,7 +193,14 @@ def _counted(ids: Sequence[str], texts: Sequence[str], language: str, failed: Fa
     )
     word, record = np.divmod(found, max(1, len(rows)))
     ends = np.cumsum(np.bincount(word, minlength=len(hashes)))
-    return _of_arrays([ids[i] for i in order], hashes, ends, record, counts, lengths)
+    return _Counted(
+        *halves([ids[i] for i in order]),
+        hashes,
+        ends,
+        record.astype("<i4"),
+        np.minimum(counts, MOST_COUNTED).astype("<u2"),
+        lengths,
+    )
 
 
 def _left(shard: KeywordShard, stays: npt.NDArray[np.bool_]) -> _Counted:
@@ -251,37 +258,6 @@ def _together(source: ByteSource, one: _Counted, other: _Counted) -> _Counted:
         np.insert(records[0], at, records[1]),
         np.insert(one.counts, at, other.counts),
         lengths,
-    )
-
-
-def of_arrays(
-    ids: Sequence[str],
-    hashes: Keys,
-    ends: npt.NDArray[np.integer],
-    records: npt.NDArray[np.integer],
-    counts: npt.NDArray[np.integer],
-    lengths: npt.NDArray[np.integer],
-    language: str,
-) -> bytes:
-    """The bytes of a shard, of its arrays. Raises ValueError for what is no id."""
-    return _packed(_of_arrays(ids, hashes, ends, records, counts, lengths), language)
-
-
-def _of_arrays(
-    ids: Sequence[str],
-    hashes: Keys,
-    ends: npt.NDArray[np.integer],
-    records: npt.NDArray[np.integer],
-    counts: npt.NDArray[np.integer],
-    lengths: npt.NDArray[np.integer],
-) -> _Counted:
-    return _Counted(
-        *halves(ids),
-        hashes.astype("<u8"),
-        ends.astype("<i8"),
-        records.astype("<i4"),
-        np.minimum(counts, MOST_COUNTED).astype("<u2"),
-        lengths.astype("<i4"),
     )
 
 

@@ -514,9 +514,7 @@ def test_copies_are_forgotten_by_name(far: Store, kept: Path):
     first, second = written(far), written(far, "cd34")
     for part in (first, second):
         blobs.opened(far, part)
-    earlier = "tables/t/part-ab12-99.arrow"  # copies of earlier versions have the name of the part
-    (kept / "part-ab12-99.arrow").write_bytes(b"of a purged document")
-    blobs.forget(far, [first.path, earlier, "tables/t/part-1.parquet"])
+    blobs.forget(far, [first.path, "tables/t/part-1.parquet"])
     assert names_in(kept) == {copy_of(far, second)}
 
 
@@ -578,23 +576,6 @@ def test_a_torn_part_is_written_again(either: Store):
     part = written(either)
     cut(either, part.path)
     assert written(either) == part and whole(blobs.opened(either, part)) == DATA
-
-
-def test_a_part_of_an_earlier_version_is_read_whole(either: Store):
-    data = b"as it was"
-    path = f"tables/t/part-ab12-{parquet.content_hash(data)}.arrow"
-    part = Part(path, 1, len(data))
-    with pytest.raises(CorruptPart, match="is missing, though a snapshot needs it"):
-        blobs.whole(either, part)
-    either.write(path, data)
-    assert blobs.whole(either, part) == data
-    assert blobs.is_blob(path) and not blobs.is_current(part) and blobs.made(either, "t") == {}
-    blobs.check(either, path)
-    flip(either, path)
-    with pytest.raises(CorruptPart, match="do not have the hash in its name"):
-        blobs.whole(either, part)
-    with pytest.raises(CorruptPart, match="do not have the hash in its name"):
-        blobs.check(either, path)
 
 
 @pytest.mark.parametrize("data", [DATA, b""])

@@ -54,11 +54,21 @@ def test_fields_of_a_later_version_with_the_same_format_do_not_disturb():
 
 def test_a_newer_format_is_refused_with_what_to_do(store):
     data = {**manifest(1).to_json(), "format": snapshots.FORMAT + 1, "version": "9.9"}
-    store.write("snapshots/1.json", orjson.dumps(data))
+    store.write("snapshots/1.json", snapshots._sealed(data))
     with pytest.raises(
-        StoreError, match=r"snapshots/1.json.*newer graphrag-ray \(format 2, version 9.9\).*Upgrade"
+        StoreError, match=r"snapshots/1.json.*newer graphrag-ray \(format 3, version 9.9\).*Upgrade"
     ):
         snapshots.open_latest(store)
+
+
+def test_an_older_format_is_refused_with_what_to_do(store):
+    snapshots.commit(store, manifest(1, format=snapshots.FORMAT - 1))
+    told = (
+        r"snapshot 1 of .* older graphrag-ray \(format 1, version 0.1.0\).*same `graphrag-ray index` command"
+    )
+    with pytest.raises(StoreError, match=told):
+        snapshots.open_latest(store)
+    assert snapshots.latest(store).format == 1, "gc needs to know what it holds"
 
 
 def test_a_number_that_is_taken_is_a_conflict_and_says_by_whom(store):
