@@ -36,7 +36,7 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, write_part
 from graphrag_ray.store.search import keyword, vectors
-from graphrag_ray.store.search.id_halves import halves, ids_of
+from graphrag_ray.store.search.mapped_arrays import halves, ids_of
 from graphrag_ray.store.snapshots import Manifest
 
 ROWS = 60_000

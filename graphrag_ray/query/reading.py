@@ -32,8 +32,7 @@ from graphrag_ray.store.pages import read as read_pages
 from graphrag_ray.store.parquet import is_one_of
 from graphrag_ray.store.parts import Part, conformed, read_rows, read_table
 from graphrag_ray.store.search import row_index
-from graphrag_ray.store.search.id_halves import halves, ids_of, known
-from graphrag_ray.store.search.mapped_arrays import Ints
+from graphrag_ray.store.search.mapped_arrays import Ints, halves, ids_of, known
 from graphrag_ray.store.search.row_index import RowEntries, RowIndex, group_name
 from graphrag_ray.store.snapshots import Manifest, being_read
 
@@ -180,7 +179,7 @@ class Reader:
             for part, index in zip(stored, in_threads(opened, stored, PARTS_AT_ONCE), strict=True):
                 own = [left.popleft() for _ in index.ends if left]
                 if np.cumsum([p.rows for p in own]).tolist() != index.ends.tolist():
-                    raise blobs.refused(self.store, part, "it is of other parts of the table")
+                    raise index.source.refused("it is of other parts of the table")
                 found.append(IndexedParts(part.path, index, own))
             self._indexes[table] = found if not left else []
         return self._indexes[table]

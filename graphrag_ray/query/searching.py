@@ -25,9 +25,8 @@ from graphrag_ray.store import blobs
 from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.search import chnsw, keyword, name_links, vectors
 from graphrag_ray.store.search.chnsw import ChnswIndex
-from graphrag_ray.store.search.id_halves import known
 from graphrag_ray.store.search.keyword import KeywordShard
-from graphrag_ray.store.search.mapped_arrays import ByteSource
+from graphrag_ray.store.search.mapped_arrays import ByteSource, known
 from graphrag_ray.store.search.name_links import NameLinks
 from graphrag_ray.store.search.ranking import Found
 from graphrag_ray.store.search.vectors import Floats, VectorShard
@@ -148,7 +147,8 @@ class Searching:
 
     async def find_levels(self, need: LevelSearch) -> list[list[Hit]]:
         """Raises as `find`."""
-        if schema.search_table(need.hierarchy, "levels") not in self.searcher.reader.manifest.tables:
+        table = schema.search_table(need.hierarchy, "levels")
+        if table not in self.searcher.reader.manifest.tables or not chnsw.has_loops():
             return await self._one_by_one(need)
         wanted = await self._vector(need.text)
         found = await asyncio.to_thread(_by_levels, self.searcher, need, wanted)

@@ -116,7 +116,7 @@ def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = la
     data = _sealed({**manifest.to_json(), "nonce": secrets.token_hex(8)})
     path = _path(manifest.number)
     check()
-    if not store.create(path, data) and _read_or_none(store, path) != data:
+    if not store.create(path, data):
         raise SnapshotConflict(
             f"{store.url_of(path)} exists: {_author(store, manifest.number)} committed it while this run "
             "worked. Nothing of this run is lost: run the same command again to continue from that snapshot"
@@ -147,12 +147,6 @@ def numbers(store: Store) -> list[int]:
     return sorted(int(match.group(1)) for match in found if match)
 
 
-def newest_number(store: Store) -> int | None:
-    """The number of the newest snapshot, in two or three requests; None where there is none. Raises
-    CorruptPart where the hint names one that is gone, StoreError."""
-    return _newest(store)
-
-
 def next_number(store: Store) -> int:
     """The number of the next snapshot. To be asked together with `latest`, before a run's work: the commit
     fails if somebody else commits in between. The number of a damaged snapshot that was set aside is not
@@ -179,7 +173,12 @@ def load(store: Store, number: int) -> Manifest:
 def parse(store: Store, path: str, data: bytes) -> Manifest:
     """The manifest that a file holds. Raises CorruptPart, StoreError (a newer format), naming the file."""
     try:
-        return Manifest.from_json(_unsealed(data))
+        content = orjson.loads(data)
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
+        if content.pop("digest", None) != _digest(content):
+            raise ValueError("it does not have the hash that it names")
+        return Manifest.from_json(content)
     except StoreError as e:
         raise StoreError(f"cannot read {store.url_of(path)}: {e}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as e:
@@ -193,15 +192,6 @@ def _sealed(content: Mapping[str, Any]) -> bytes:
     return orjson.dumps({**plain, "digest": _digest(plain)}, option=orjson.OPT_INDENT_2)
 
 
-def _unsealed(data: bytes) -> dict[str, Any]:
-    content = orjson.loads(data)
-    if not isinstance(content, dict):
-        raise ValueError("it is no JSON object")
-    if content.pop("digest", None) != _digest(content):
-        raise ValueError("it does not have the hash that it names")
-    return content
-
-
 def _digest(content: Mapping[str, Any]) -> str:
     return content_hash(orjson.dumps(content))
 
@@ -210,7 +200,7 @@ def latest(store: Store) -> Manifest | None:
     """The newest snapshot; None where there is none. Raises StoreError, also for a newer format;
     CorruptPart where it is damaged or gone: an older one is answered from only by whoever asks for it."""
     try:
-        newest = _newest(store)
+        newest = newest_number(store)
         if newest is None:
             return None
         try:
@@ -308,7 +298,7 @@ def check_there(store: Store, manifest: Manifest) -> None:
         return
     if parts_of(manifest) <= {info.path for info in store.list(FOLDER)}:
         return
-    newest = _newest(store)
+    newest = newest_number(store)
     what_now = f"the newest is {newest}, open that one" if newest else "there is none any more"
     raise SnapshotRemoved(
         f"snapshot {manifest.number} of {store.url} was removed while it was being read (by `gc`): {what_now}"
@@ -340,7 +330,9 @@ def _path(number: int) -> str:
     return f"snapshots/{number}.json"
 
 
-def _newest(store: Store) -> int | None:
+def newest_number(store: Store) -> int | None:
+    """The number of the newest snapshot, in two or three requests; None where there is none. Raises
+    CorruptPart where the hint names one that is gone, StoreError."""
     try:
         hint = _hint(store)
     except ValueError:
@@ -366,13 +358,6 @@ def _hint(store: Store) -> int:
 def _gone(store: Store, number: int) -> CorruptPart:
     path = _path(number)
     return CorruptPart(f"{store.url_of(path)} is missing, though {HINT} names it", path=path)
-
-
-def _read_or_none(store: Store, path: str) -> bytes | None:
-    try:
-        return store.read(path)
-    except FileNotFoundError:
-        return None
 
 
 def _author(store: Store, number: int) -> str:

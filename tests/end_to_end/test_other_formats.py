@@ -19,10 +19,18 @@ def older(content: dict[str, Any]) -> None:
     content.update(format=FORMAT - 1, version="0.0.1")
 
 
+def without_days(tables: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """Communities and reports say on which day their run was."""
+    return {
+        name: [{k: v for k, v in row.items() if k != "period"} for row in rows]
+        for name, rows in tables.items()
+    }
+
+
 def test_an_older_index_is_refused_and_made_anew_from_its_journal(run: Command, town: World):
-    before = everything(town.open())
+    before = without_days(everything(town.open()))
     reseal(town.root, older)
-    for command in (["query", QUESTION], ["inspect"], ["export", "--out", town.root / "out"]):
+    for command in (["query", QUESTION], ["inspect"], ["export", "--format", "csv", "--out", "out"]):
         refused = run(*command, "--root", town.root)
         assert refused.exit_code != 0 and "Run the same `graphrag-ray index` command again" in refused.stderr
     assert run("status", "--root", town.root).exit_code == 0
@@ -32,7 +40,7 @@ def test_an_older_index_is_refused_and_made_anew_from_its_journal(run: Command, 
     done = run(*index_command(town))
     assert done.exit_code == 0 and "every table is made anew, from the journal" in done.stderr
     assert town.asked() == asked and town.snapshots() == [1, 2]
-    assert everything(town.open()) == before
+    assert without_days(everything(town.open())) == before
     assert run("gc", "--root", town.root, "--keep", "1", "--grace", "0", "--delete").exit_code == 0
     assert town.snapshots() == [2]
 
