@@ -60,7 +60,6 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python checks/stage_versions.py
 
 format: install
 	$(BIN)/ruff format .

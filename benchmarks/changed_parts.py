@@ -34,7 +34,7 @@ from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.changes import changes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import walk_stage
-from graphrag_ray.indexing.stages.row_indexes import CoveredParts, WantedIndex, index_rows, make_index
+from graphrag_ray.indexing.stages.finish_stage import CoveredParts, WantedIndex, index_rows, make_index
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_part, write_part

@@ -82,7 +82,7 @@ DEMO_QUESTIONS = (
 
 VOLATILE = re.compile(
     r".*_(?:at|until)|latency_.*|(?:model_)?seconds|(?:mean|peak)_in_flight|share_of_limit|host|pid|created|period"
-    r"|versions?|inputs|waiting|others|parts"  # the last three: of `gc`, sizes of stored files
+    r"|versions?|code|inputs|waiting|others|parts"  # the last three: of `gc`, sizes of stored files
 )
 """Keys whose values vary from run to run, or with the version of the code alone."""
 MEASURED = ("ttft_s", "tokens_per_s", "slow_share", "slow_factor")

@@ -158,8 +158,8 @@ class Run:
 
 _SMALL_PARTITIONS = """
 from graphrag_ray.cli.command_line import main
-from graphrag_ray.indexing.stages import instance_ranges
-instance_ranges.RANGE_ROWS = dict.fromkeys(instance_ranges.RANGE_ROWS, 100)
+from graphrag_ray.indexing.stages import merge_stage
+merge_stage.RANGE_ROWS = dict.fromkeys(merge_stage.RANGE_ROWS, 100)
 main()
 """
 

@@ -28,7 +28,7 @@ from graphrag_ray import open_index
 from graphrag_ray.base import schema
 from graphrag_ray.base.arrow_arrays import strings
 from graphrag_ray.base.ids import entity_id, stable_id
-from graphrag_ray.indexing.stages.row_indexes import WantedIndex, covered_by_each, make_index
+from graphrag_ray.indexing.stages.finish_stage import WantedIndex, covered_by_each, make_index
 from graphrag_ray.indexing.stages.search_stage import SHARD_ROWS
 from graphrag_ray.query.ask import Index
 from graphrag_ray.store import blobs, snapshots

@@ -21,7 +21,7 @@ from pathlib import Path
 from graphrag_ray import open_index
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.methods import METHODS, OFFERED
+from graphrag_ray.query.methods.methods import METHODS
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def ways(index: Index) -> list[Asked]:
         found = [Asked(f"global {level}", "global", level) for level in levels]
         found += [Asked("global, dynamic", "global", None, (("dynamic", True),))]
         found += [Asked("global C0, points", "global", "C0", (("map_protocol", "points"),))]
-    for name in OFFERED:
+    for name in METHODS:
         kind = METHODS[name]
         if name == "global" or (kind.graph and not index.settings.has_graph):
             continue

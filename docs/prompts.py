@@ -36,7 +36,7 @@ from graphrag_ray.evaluate.judging.judge_dialogue import judge, judge_spec
 from graphrag_ray.evaluate.written_questions import top_reports
 from graphrag_ray.indexing.index import index
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.methods import condense, drift_dialogues, lightrag_keywords, zero_shot
+from graphrag_ray.query.methods import condense, drift_search, lightrag_search, zero_shot
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.map_reduce import asked_for_text
 from graphrag_ray.query.methods.method import Ran
@@ -182,10 +182,10 @@ def not_asked_offline(settings: Settings, answer: Answer) -> Iterator[ChatReques
     call = settings.call(condense.STAGE, condense.MAX_OUTPUT_TOKENS)
     for dialogue in (
         condense.condense(FOLLOW_UP, shown, prompts[condense.STAGE], call),
-        drift_dialogues.hypothesis(
-            QUESTION, drift_dialogues.drift_spec(drift_dialogues.HYPOTHESIS, settings, prompts)
+        drift_search.hypothesis(
+            QUESTION, drift_search.drift_spec(drift_search.HYPOTHESIS, settings, prompts)
         ),
-        lightrag_keywords.list_keywords(QUESTION, lightrag_keywords.keywords_spec(settings, prompts)),
+        lightrag_search.list_keywords(QUESTION, lightrag_search.keywords_spec(settings, prompts)),
         asked_for_text(zero_shot.PROMPT, QUESTION, {}, {}, zero_shot.zero_shot_spec(settings, prompts)),
     ):
         state = Driver(dialogue).state

@@ -120,9 +120,9 @@ def build(run: Run, corpus: Result, graph: ExtractedGraph | None) -> DocumentHie
             references = [{"section": r.section, "id": r.id} for r in written.references]
             found |= {"full_content": text, "rank": written.rating, "n_tokens": len(text)}
             done.append(found | {"references": references, "rating_explanation": "", "findings": []})
-        reports = write_parts(run.store, "reports", [pa.Table.from_pylist(done)] if done else [])
+        reports = write_parts(run.store, "reports/reports", [pa.Table.from_pylist(done)] if done else [])
         failures = write_parts(
-            run.store, "failures", [failure_rows("report", work, failed)] if failed else []
+            run.store, "reports/failures", [failure_rows("report", work, failed)] if failed else []
         )
         return Result({"reports": [[part] for part in reports], "failures": [list(failures)]})
 

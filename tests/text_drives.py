@@ -75,14 +75,14 @@ from graphrag_ray.offline import answer as offline_answer
 from graphrag_ray.offline.prune_names import weak_names, word_hash
 from graphrag_ray.offline.question_terms import why_nothing
 from graphrag_ray.offline.static_embeddings import embed_many
+from graphrag_ray.query.answer_streams import Written
 from graphrag_ray.query.methods import condense, methods, where
 from graphrag_ray.query.methods.asked_hierarchy import looked_at
 from graphrag_ray.query.methods.chain import checked, split_chain, stands_in
+from graphrag_ray.query.methods.dynamic import with_below
 from graphrag_ray.query.methods.evidence import evidence, passages
 from graphrag_ray.query.methods.method import Question
-from graphrag_ray.query.methods.quotes import best_sentence
-from graphrag_ray.query.methods.rating import with_below
-from graphrag_ray.query.methods.step_dialogues import (
+from graphrag_ray.query.methods.ppr_search import (
     ANSWER,
     FACTS,
     NEXT,
@@ -93,7 +93,7 @@ from graphrag_ray.query.methods.step_dialogues import (
     step_spec,
     walk_answer,
 )
-from graphrag_ray.query.methods.written import Written
+from graphrag_ray.query.methods.quotes import best_sentence
 from graphrag_ray.store.search.words import words
 
 Drive = Callable[[str], Any]
@@ -338,7 +338,7 @@ def asked(method: str, **query: Any) -> Drive:
         links = {(ROW, f"{text} a"): 10}
         snapshot = Snapshot(tables_of(text), lambda search: [ROW], lambda request: ChatReply(text), links)
         question = Question(text, history=((text, text),))
-        search = condense.following(methods.method(method))
+        search = condense.following(methods.find(method).search)
         answer = quietly(lambda: snapshot.run(search(question, online(snapshot.given(**query)))))
         return answer.as_dict() if answer else None
 
@@ -355,7 +355,7 @@ def online(given: Any) -> Any:
 
 def conditions(text: str) -> None:
     quietly(lambda: methods.check(text, text, [text]))
-    quietly(lambda: methods.method(text))
+    quietly(lambda: methods.find(text))
     quietly(lambda: looked_at([], text))
     documents = pa.table(
         {"path": [text], "title": [text], "creation_date": [text], "raw_data": [json.dumps({"a": text})]}
@@ -521,7 +521,7 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         "about": told_of,
     },
     "query/methods": {
-        **{f"{name} search": asked(name) for name in methods.METHODS},
+        **{f"{name} search": asked(name) for name in (*methods.METHODS, *methods.BASELINES)},
         "dynamic selection": asked("global", dynamic=True),
         "scored points": asked("global", map_protocol="points"),
         "where": conditions,

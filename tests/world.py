@@ -27,7 +27,7 @@ from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.index import Indexed, index
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.methods.methods import METHODS, OFFERED
+from graphrag_ray.query.methods.methods import METHODS
 from graphrag_ray.store import blobs, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import content_hash
@@ -191,7 +191,7 @@ def know(endpoint: Endpoint, *models: str, **more: Any) -> None:
     path.write_text(yaml.safe_dump({"models": dict.fromkeys(models, at)}))
 
 
-WITHOUT_A_TREE = tuple(name for name in OFFERED if not METHODS[name].hierarchy)
+WITHOUT_A_TREE = tuple(name for name in METHODS if not METHODS[name].hierarchy)
 """Ways of answering that an index with Leiden's communities alone can be asked in."""
 
 

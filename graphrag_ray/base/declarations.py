@@ -18,8 +18,6 @@ class Stage:
     """One stage of indexing.
 
     name      of the step in manifests and progress
-    version   raised when the stage makes other tables of the same inputs: later runs make these anew then.
-              `make check` asks for it
     reads     the stages whose results it reads. `merge` joins several results into one; a later stage that
               reads the part of one of them names that one
     dialogue  the dialogue that it runs: the name of its journal, of its model under `stages`, and of its
@@ -33,7 +31,6 @@ class Stage:
     """
 
     name: str
-    version: int
     reads: tuple[str, ...] = ()
     dialogue: str = ""
     prompts: tuple[str, ...] = ()
@@ -49,10 +46,9 @@ class Stage:
 
 
 _STAGES = (
-    Stage("read", 1),
+    Stage("read"),
     Stage(
         "extract",
-        2,
         reads=("read",),
         dialogue="extract",
         prompts=("extract", "glean_check", "glean"),
@@ -61,7 +57,6 @@ _STAGES = (
     ),
     Stage(
         "claims",
-        2,
         reads=("read", "extract"),
         dialogue="claims",
         prompts=("claims",),
@@ -69,10 +64,9 @@ _STAGES = (
         writes=("claims of chunks", "text_units"),
         module="extract_stage",
     ),
-    Stage("merge", 2, reads=("read", "extract", "claims")),
+    Stage("merge", reads=("read", "extract", "claims")),
     Stage(
         "describe",
-        2,
         reads=("extract",),
         dialogue="describe",
         prompts=("describe",),
@@ -81,7 +75,6 @@ _STAGES = (
     # Where a hierarchy is made by meaning; `embed` takes the vectors over.
     Stage(
         "embed_entities",
-        1,
         reads=("describe",),
         dialogue="embed",
         section="embeddings",
@@ -90,26 +83,23 @@ _STAGES = (
     ),
     Stage(
         "embed_chunks",
-        1,
         reads=("read",),
         dialogue="embed",
         section="embeddings",
         writes=("embeddings", ""),
         module="embed_stage",
     ),
-    Stage("communities", 1, reads=("extract", "describe")),
+    Stage("communities", reads=("extract", "describe")),
     Stage(
         "reports",
-        2,
         reads=("claims", "describe", "communities"),
         dialogue="report",
         prompts=("report",),
         writes=("reports", "reports"),
     ),
-    Stage("entity_clusters", 1, reads=("extract", "describe", "embed_entities"), module="attributed_stage"),
+    Stage("entity_clusters", reads=("extract", "describe", "embed_entities"), module="attributed_stage"),
     Stage(
         "attributed",
-        2,
         reads=("claims", "describe", "entity_clusters"),
         dialogue="report",
         prompts=("report",),
@@ -118,7 +108,6 @@ _STAGES = (
     ),
     Stage(
         "tree",
-        2,
         reads=("read", "embed_chunks"),
         dialogue="summary",
         prompts=("summary",),
@@ -126,18 +115,16 @@ _STAGES = (
     ),
     Stage(
         "embed",
-        1,
         reads=("read", "describe", "embed_entities", "embed_chunks", "reports", "attributed", "tree"),
         dialogue="embed",
         section="embeddings",
         writes=("embeddings", ""),
     ),
     # Which chunks hold which names, for walks.
-    Stage("walk", 1, reads=("read", "extract")),
-    Stage("search", 2, reads=("read", "describe", "reports", "attributed", "tree", "embed")),
+    Stage("walk", reads=("read", "extract")),
+    Stage("search", reads=("read", "describe", "reports", "attributed", "tree", "embed")),
     Stage(
         "finish",
-        4,
         reads=(
             "read",
             "merge",
@@ -351,11 +338,6 @@ COMPARED: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """Tables of which people are told what a run changed, in this order: what they call the rows, and the columns
 that are compared."""
-
-
-def versions() -> dict[str, int]:
-    """The version of each stage. A snapshot keeps them: where they differ, it is written anew."""
-    return {name: stage.version for name, stage in STAGES.items()}
 
 
 def concerned(prompt: str) -> Collection[str]:

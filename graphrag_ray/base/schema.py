@@ -30,7 +30,7 @@ REFERENCE = pa.struct([pa.field("section", pa.string()), pa.field("id", pa.strin
 DOCUMENTS = _table(
     # in the order of INPUT's paths; those kept from the parent snapshot come last
     ("id", pa.string()),  # of the path relative to INPUT, and the row inside a table of documents
-    ("human_readable_id", pa.int64()),
+    ("human_readable_id", pa.int64()),  # the short number in references
     ("title", pa.string()),  # title column, HTML title, else the file's name
     ("text", pa.large_string()),  # decoded and normalised to \n line ends; offsets count its characters
     ("text_unit_ids", _ids),  # in order
@@ -45,51 +45,51 @@ DOCUMENTS = _table(
 
 TEXT_UNITS = _table(
     # in the order of their documents and, within one, by position
-    ("id", pa.string()),
-    ("human_readable_id", pa.int64()),
+    ("id", pa.string()),  # 32 hex characters
+    ("human_readable_id", pa.int64()),  # the short number in references
     ("text", pa.large_string()),  # document.text[start:end], exactly
     ("n_tokens", pa.int64()),  # of text, in the extracting model's vocabulary
-    ("document_id", pa.string()),
-    ("entity_ids", _ids),
-    ("relationship_ids", _ids),
-    ("covariate_ids", _ids),
+    ("document_id", pa.string()),  # of documents
+    ("entity_ids", _ids),  # entities that it names
+    ("relationship_ids", _ids),  # relationships that it states
+    ("covariate_ids", _ids),  # its claims
     # ours
     ("position", pa.int64()),  # 0, 1, … within the document
     ("start", pa.int64()),  # character offset into documents.text
-    ("end", pa.int64()),
+    ("end", pa.int64()),  # offset behind its last character
     ("header", pa.string()),  # what stands of its document above it for the model that extracts; or ""
 )
 
 ENTITY_INSTANCES = _table(
     # sorted by (entity_id, document_id, position, turn, ordinal): one row per record a model wrote
-    ("entity_id", pa.string()),
+    ("entity_id", pa.string()),  # of entities
     ("title", pa.string()),  # the entity key
     ("type", pa.string()),  # upper case; null for a name seen only as the end of a relationship
     ("description", pa.string()),  # null for a name seen only as the end of a relationship
-    ("text_unit_id", pa.string()),
-    ("document_id", pa.string()),
-    ("position", pa.int64()),
+    ("text_unit_id", pa.string()),  # of text_units
+    ("document_id", pa.string()),  # of documents
+    ("position", pa.int64()),  # of the text unit within its document
     ("turn", pa.int32()),  # 0: first reply; 1, …: gleanings
     ("ordinal", pa.int32()),  # place among the records of this text unit
 )
 
 RELATIONSHIP_INSTANCES = _table(
     # sorted by (relationship_id, document_id, position, turn, ordinal)
-    ("relationship_id", pa.string()),
+    ("relationship_id", pa.string()),  # of relationships
     ("source", pa.string()),  # entity keys as the model ordered them
-    ("target", pa.string()),
-    ("description", pa.string()),
+    ("target", pa.string()),  # entity key
+    ("description", pa.string()),  # one, written from all instances; "" where there is none
     ("strength", pa.float64()),  # as stated; 1 where it could not be read
-    ("text_unit_id", pa.string()),
-    ("document_id", pa.string()),
-    ("position", pa.int64()),
-    ("turn", pa.int32()),
-    ("ordinal", pa.int32()),
+    ("text_unit_id", pa.string()),  # of text_units
+    ("document_id", pa.string()),  # of documents
+    ("position", pa.int64()),  # of the text unit within its document
+    ("turn", pa.int32()),  # 0: first reply; 1, …: gleanings
+    ("ordinal", pa.int32()),  # place among the records of this text unit
 )
 
 ENTITIES = _table(
-    ("id", pa.string()),
-    ("human_readable_id", pa.int64()),
+    ("id", pa.string()),  # 32 hex characters
+    ("human_readable_id", pa.int64()),  # the short number in references
     ("title", pa.string()),  # the entity key: upper case
     ("type", pa.string()),  # majority of the instances, ties alphabetical; "" where no instance has one
     ("description", pa.string()),  # "" where no instance has one
@@ -97,7 +97,7 @@ ENTITIES = _table(
     ("frequency", pa.int64()),  # number of those text units
     ("degree", pa.int64()),  # number of relationships
     # ours
-    ("n_instances", pa.int64()),
+    ("n_instances", pa.int64()),  # records that a model wrote
     (
         "description_failed",
         pa.bool_(),
@@ -105,32 +105,32 @@ ENTITIES = _table(
 )
 
 RELATIONSHIPS = _table(
-    ("id", pa.string()),
-    ("human_readable_id", pa.int64()),
+    ("id", pa.string()),  # 32 hex characters
+    ("human_readable_id", pa.int64()),  # the short number in references
     ("source", pa.string()),  # titles; source <= target
-    ("target", pa.string()),
-    ("description", pa.string()),
+    ("target", pa.string()),  # entity key
+    ("description", pa.string()),  # one, written from all instances; "" where there is none
     ("weight", pa.float64()),  # number of text units that state it (paper 3.1.3), or summed strength
     ("combined_degree", pa.int64()),  # degree of source + degree of target
-    ("text_unit_ids", _ids),
+    ("text_unit_ids", _ids),  # that state it
     # ours
-    ("source_id", pa.string()),
-    ("target_id", pa.string()),
-    ("n_instances", pa.int64()),
+    ("source_id", pa.string()),  # of entities
+    ("target_id", pa.string()),  # of entities
+    ("n_instances", pa.int64()),  # records that a model wrote
     ("description_failed", pa.bool_()),
 )
 
 COVARIATES = _table(
-    ("id", pa.string()),
-    ("human_readable_id", pa.int64()),
+    ("id", pa.string()),  # 32 hex characters
+    ("human_readable_id", pa.int64()),  # the short number in references
     ("covariate_type", pa.string()),  # "claim"
-    ("type", pa.string()),
-    ("description", pa.string()),
+    ("type", pa.string()),  # of the claim
+    ("description", pa.string()),  # one, written from all instances; "" where there is none
     ("subject_id", pa.string()),  # entity key of the subject (Microsoft's name for it; not an id)
     ("object_id", pa.string()),  # entity key, or "NONE"
     ("status", pa.string()),  # TRUE, FALSE or SUSPECTED
-    ("start_date", pa.string()),
-    ("end_date", pa.string()),
+    ("start_date", pa.string()),  # as stated; null where it is not
+    ("end_date", pa.string()),  # as stated; null where it is not
     ("source_text", pa.string()),  # quotes from the text unit, " […] " between several
     ("text_unit_id", pa.string()),  # the first that states it
     # ours
@@ -140,18 +140,18 @@ COVARIATES = _table(
 
 COMMUNITIES = _table(
     # sorted by (level, community)
-    ("id", pa.string()),
-    ("human_readable_id", pa.int64()),
+    ("id", pa.string()),  # 32 hex characters
+    ("human_readable_id", pa.int64()),  # the short number in references
     ("community", pa.int64()),  # = human_readable_id
     ("level", pa.int64()),  # 0 is the coarsest (the paper's C0); a community is stored once, at its level
     ("parent", pa.int64()),  # community number; -1 at the root. Of several (a tree's): the nearest
-    ("children", pa.list_(pa.int64())),
-    ("title", pa.string()),
-    ("entity_ids", _ids),
+    ("children", pa.list_(pa.int64())),  # community numbers one level below
+    ("title", pa.string()),  # in contexts and lists
+    ("entity_ids", _ids),  # entities that it names
     ("relationship_ids", _ids),  # with both ends inside
-    ("text_unit_ids", _ids),
+    ("text_unit_ids", _ids),  # that state it
     ("period", pa.string()),  # date of the run that made it
-    ("size", pa.int64()),
+    ("size", pa.int64()),  # members
     # ours
     ("hierarchy", pa.string()),  # "leiden", "attributed", "tree"
     ("packed", pa.bool_()),  # True: several small components that share this community's report
@@ -159,26 +159,26 @@ COMMUNITIES = _table(
 
 COMMUNITY_REPORTS = _table(
     # sorted by (level, community); a community whose report failed has no row, but a row in `failures`
-    ("id", pa.string()),
-    ("human_readable_id", pa.int64()),
-    ("community", pa.int64()),
-    ("level", pa.int64()),
-    ("parent", pa.int64()),
-    ("children", pa.list_(pa.int64())),
-    ("title", pa.string()),
-    ("summary", pa.string()),
+    ("id", pa.string()),  # 32 hex characters
+    ("human_readable_id", pa.int64()),  # the short number in references
+    ("community", pa.int64()),  # number of the community
+    ("level", pa.int64()),  # 0 is the coarsest
+    ("parent", pa.int64()),  # community number; -1 at the root
+    ("children", pa.list_(pa.int64())),  # community numbers one level below
+    ("title", pa.string()),  # in contexts and lists
+    ("summary", pa.string()),  # one paragraph
     ("full_content", pa.string()),  # markdown, references with human_readable_ids
     ("rank", pa.float64()),  # the rating, 0–10; null for summaries of a tree
-    ("rating_explanation", pa.string()),
+    ("rating_explanation", pa.string()),  # why it was rated so
     (
         "findings",
         pa.list_(pa.struct([pa.field("summary", pa.string()), pa.field("explanation", pa.string())])),
     ),
-    ("full_content_json", pa.string()),
-    ("period", pa.string()),
-    ("size", pa.int64()),
+    ("full_content_json", pa.string()),  # the same as JSON
+    ("period", pa.string()),  # date of the run that made its community
+    ("size", pa.int64()),  # members
     # ours
-    ("hierarchy", pa.string()),
+    ("hierarchy", pa.string()),  # "leiden", "attributed", "tree"
     ("references", pa.list_(REFERENCE)),  # every record the report cites, by string id
     ("n_tokens", pa.int64()),  # of full_content without references, as a context shows it
     ("context_tokens", pa.int64()),  # of the data it was written from
@@ -217,7 +217,7 @@ FAILURES = _table(
     ("document", pa.string()),  # path of the document, where there is one
     ("kind", pa.string()),  # "permanent": needs a change; "transient": the next run tries again
     ("error", pa.string()),
-    ("attempts", pa.int64()),
+    ("attempts", pa.int64()),  # requests that were made
     ("first_at", pa.string()),  # ISO 8601, UTC
     ("last_at", pa.string()),
     ("key", pa.string()),  # item key in the journal; "" for stage read
@@ -239,6 +239,89 @@ TABLES: dict[str, pa.Schema] = {
     "tree_summaries": COMMUNITY_REPORTS,
     "failures": FAILURES,
 }
+
+
+INTERMEDIATE: dict[str, str] = {
+    "read/documents": "documents as they were read, or kept from the parent snapshot",
+    "read/text_units": "their chunks, without the ids of what they name",
+    "read/failures": "files and rows that could not be read",
+    "read/row_names": "hashes of the ids of rows of large files, by which repeated ones are found",
+    "read/segments": "where large files are cut",
+    "read/seen": "ids and hashes of rows that were given as such",
+    "extract/found_entities": "ENTITY_INSTANCES in the order of the chunks",
+    "extract/found_relationships": "RELATIONSHIP_INSTANCES in the order of the chunks",
+    "extract/counts": "what could not be used of each chunk",
+    "extract/failures": "chunks without an extraction",
+    "claims/found_claims": "CLAIM_INSTANCES (`graph/merge_claims.py`) in the order of the chunks",
+    "claims/counts": "what could not be used of each chunk",
+    "claims/failures": "chunks whose claims are not known",
+    "merge/claim_instances": "CLAIM_INSTANCES sorted by claim",
+    "merge/merged_entities": "entities with all their descriptions, before pruning",
+    "merge/merged_relationships": "relationships with all their descriptions, before pruning",
+    "merge/merged_covariates": "claims before they are matched with entities",
+    "merge/entities": "entities that stay, with all their descriptions",
+    "merge/relationships": "relationships that stay, with all their descriptions",
+    "merge/covariates": "claims, with n_tokens and content",
+    "merge/lower_words": "how often chunks hold a word in lower case",
+    "describe/items": "batches of descriptions to be summarised",
+    "describe/texts": "descriptions that are still several",
+    "describe/described": "one description per id",
+    "describe/entities": "entities with one description, n_tokens and content (a hash)",
+    "describe/relationships": "relationships with one description, n_tokens and content (a hash)",
+    "describe/failures": "descriptions that failed",
+    "communities/hierarchy_nodes": "nodes in the order of Leiden's hierarchy",
+    "communities/hierarchy_communities": "level, parent and range of each community",
+    "communities/community_ids": "ids of the communities, by number",
+    "communities/block_entities": "entities in that order, as contexts show them",
+    "communities/block_relationships": "relationships in that order",
+    "communities/block_covariates": "claims in that order",
+    "about/failures": "why it is not known what the corpus is about",
+    "reports/reports": "reports with references by string id",
+    "reports/sketches": "what each report was written from",
+    "reports/signatures": "hashes of that, by which reports are taken over",
+    "report/failures": "communities without a report",
+    **{
+        f"{step}/{table}": says
+        for step in ("entity_clusters", "attributed")
+        for table, says in {
+            "level_edges": "links of the nodes of each level",
+            "level_clusters": "the cluster of each node",
+            "level_packed": "clusters of several small components",
+            "level_keys": "what names the nodes of each level",
+            "level_centres": "by which near nodes were found",
+            "block_entities": "ids and chunks of entities in the order of the hierarchy",
+            "block_relationships": "those of relationships",
+            "block_covariates": "those of claims",
+        }.items()
+    },
+    "attributed/level_reports": "reports of a level, for embedding",
+    "attributed/embeddings_attributed_report": "their vectors, by which the next level is clustered",
+    "attributed/reports": "reports with references by string id",
+    "attributed/community_ids": "ids of the communities, by number",
+    "tree/tree_nodes": "what names the nodes of each level",
+    "tree/tree_members": "nodes of each cluster",
+    "tree/tree_born": "what names the clusters of each level",
+    "tree/tree_main": "the cluster that a node is shown in",
+    "tree/tree_ids": "ids of the clusters",
+    "tree/level_reports": "summaries of a level, for embedding",
+    "tree/embeddings_tree_summary": "their vectors, by which the next level is clustered",
+    "tree/reports": "summaries with references by string id",
+    "tree/block_text_units": "chunks in the order of their clusters",
+    "summary/failures": "clusters without a summary",
+    "search/failures": "texts that no word finds",
+}
+"""What lies in `intermediate/<stage>/<table>/`: later runs build on it; nobody else reads it, and it may
+change with every version."""
+
+
+def place_of(step: str, table: str) -> str:
+    """The name under which `store/parts.py` writes a table of a step: finished ones lie in `tables/`, the
+    others in `intermediate/<step>/`."""
+    early = table in ("entity_instances", "relationship_instances") or (
+        table.startswith("embeddings_") and step.startswith("embed")
+    )
+    return table if step == "finish" or early else f"{step}/{table}"
+
 
 ENDS = ("source_id", "target_id")
 """Relationships are found by either."""

@@ -113,7 +113,7 @@ class Conversation:
         if name:
             methods.check(name, None, ())
             self.chat.method = name
-        click.echo(f"{self._way()}. Methods: {', '.join(methods.OFFERED)}")
+        click.echo(f"{self._way()}. Methods: {', '.join(methods.METHODS)}")
 
     def _level(self, level: str) -> None:
         if level:

@@ -38,11 +38,9 @@ _ASKED = {
     "dynamic": "query.dynamic",
     "hierarchy": "query.hierarchy",
     "map_protocol": "query.map_protocol",
-    **{
-        option: f"query.{setting}"
-        for option, setting in (k.option for k in methods.METHODS.values())
-        if option
-    },
+    "traversal": "query.traversal",
+    "mode": "query.lightrag_mode",
+    "steps": "query.ppr_steps",
     "budget_tokens": "query.budget_tokens",
     "budget_usd": "query.budget_usd",
 }
@@ -179,10 +177,11 @@ def hierarchy_option(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class MethodChoice(click.Choice[str]):
-    """The methods that are offered; one that `evaluate` alone has is refused with that."""
+    """The methods that are registered; one that cannot be used, or that `evaluate` alone has, is refused with
+    that."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value in methods.METHODS:
+        if value in methods.BASELINES or methods.METHODS.package_of(str(value)):
             methods.check(value, None, ())
         return super().convert(value, param, ctx)
 
@@ -193,7 +192,7 @@ def way_options(f: Callable[..., Any]) -> Callable[..., Any]:
         [
             click.option(
                 "--method",
-                type=MethodChoice(methods.OFFERED),
+                type=MethodChoice(methods.METHODS),
                 default=methods.DEFAULT,
                 show_default=True,
                 help="How the answer is found; auto: by the question.",
@@ -239,7 +238,7 @@ def asking_options(f: Callable[..., Any]) -> Callable[..., Any]:
         hierarchy_option,
         click.option(
             "--traversal",
-            type=click.Choice(methods.MODES["traversal"]),
+            type=click.Choice(["collapsed", "tree"]),
             help="raptor: all chunks and summaries at once, or level by level from the top.",
         ),
         click.option(
@@ -249,7 +248,7 @@ def asking_options(f: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--mode",
-            type=click.Choice(methods.MODES["mode"]),
+            type=click.Choice(["local", "global", "hybrid", "mix"]),
             help="lightrag: by names in the question, its subjects, both, or both and the nearest chunks.",
         ),
         click.option(

@@ -64,7 +64,7 @@ PANELS = {
     "Index": ("--root", "--config", "--set", "--snapshot", "--address"),
     "Model": ("--model", "--base-url", "--api-key-env", "--rpm", "--tpm", "--max-in-flight", "--cache"),
     "Search": (
-        *("--method", "--level", "--where", "--dynamic", "--hierarchy", "--map-protocol"),
+        *("--method", "--methods", "--level", "--where", "--dynamic", "--hierarchy", "--map-protocol"),
         *("--traversal", "--mode", "--steps"),
     ),
     "Answer": ("--response-type", "--sources", "--general-knowledge", "--stream", "--raw"),

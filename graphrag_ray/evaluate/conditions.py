@@ -41,7 +41,7 @@ class EvaluationCondition:
 
     def opened(self, index: Index) -> Index:
         """The index as this condition asks it. Raises UsageError, SettingsError for what cannot be asked."""
-        if self.method in methods.METHODS and methods.METHODS[self.method].baseline:
+        if self.method in methods.BASELINES:
             index = replace(index, baselines=True)
         if not self.changes:
             return index
@@ -71,8 +71,8 @@ def parse_condition(text: str) -> EvaluationCondition:
         told = f"{told}: {wrong[0]!r} does not change how questions are answered"
         raise UsageError(f"{told}; {', '.join(f'{name}.…' for name in CHANGED)} do")
     method, _, level = (part.strip() for part in way.partition(":"))
-    if method not in methods.METHODS:
-        there = ", ".join(methods.METHODS)
+    if method not in methods.METHODS and method not in methods.BASELINES:
+        there = ", ".join([*methods.METHODS, *methods.BASELINES])
         raise UsageError(f"{told}: there is no method {method[:MAX_NAME]!r} ({there}); {_FORM}")
     return EvaluationCondition(name, method, level or None, tuple(changes))
 
@@ -100,7 +100,7 @@ def check_conditions(index: Index, conditions: Sequence[EvaluationCondition]) ->
             methods.check(condition.method, condition.level, (), opened.baselines)
             stages = methods.stages(condition.method, opened.settings.query.dynamic)
             require_known(opened.settings, stages, index.manifest.settings)
-            if methods.METHODS[condition.method].levels:
+            if methods.find(condition.method).levels:
                 _check_level(opened, condition.level)
         except UsageError as e:
             raise type(e)(f"condition {condition.name}: {e}") from e

@@ -35,12 +35,19 @@ from graphrag_ray.evaluate.conditions import EvaluationCondition
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query.ask import Index
+from graphrag_ray.query.asking import Ask
 from graphrag_ray.query.batch import asks_from_here, locked
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.question_engine import QuestionEngine
 from graphrag_ray.query.question_files import Posed
-from graphrag_ray.query.question_sweep import LOOK_S, READY, QuestionSweep, ReplyPrices, swept
+from graphrag_ray.query.question_sweep import (
+    LOOK_S,
+    READY,
+    QuestionSweep,
+    ReplyPrices,
+    question_executor,
+    swept,
+)
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 
@@ -83,7 +90,9 @@ class EvaluationRun:
         """The rows of a condition's answers (`question_files.ANSWERS`, and `more`), in the order of the
         questions. Raises RunStopped, StoreError, UsageError where no question can be asked so."""
         index = condition.opened(self.index)
-        sweep = QuestionSweep(index, posed, self.store, condition.method, condition.level, (), more)
+        sweep = QuestionSweep(
+            index, posed, self.store, Ask(level=condition.level, method=condition.method), more
+        )
 
         def progress(p: SweepProgress) -> SweepProgress:
             return replace(sweep.progress(p), stage=condition.name)
@@ -207,17 +216,17 @@ class EvaluationRun:
             check_prices(settings.budget, models)
             if asks_from_here(self.on_ray, self.address):
                 models = probed(models, settings, stages, bool(self.store.list("work")), self.observer.note)
-            engine = QuestionEngine(
+            opened = question_executor(
                 self.store,
                 settings,
                 models,
                 lambda p: self.observer.progress(self._progress(p)),
                 self.stop,
-                settings.run.max_failed_fraction,
                 self.spending,
+                self.on_ray,
+                self.address,
                 bad_replies_count=False,  # a judge that answers nonsense is a finding
             )
-            opened = engine.opened(self.on_ray, self.address)
             self._executors[key] = self.held.enter_context(opened)
         return self._executors[key]
 

@@ -34,7 +34,7 @@ from graphrag_ray.evaluate.judging.retrieval_metrics import KS, retrieval_scores
 from graphrag_ray.evaluate.rehearsal import Rehearsed, rehearsed
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.method import Rows, Search
-from graphrag_ray.query.methods.methods import METHODS
+from graphrag_ray.query.methods.methods import BASELINES, find
 from graphrag_ray.query.searching import Searching
 
 KEYWORD = "keyword"
@@ -87,7 +87,7 @@ def known_answers(
         raise UsageError(f"{told}: with --retrieval-only documents alone are looked at")
     if retrieval_only and (files := [c.name for c in known if c.answers]):
         raise UsageError(f"condition {files[0]}: answers that were made elsewhere show no retrieval")
-    reading_nothing = [c for c in known if c.method in METHODS and METHODS[c.method].baseline]
+    reading_nothing = [c for c in known if c.method in BASELINES]
     if retrieval_only and reading_nothing:
         told = f"method {reading_nothing[0].method} reads nothing, so it has no retrieval to look at"
         raise UsageError(f"condition {reading_nothing[0].name}: {told}")
@@ -203,7 +203,7 @@ def _rehearsed_chunks(
                     found.failed += 1
                     told = f"condition {condition.name}, question {q.posed.id}: {error}"
                     found.warnings.append(told)
-            if METHODS[condition.method].by_replies or index.settings.query.dynamic:
+            if find(condition.method).by_replies or index.settings.query.dynamic:
                 found.warnings.append(
                     f"condition {condition.name}: what {condition.method} search reads depends on what a "
                     "model replies; the offline engine stood in for it"

@@ -11,14 +11,14 @@ from typing import TypeVar
 from graphrag_ray.base.errors import CallError, GraphRagError, RunStopped, StoreError, UsageError
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Dialogue, Listener, Request
 from graphrag_ray.base.unforeseen import is_unforeseen
-from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.drive import Driver, Open, note_bug
 from graphrag_ray.engine.in_process import awaited
 from graphrag_ray.engine.work import Outcome, outcome_of
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query.ask import Index
+from graphrag_ray.query.asking import Ask
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.session import Asker
+from graphrag_ray.query.session import Allowance, Asker
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ async def _rehearsed(
     index: Index, question: str, method: str, level: str | None, rehearsal: Rehearsal
 ) -> Rehearsed:
     try:
-        answer = await index.answering(question, level, method)(rehearsal, None)
+        answer = await index.answering(Ask(question, level, method=method))(rehearsal, None)
     except (StoreError, RunStopped):
         raise
     except GraphRagError as e:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from graphrag_ray.base import records
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import ROLE, Settings
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.graph.about_corpus import about_line
 from graphrag_ray.graph.report_context import Context, shown_content
-from graphrag_ray.graph.report_reply import REPORT_SCHEMA, ReplyProblem, ReportDraft, parse_report
+from graphrag_ray.graph.report_reply import REPORT_SCHEMA, ReportDraft, parse_report
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,13 @@ ranges are differences of running sums, so those of all communities cost one pas
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import numpy.typing as npt
+import orjson
+import pyarrow as pa
 
-from graphrag_ray.base.row_hashes import mixed
 from graphrag_ray.graph.elements import Elements
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 
@@ -59,3 +62,16 @@ def _sums(values: Hashes, start: Ints, end: Ints) -> Hashes:
     """Modulo 2^64."""
     running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(values, dtype=np.uint64)])
     return np.asarray(running[end] - running[start])
+
+
+def content_hashes(table: pa.Table) -> pa.Array:
+    """[rows] 64 bits for what each row says."""
+    rows = (hashlib.blake2b(orjson.dumps(row), digest_size=8).digest() for row in table.to_pylist())
+    return pa.array([int.from_bytes(digest) for digest in rows], pa.uint64())
+
+
+def mixed(hashes: Hashes) -> Hashes:
+    """Every bit of a hash in all bits of another one (splitmix64, Steele, Lea and Flood 2014)."""
+    mixed = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

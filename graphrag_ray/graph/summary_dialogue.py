@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from graphrag_ray.base import records
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Chunking, Settings, Tree
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.graph.descriptions import whole_sentences
 from graphrag_ray.graph.plan import HEADING_TOKENS, NUMBER_TOKENS
 from graphrag_ray.graph.report_context import Context, fold
 from graphrag_ray.graph.report_dialogue import Report
-from graphrag_ray.graph.report_reply import ReplyProblem
 
 SAID_ABOVE = 100
 """Tokens of what is said of a chunk's document, at most, and of the marks around it."""

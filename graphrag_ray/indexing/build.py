@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from graphrag_ray.base import logs
-from graphrag_ray.base.declarations import ASKING_STAGES, HIERARCHIES, STAGES, versions
+from graphrag_ray.base.declarations import ASKING_STAGES, HIERARCHIES, STAGES
 from graphrag_ray.base.errors import FatalCallError, SettingsError, UsageError
 from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Settings, Storage, of_index
 from graphrag_ray.base.settings_file import load_settings, storage_of
@@ -31,6 +31,7 @@ from graphrag_ray.indexing.contents import require_paths
 from graphrag_ray.indexing.index import settings_before
 from graphrag_ray.indexing.new_prompts import cost_of_prompts
 from graphrag_ray.indexing.stages.list_input import InputFile, list_input
+from graphrag_ray.indexing.step_result import code_version
 from graphrag_ray.store import locks, runs
 from graphrag_ray.store.compaction import totals
 from graphrag_ray.store.files import Store
@@ -137,7 +138,7 @@ def _made_alike(before: Manifest, settings: Settings) -> bool:
     """Whether a run would make of unchanged files what is there."""
     now = settings.kept()
     rest = now.keys() - {"query", "prompts", "names", "corpus"}  # files are read later, and kept as they are
-    return before.run.get("versions") == versions() and all(before.settings.get(n) == now[n] for n in rest)
+    return before.run.get("code") == code_version() and all(before.settings.get(n) == now[n] for n in rest)
 
 
 def _changed(files: Sequence[InputFile], before: Manifest) -> int | None:

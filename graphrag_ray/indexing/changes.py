@@ -20,9 +20,9 @@ import pyarrow as pa
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import COMPARED
 from graphrag_ray.base.errors import CorruptPart
-from graphrag_ray.base.row_hashes import row_hashes
+from graphrag_ray.graph.signatures import content_hashes
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.row_indexes import covered_by_each, opened_index
+from graphrag_ray.indexing.stages.finish_stage import covered_by_each, opened_index
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
@@ -124,5 +124,5 @@ def _read(run: Run, name: str, parts: Sequence[Part]) -> Rows:
 def _hashed(name: str, store: Store, parts: Sequence[Part]) -> Iterator[pa.Table]:
     _, columns = COMPARED[name]
     for table in in_threads(lambda part: read_part(store, part, ["id", *columns]), parts):
-        content = row_hashes([table[column] for column in columns], table.num_rows)
+        content = content_hashes(table.select(columns))
         yield pa.table({"id": prefixes_of(table["id"]), "content": content})

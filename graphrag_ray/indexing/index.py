@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import HIERARCHIES, JOURNALS, STAGES, versions
+from graphrag_ray.base.declarations import HIERARCHIES, JOURNALS, STAGES
 from graphrag_ray.base.errors import CorruptPart, LockLost
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import load_prompts
@@ -49,7 +49,7 @@ from graphrag_ray.indexing.stages.read_stage import read
 from graphrag_ray.indexing.stages.search_stage import index_for_search
 from graphrag_ray.indexing.stages.tree_stage import build_tree
 from graphrag_ray.indexing.stages.walk_stage import index_for_walks
-from graphrag_ray.indexing.step_result import Result
+from graphrag_ray.indexing.step_result import Result, code_version
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.request_sizes import guessed_vocabularies
 from graphrag_ray.store import locks, runs, snapshots
@@ -143,6 +143,12 @@ def index(
             if not run.settings.chunking.prepend:
                 observer.note(UNSEEN_TITLES)
         run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
+        if run.parent is not None and run.code_changed:
+            then = run.parent.version
+            change = f"from {then} to {__version__}" if then != __version__ else f"within version {then}"
+            observer.note(
+                f"graphrag-ray changed {change}: re-deriving tables from stored replies; no model calls"
+            )
         names = load_names(run.settings)
         if told := tell_unfinished(store, JOURNALS):
             observer.note(told)
@@ -334,7 +340,7 @@ def _manifest(
             "input": input_url,
             "inputs": run.inputs,
             "seconds": {k: round(v, 3) for k, v in run.seconds.items()},
-            "versions": versions(),
+            "code": code_version(),
             "changes": changed,
             "asked": {stage: n for stage, n in run.asked.items() if n},
         },

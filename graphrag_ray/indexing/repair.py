@@ -65,7 +65,7 @@ def look_over(run: Run, journals: Sequence[str], everything: bool) -> None:
     Raises StoreError, LockLost.
     """
     parts = needed(run.parent) if run.parent else []
-    wrong = damaged_files.differing(run.store, "tables", parts) if parts else {}
+    wrong = damaged_files.differing(run.store, parts) if parts else {}
     for path, what in wrong.items():
         _put_aside(run, path, f"{run.store.url_of(path)} {what}")
     logs = [info for name in journals for info in list_parts(run.store, name)]

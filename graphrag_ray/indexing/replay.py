@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.base.declarations import STAGES, versions
+from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.base.index_settings import of_index
 from graphrag_ray.base.prompts import load_prompts
@@ -30,7 +30,7 @@ from graphrag_ray.engine.work import Work, outcomes
 from graphrag_ray.indexing.contents import load_names
 from graphrag_ray.indexing.index import derive
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.step_result import Result
+from graphrag_ray.indexing.step_result import Result, code_version
 from graphrag_ray.store import journal_rows
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
@@ -49,7 +49,7 @@ def keys_needed(store: Store, manifest: Manifest) -> dict[str, Keys]:
     Raises UsageError where such a run would not come to what the snapshot holds: its settings, prompts, code
     or journal have changed since. `index` is to be run first then.
     """
-    if manifest.run.get("versions") != versions():
+    if manifest.run.get("code") != code_version():
         raise _changed(manifest, "it was written by another version of graphrag-ray")
     settings = parse_settings(of_index(manifest.settings))
     if not manifest.hierarchies:

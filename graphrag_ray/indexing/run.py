@@ -13,24 +13,31 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from graphrag_ray.base import logs, schema, unforeseen
-from graphrag_ray.base.declarations import STAGES, versions
 from graphrag_ray.base.errors import CorruptPart, ProcessDied
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.engine.executor import Executor, ItemSource, RowSource, Sweep
+from graphrag_ray.engine.executor import (
+    Executor,
+    ItemSource,
+    Parted,
+    RowSource,
+    Sweep,
+    TableFunction,
+    Tables,
+    Written,
+)
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
 from graphrag_ray.indexing.guarded import Guarded
-from graphrag_ray.indexing.step_result import Result, fingerprint_of
-from graphrag_ray.indexing.taken_over import TakenOver, taken_over
+from graphrag_ray.indexing.step_result import Result, TakenOver, code_version, fingerprint_of
 from graphrag_ray.llm.accounting import Accounts, InFlight, new_quirks
 from graphrag_ray.llm.quirks import told
 from graphrag_ray.store import locks, retries
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import NONE, JournalIndex
-from graphrag_ray.store.parts import Part
+from graphrag_ray.store.parts import MAX_PART_ROWS, Part, write_parts
 from graphrag_ray.store.snapshots import Manifest
 
 X = TypeVar("X")
@@ -51,8 +58,8 @@ class Run:
     afresh     names of steps that are done even where nothing changed, and take nothing over
     distrusted whether its parent was found to hold something of another form than ours: nothing of it is
                taken over any more
-    damaged    paths of parts that its parent names and that are not, or no longer, there: nothing that is
-               made of them is taken over
+    damaged    paths of parts that its parent names and that are not, or no longer, there: steps that have
+               lost none of their parts are reused, the others take nothing over
     put_right  paths of parts that were found to be damaged while it ran, and were set aside
     reused     names of steps whose result was taken from the parent
     kept       by step, how many of its inputs' results were taken from the parent, and how many inputs it has
@@ -110,7 +117,7 @@ class Run:
         self.kept.pop(name, None)  # of a try that was broken off
         asked = self.asked.get(journal or "", 0)
         retried = retries.mark(self.store, journal) if journal else ""
-        made_from = [name, STAGES[name].version, depends_on, retried]
+        made_from = [name, code_version(), depends_on, retried]
         fingerprint = "" if depends_on is None else fingerprint_of(made_from)
         before = self.parent.steps.get(name) if self.parent and fingerprint else None
         known = self.of_parent[name] if before and before["fingerprint"] == fingerprint else None
@@ -163,12 +170,16 @@ class Run:
         return told | {"parts_kept": {"kept": kept, "of": of}}
 
     def before(self, name: str) -> Result | None:
-        """What a step came to in the parent snapshot; None where nothing of it is to be taken over, as of a
-        stage that has another version now."""
-        if self.parent is None or self.distrusted or name in self.afresh:
+        """What a step came to in the parent snapshot; None where nothing of it is to be taken over."""
+        if self.code_changed or self.distrusted or self.damaged or name in self.afresh:
             return None
-        is_same = self.parent.run.get("versions", {}).get(name) == STAGES[name].version
-        return self.of_parent.get(name) if is_same else None
+        return self.of_parent.get(name)
+
+    @property
+    def code_changed(self) -> bool:
+        """Whether the parent snapshot was made by other code: nothing of it is taken over, and all tables
+        are derived from the journal. True without a parent."""
+        return self.parent is None or self.parent.run.get("code") != code_version()
 
     @property
     def of_parent(self) -> Mapping[str, Result]:
@@ -189,7 +200,6 @@ class Run:
         *,
         told: Sequence[Any] | None = None,
         journal: str | None = None,
-        before: Result | None = None,
         again: Collection[int] = (),
     ) -> TakenOver[X]:
         """Which inputs of a step the parent snapshot has the results of.
@@ -199,25 +209,49 @@ class Run:
         told        JSON-able values and `Part`s that stand for each input, None for one that is done by every
                     run; None: the inputs
         journal     of the dialogue that is run: an input with failures is done again when items were put back
-        before      where results are known from; None: the parent snapshot's step
         again       numbers of inputs that are done again, though what they are told by is as it was
         """
         retried = retries.mark(self.store, journal) if journal else ""
-        found = taken_over(
-            before or self.before(step),
-            self.damaged,
-            step,
-            inputs,
-            depends_on,
-            names,
-            told or inputs,
-            retried,
-            again,
+        found = TakenOver.of(
+            self.before(step), step, inputs, depends_on, names, told or inputs, retried, again
         )
-        if before is None:
-            kept, of = self.kept.get(step, (0, 0))
-            self.kept[step] = (kept + len(inputs) - len(found.new), of + len(inputs))
+        kept, of = self.kept.get(step, (0, 0))
+        self.kept[step] = (kept + len(inputs) - len(found.new), of + len(inputs))
         return found
+
+    def map(
+        self,
+        step: str,
+        fn: TableFunction[X],
+        inputs: Iterable[X],
+        parted: Parted[X] | None = None,
+        ended: Callable[[int], None] = lambda number: None,
+    ) -> Written:
+        """`Executor.map`, whose tables are written where those of the step belong."""
+        if parted is not None:
+            parted = Parted(parted.parts, partial(_in_place, step, parted.failed))
+        written = self.executor.map(step, partial(_each_in_place, step, fn), inputs, parted, ended)
+        return [_by_name(tables) for tables in written]
+
+    def shuffle(
+        self,
+        step: str,
+        fn: Callable[[Store, X], Iterable[pa.Table]],
+        inputs: Sequence[X],
+        reduce: Callable[[pa.Table], Tables],
+        partitions: int,
+        bundles: int | None = None,
+    ) -> Written:
+        """`Executor.shuffle`, whose tables are written where those of the step belong."""
+        make = partial(_in_place, step, reduce)
+        written = self.executor.shuffle(step, fn, inputs, make, partitions, bundles)
+        return [_by_name(tables) for tables in written]
+
+    def write(
+        self, step: str, table: str, rows: Iterable[pa.Table], max_rows: int = MAX_PART_ROWS
+    ) -> list[Part]:
+        """Write a table from here, where those of the step belong."""
+        return write_parts(self.store, schema.place_of(step, table), rows, max_rows=max_rows)
 
     @contextmanager
     def chore(self, name: str) -> Iterator[dict[str, Any]]:
@@ -240,9 +274,9 @@ class Run:
         self.observer.step_ended(name, seconds, counts, False)
 
     def unchanged(self) -> bool:
-        """True when the parent snapshot was made from these very tables, by the same stages in the same
-        versions and with the same settings (those of questions are read from it), and is whole."""
-        if self.parent is None or self.parent.run.get("versions") != versions() or self.damaged:
+        """True when the parent snapshot was made from these very tables, by the same code and with the same
+        settings (those of questions are read from it), and is whole."""
+        if self.parent is None or self.code_changed or self.damaged:
             return False
         before = {name: step for name, step in self.parent.steps.items() if name != "finish"}
         # A step that is not done any more (claims, embeddings) is a change too.
@@ -345,6 +379,19 @@ class Run:
     def _still_ours(self) -> None:
         if self.lock is not None and self.lock.lost:
             self.lock.check()
+
+
+def _each_in_place(step: str, fn: TableFunction[X], store: Store, x: X) -> Iterator[Tables]:
+    for tables in fn(store, x):
+        yield {schema.place_of(step, name): table for name, table in tables.items()}
+
+
+def _in_place(step: str, make: Callable[..., Tables], *given: Any) -> Tables:
+    return {schema.place_of(step, name): table for name, table in make(*given).items()}
+
+
+def _by_name(tables: Mapping[str, list[Part]]) -> dict[str, list[Part]]:
+    return {name.rpartition("/")[2]: parts for name, parts in tables.items()}
 
 
 def replayed(

@@ -20,7 +20,7 @@ from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.store import compaction, locks, runs, snapshots
 from graphrag_ray.store.damaged_files import differing
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import FOLDER
+from graphrag_ray.store.parts import list_all
 
 LOOK_EVERY_S = 2.0
 BEGUN_WITHIN_S = 900.0
@@ -70,7 +70,7 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
     }
     if manifest is not None:
         found |= _snapshot(manifest)
-        wrong = differing(store, "tables", needed(manifest))
+        wrong = differing(store, needed(manifest))
         damaged += [f"{store.url_of(path)} {what}" for path, what in wrong.items()]
     if listed:
         found["snapshots"] = _snapshots(store)
@@ -252,7 +252,7 @@ def _snapshots(store: Store) -> list[dict[str, Any]]:
     for number in reversed(snapshots.numbers(store)):
         with suppress(IndexNotFound):  # Removed since it was listed.
             kept.append(snapshots.load(store, number))
-    size = {info.path: info.bytes for info in store.list(FOLDER)}
+    size = {info.path: info.bytes for info in list_all(store)}
     named = {m.number: snapshots.parts_of(m) for m in kept}
     users = Counter(path for paths in named.values() for path in paths)
     return [

@@ -1,20 +1,32 @@
-"""What a step comes to: parts of tables, counts; and hashes of what it depends on."""
+"""What a step comes to: parts of tables, counts; and what of it the next run takes over.
+
+A group of parts is a function of one input, of what the whole step depends on, and of the code. Where these
+are as they were, its parts are those that are there, and nothing of them is read.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import orjson
 import pyarrow as pa
 
+from graphrag_ray.base.ids import stable_id
 from graphrag_ray.engine.executor import Written
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.version import __version__
 
+TABLE_CODE = ("base", "corpus", "graph", "indexing/stages", "offline", "store")
+"""Folders whose code decides what is in the tables."""
+
+X = TypeVar("X")
 COUNTED = pa.schema([("name", pa.string()), ("value", pa.int64())])
 
 
@@ -23,7 +35,7 @@ class Result:
     """What a step gives the next ones. Small: parts by name, aligned with the step's inputs; counts.
 
     made_from  by table, of each group a hash of all that it depends on, by which the next run takes it over
-               (`taken_over.py`); "": it does not
+               (`TakenOver`); "": it does not
     final   False when an item failed in a way that the next run should try again
     """
 
@@ -50,10 +62,74 @@ class Result:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Result:
-        """A stranger's may lack some of it."""
         named = data.get("tables", {}).items()
         tables = {n: [[Part(*p) for p in g] for g in groups] for n, groups in named}
         return Result(tables, dict(data.get("counts", {})), made_from=dict(data.get("made_from", {})))
+
+
+@dataclass(frozen=True)
+class TakenOver(Generic[X]):
+    """The inputs of a step, and which of their results the parent snapshot has.
+
+    names    of the tables that come of an input
+    new      inputs whose result is not known, in order
+    before   where the others' parts are
+    at       of each input, its place there; -1: it is new
+    hashes   of each input; "": it is done by every run
+    retried  changes when items of the step's dialogue are put back
+    """
+
+    names: Sequence[str]
+    new: list[X]
+    before: Mapping[str, list[list[Part]]]
+    at: list[int]
+    hashes: list[str]
+    retried: str
+
+    @staticmethod
+    def of(
+        before: Result | None,
+        step: str,
+        inputs: Sequence[X],
+        depends_on: Any,
+        names: Sequence[str],
+        told: Sequence[Any],
+        retried: str,
+        again: Collection[int] = (),
+    ) -> TakenOver[X]:
+        """See `Run.taken_over`. before: the step's result in the parent snapshot."""
+        whole = fingerprint_of([step, depends_on, list(names)])
+        hashes = [
+            "" if x is None else hashlib.sha256(f"{whole} {fingerprint_of(x)}".encode()).hexdigest()[:32]
+            for x in told
+        ]
+        made_from = before.made_from.get(names[0], []) if before else []
+        place = {hash_: n for n, hash_ in enumerate(made_from) if hash_}
+        at = [place.get(hash_, place.get(_failed(hash_, retried), -1)) for hash_ in hashes]
+        at = [-1 if n in again else known for n, known in enumerate(at)]
+        new = [x for x, n in zip(inputs, at, strict=True) if n < 0]
+        return TakenOver(names, new, before.tables if before else {}, at, hashes, retried)
+
+    def with_new(self, store: Store, written: Written) -> Result:
+        """The tables of all inputs. written: of the new ones. An input in which an item failed for now is
+        done again by the next run."""
+        made = by_input(written, *self.names)
+        tables: dict[str, list[list[Part]]] = {name: [] for name in self.names}
+        hashes, n = [], 0
+        for hash_, at in zip(self.hashes, self.at, strict=True):
+            for name in self.names:
+                tables[name].append(made[name][n] if at < 0 else self.before[name][at])
+            failures = {name: [tables[name][-1]] for name in self.names if is_failures(name)}
+            is_open = at < 0 and passing(store, failures)
+            failed = bool(hash_) and any(groups[0] for groups in failures.values())
+            hashes.append("" if is_open else _failed(hash_, self.retried) if failed else hash_)
+            n += at < 0
+        return Result(tables, made_from={self.names[0]: hashes})
+
+
+def _failed(hash_: str, retried: str) -> str:
+    """Of an input with failures: it is done again once items of the dialogue are put back."""
+    return stable_id("failed", hash_, retried)
 
 
 def joined(results: Iterable[Result]) -> Result:
@@ -127,3 +203,21 @@ def fingerprint_of(value: Any) -> str:
     # Without the second option orjson would write every field of a Result and of a Part by itself.
     options = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
     return hashlib.sha256(orjson.dumps(value, default=plain, option=options)).hexdigest()
+
+
+def code_version() -> str:
+    """The package's version and a digest of the code that makes tables.
+
+    Every fingerprint depends on it, so an upgrade or an edited parser takes effect at the next run, which
+    derives all tables from the journal.
+    """
+    return f"{__version__} {_code_digest()}"
+
+
+@cache
+def _code_digest() -> str:
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in TABLE_CODE for path in (package / folder).rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

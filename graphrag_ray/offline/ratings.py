@@ -6,12 +6,12 @@ import json
 import re
 from collections.abc import Mapping
 
-from graphrag_ray.graph.report_reply import ReplyProblem
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.offline.answers import map_answer, records_of
 from graphrag_ray.offline.question_terms import QuestionTerms, read_question
 from graphrag_ray.offline.summarise import content_stems
-from graphrag_ray.query.methods.rating import HIGHEST
-from graphrag_ray.query.methods.score import parse_scored
+from graphrag_ray.query.methods.dynamic import HIGHEST
+from graphrag_ray.query.methods.map_reduce import parse_scored
 
 _TITLE = re.compile(r"^\*\*([^*]+)\*\*:", re.MULTILINE)
 

@@ -15,7 +15,7 @@ from graphrag_ray.offline.question_terms import QuestionTerms, read_question
 from graphrag_ray.offline.ratings import MIN_SHARE
 from graphrag_ray.offline.subject_replies import number_in
 from graphrag_ray.offline.summarise import content_stems
-from graphrag_ray.query.methods.step_dialogues import INSUFFICIENT
+from graphrag_ray.query.methods.ppr_search import INSUFFICIENT
 
 MOST_LINKS = 3
 DEFAULT_QUESTIONS, DEFAULT_FACTS = 2, 5

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from graphrag_ray.graph.report_reply import ReplyProblem
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.offline.answers import map_answer
 from graphrag_ray.offline.question_terms import read_question
 from graphrag_ray.offline.summarise import content_stems
-from graphrag_ray.query.methods.score import parse_scored
+from graphrag_ray.query.methods.map_reduce import parse_scored
 
 NONE = "NONE"
 DEFAULT_N = 8

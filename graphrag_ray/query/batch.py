@@ -31,11 +31,10 @@ from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.indexing.run import iso
 from graphrag_ray.indexing.run_record import MEANINGS, ending
-from graphrag_ray.query.ask import MAX_QUESTION_CHARACTERS, Index
+from graphrag_ray.query.asking import MAX_QUESTION_CHARACTERS, Ask, Asking
 from graphrag_ray.query.methods import methods
-from graphrag_ray.query.question_engine import QuestionEngine
 from graphrag_ray.query.question_files import QUESTION_COLUMNS, AnswersFile, Posed, posed_of, read_questions
-from graphrag_ray.query.question_sweep import Batch, QuestionSweep
+from graphrag_ray.query.question_sweep import Batch, QuestionSweep, question_executor
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.runs import RUNNING
@@ -44,13 +43,11 @@ _log = logging.getLogger(__name__)
 
 
 def answer_batch(
-    index: Index,
+    index: Asking,
     questions: str | Sequence[Posed],
     out: str,
+    ask: Ask | None = None,
     *,
-    method: str = methods.DEFAULT,
-    level: str | int | None = None,
-    where: Sequence[str] = (),
     on_ray: bool = False,
     address: str | None = None,
     observer: Observer | None = None,
@@ -61,13 +58,14 @@ def answer_batch(
                 was read
     out         a .parquet file; the journal is the cache of the index, where it has one, else the folder of
                 this name with `.work` at its end. In that folder `outcome.json` tells how it ended
+    ask         how each is asked
     on_ray      on Ray: the cluster of `address`, else as `index` finds or starts one; else in this process
     observer    who is told how it goes; None: nobody
 
     Raises UsageError for what cannot be asked, before anything is spent; RunStopped where it must not go on
     (what was answered is kept, and nothing is written to `out`); StoreError.
     """
-    observer = observer or Observer()
+    observer, ask = observer or Observer(), ask or Ask()
     settings, began = index.settings, time.monotonic()
     file = AnswersFile.at(out, settings.storage.of(out))
     named = shown(questions) if isinstance(questions, str) else "ask_all"
@@ -77,29 +75,29 @@ def answer_batch(
         with attempted(file.work):
             models = Models.of(settings, index.manifest.usage)
             check_prices(settings.budget, models)
-            methods.method(method)
-            methods.check(method, level, where)
+            methods.check(ask.method, ask.level, ask.where)
             posed = questions
             if isinstance(posed, str):
                 posed = read_questions(posed, settings.storage.of(posed), MAX_QUESTION_CHARACTERS)
             if asks_from_here(on_ray, address):
                 models = probed(models, settings, ANSWERING, bool(work.list("work")), observer.note)
-            sweep = QuestionSweep(index, posed, work, method, level, tuple(where))
+            sweep = QuestionSweep(index, posed, work, ask)
             own = held.enter_context(locked(file.work, note, patience_s))
         stop = Stop(say=observer.note)
-        engine = QuestionEngine(
+        engine = question_executor(
             work,
             settings,
             models,
             lambda p: observer.progress(sweep.progress(p)),
             stop,
-            settings.run.max_failed_fraction,
             Spending(settings.budget, time.monotonic()),
+            on_ray,
+            address,
         )
         with (
             _told(file.work, own, {"snapshot": index.manifest.number, "questions": len(posed)}) as told,
             nullcontext(own) if work == file.work else locked(work, note, patience_s) as lock,
-            engine.opened(on_ray, address) as executor,
+            engine as executor,
             observer,
             listening(stop),
         ):
@@ -113,33 +111,35 @@ def answer_batch(
     return Batch(file.url, len(posed), sweep.failed, accounts, time.monotonic() - began)
 
 
-def answer_all(index: Index, questions: Any, *, out: str | None, on_ray: bool | None, **how: Any) -> Any:
+def answer_all(
+    index: Asking, questions: Any, ask: Ask, *, out: str | None, on_ray: bool | None, **how: Any
+) -> Any:
     """See `Index.ask_all`."""
     given = GivenRows(questions)
     dataset = given.dataset
     if dataset is None and not hasattr(questions, "__arrow_c_stream__"):
         each = [questions] if isinstance(questions, str) else questions
         given = GivenRows([{"question": q} if isinstance(q, str) else q for q in each])
-    given.open(_without_questions)
+
+    def lacks(columns: Sequence[str]) -> str:
+        wanted = " or ".join(QUESTION_COLUMNS)
+        there = set(columns) & set(QUESTION_COLUMNS)
+        return "" if there else f"no column {wanted}; it has {', '.join(columns)}"
+
+    given.open(lacks)
     found = (row for batch in given for row in rows_of_batch(batch))
     rows = (replace(row, number=number) for number, row in enumerate(found, start=1))
     posed = posed_of(rows, str(given), "", MAX_QUESTION_CHARACTERS)
     with ExitStack() as held:
         if out is None:
             out = str(Path(held.enter_context(TemporaryDirectory())) / "answers.parquet")
-        answer_batch(index, posed, out, on_ray=dataset is not None if on_ray is None else on_ray, **how)
+        answer_batch(index, posed, out, ask, on_ray=dataset is not None if on_ray is None else on_ray, **how)
         answers = AnswersFile.at(out, index.settings.storage.of(out)).read()
     if dataset is None:
         return answers.to_pylist()
     from graphrag_ray.engine.ray.datasets import dataset_from
 
     return dataset_from(answers)
-
-
-def _without_questions(columns: Sequence[str]) -> str:
-    if set(columns) & set(QUESTION_COLUMNS):
-        return ""
-    return f"no column {' or '.join(QUESTION_COLUMNS)}; it has {', '.join(columns)}"
 
 
 ANSWERING = ("map", "reduce", "answer")

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from graphrag_ray.query.answer_streams import AnswerStream, Background, Say, Telling
 from graphrag_ray.query.ask import Index
+from graphrag_ray.query.asking import Ask
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.session import Asker
@@ -45,7 +46,7 @@ class Chat:
 
     def stream(self, question: str) -> AnswerStream:
         """Raises UsageError for what cannot be asked."""
-        answers = self.index.answering(question, self.level, self.method, self.where, tuple(self.turns))
+        answers = self.index.answering(Ask(question, self.level, self.where, tuple(self.turns), self.method))
         asker = self._asker
         assert asker is not None
 

@@ -183,14 +183,8 @@ def answer_row(posed: Posed, answer: Answer, number: Mapping[Reference, int]) ->
         "failed_parts": answer.failed_parts,
         "dropped_references": answer.dropped_references,
         "contexts": [
-            {
-                "phase": c.phase,
-                "records": len(c.records),
-                "n_tokens": c.n_tokens,
-                "left_out": c.left_out,
-                "cut": c.cut,
-                "score": c.score,
-            }
+            {name: getattr(c, name) for name in ("phase", "n_tokens", "left_out", "cut", "score")}
+            | {"records": len(c.records)}
             for c in answer.contexts
         ],
         "calls": sum(p.calls for p in phases),

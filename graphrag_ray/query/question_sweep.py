@@ -6,32 +6,93 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 from graphrag_ray.base.errors import GraphRagError, PermanentCallError, StoreError, UsageError
-from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Model
+from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Model, Settings
 from graphrag_ray.base.messages import Dialogue, Listener, Request, Usage
-from graphrag_ray.base.records import Reference
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.base.urls import display_url
-from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.drive import Driver, Open, note_bug
 from graphrag_ray.engine.executor import Executor, SweepProgress
 from graphrag_ray.engine.feed import Feed, label, started
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.ray.discovery import will_be_private
 from graphrag_ray.engine.reply_cache import JOURNAL
-from graphrag_ray.engine.work import Outcome, ReplyUsage, Work
+from graphrag_ray.engine.spending import Spending
+from graphrag_ray.engine.stopping import Stop
+from graphrag_ray.engine.work import WAITED_FOR_S, Outcome, ReplyUsage, Work
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.llm.accounting import Accounts, CallRecord
 from graphrag_ray.llm.call_progress import sum_usage
 from graphrag_ray.llm.pricing import cost_pico_usd, price_of
 from graphrag_ray.query.answer_streams import Background
-from graphrag_ray.query.ask import Index
+from graphrag_ray.query.asking import Ask, Asking
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.budget import Most
 from graphrag_ray.query.question_files import Posed, answer_row, failed_row
+from graphrag_ray.query.session import Allowance
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
+
+
+@contextmanager
+def question_executor(
+    store: Store,
+    settings: Settings,
+    models: Models,
+    on_progress: Callable[[SweepProgress], None],
+    stop: Stop,
+    spending: Spending,
+    on_ray: bool,
+    address: str | None,
+    bad_replies_count: bool = True,
+) -> Iterator[Executor]:
+    """Where the dialogues of many questions run: in this process or on Ray.
+
+    store: of their journal; spending: what they may cost together; bad_replies_count: see
+    `leases.FailureWatch`
+    """
+    run, most_failed = settings.run, settings.run.max_failed_fraction
+    if not (on_ray or address):
+        yield LocalExecutor(
+            store,
+            models,
+            most_failed,
+            min(run.flush_s, WAITED_FOR_S),
+            on_progress=on_progress,
+            spending=spending,
+            stop=stop,
+            bad_replies_count=bad_replies_count,
+        )
+        return
+    # Ray is imported here: it takes a second.
+    from graphrag_ray.engine.ray.cluster import connected
+    from graphrag_ray.engine.ray.nodes import check_nodes
+    from graphrag_ray.engine.ray.ray_executor import RayExecutor
+
+    with connected(address):
+        executor = RayExecutor(
+            store,
+            models,
+            most_failed,
+            run.flush_s,
+            run.workers_per_node,
+            on_progress,
+            spending,
+            stop,
+            fit=set() if will_be_private(address) else check_nodes(store, []),
+            bad_replies_count=bad_replies_count,
+        )
+        executor.start()
+        try:
+            yield executor
+        finally:
+            executor.close()
+
 
 T = TypeVar("T")
 
@@ -86,18 +147,16 @@ class QuestionSweep:
 
     def __init__(
         self,
-        index: Index,
+        index: Asking,
         posed: Sequence[Posed],
         store: Store,
-        method: str,
-        level: str | int | None,
-        where: Sequence[str],
+        ask: Ask,
         more: Callable[[Answer, Accounts], Mapping[str, Any]] = lambda *_: {},
     ) -> None:
-        """store: of the journal; more: columns beside those of `ANSWERS`, of questions that are answered, by
-        the answer and the replies that it rests on."""
+        """store: of the journal; ask: how each is asked; more: columns beside those of `ANSWERS`, of
+        questions that are answered, by the answer and the replies that it rests on."""
         self._index, self._posed, self._store = index, posed, store
-        self._method, self._level, self._where, self._more = method, level, where, more
+        self._ask, self._more = ask, more
         self._times = Counter(p.text for p in posed if not p.fault)
         self._first: dict[str, int] = {}
         for number, p in enumerate(posed):
@@ -120,7 +179,7 @@ class QuestionSweep:
         """The answers, in the order of the questions."""
         for p in self._posed:
             if p.fault:
-                yield failed_row(p, self._method, p.fault)
+                yield failed_row(p, self._ask.method, p.fault)
             else:
                 yield self._rows[self._first[p.text]] | {"question_id": p.id}
 
@@ -133,12 +192,16 @@ class QuestionSweep:
 
     async def _ask_all(self, feed: Feed) -> None:
         models = ReplyPrices(self._index.settings.models)
+
+        def begun() -> None:
+            self._beginning -= 1
+
         try:
             for number in self._first.values():
                 while not self._may_begin(feed):
                     await asyncio.sleep(LOOK_S)
                 self._beginning += 1
-                asker = _Asker(feed, number, self._posed[number].id, models, self._asks)
+                asker = _Asker(feed, number, self._posed[number].id, models, begun)
                 self._open.add(asyncio.ensure_future(self._answer(number, asker)))
             while self._open:
                 self._may_begin(feed)
@@ -159,49 +222,39 @@ class QuestionSweep:
         full = feed.waiting >= READY or len(self._open) >= MOST_OPEN
         return not full and self._beginning < MOST_BEGINNING
 
-    def _asks(self) -> None:
-        """A question has read what it needed at first."""
-        self._beginning -= 1
-
     async def _answer(self, number: int, asker: _Asker) -> None:
         posed = self._posed[number]
         lacks = True
         try:
-            answering = self._index.answering(posed.text, self._level, self._method, self._where)
+            answering = self._index.answering(replace(self._ask, text=posed.text))
             answer: Answer = await answering(asker, None)
-            numbers, answer = await asyncio.to_thread(self._numbers, answer)
+            cited = answer.references
+            numbers, answer = await asyncio.to_thread(
+                self._index.beside, answer, lambda: self._index.numbers(cited), "Short numbers"
+            )
             more = await asyncio.to_thread(self._more, answer, asker.accounts)
-            row = {**answer_row(posed, answer, numbers), **more}
+            row = {**answer_row(posed, answer, numbers or {}), **more}
             lacks = bool(answer.failed_parts)
         except StoreError as e:
             self._failure = self._failure or e
             return
         except GraphRagError as e:
-            row = failed_row(posed, self._method, str(e))
-            self._note_refusal(e)
+            row = failed_row(posed, self._ask.method, str(e))
+            if isinstance(e, UsageError):
+                self._refused[str(e)] += 1
+                if self._refused[str(e)] >= min(ALL_ALIKE, len(self._first)) > self._answered:
+                    self._failure = self._failure or e
         except Exception as e:  # noqa: BLE001 - if it is the engine's, `_may_begin` raises it again
             if not is_unforeseen(e):
                 self._failure = self._failure or e
                 return
-            row = failed_row(posed, self._method, note_bug(e))
+            row = failed_row(posed, self._ask.method, note_bug(e))
         finally:
             asker.begun()
             self._open.discard(asyncio.current_task())
         self._rows[number] = row
         self._answered += self._times[posed.text]
         self.failed += lacks * self._times[posed.text]
-
-    def _numbers(self, answer: Answer) -> tuple[Mapping[Reference, int], Answer]:
-        cited = answer.references
-        found, answer = self._index.beside(answer, lambda: self._index.numbers(cited), "Short numbers")
-        return found or {}, answer
-
-    def _note_refusal(self, error: GraphRagError) -> None:
-        if not isinstance(error, UsageError):
-            return
-        self._refused[str(error)] += 1
-        if self._refused[str(error)] >= min(ALL_ALIKE, len(self._first)) > self._answered:
-            self._failure = self._failure or error
 
 
 @dataclass
@@ -274,7 +327,11 @@ class ReplyPrices:
         self._models = {m.model_id: m for m in models.values()} | {OFFLINE_MODEL_ID: Model()}
 
     def record(self, stage: str, told: ReplyUsage) -> CallRecord:
-        cost = self._cost(told)
+        model = self._models.get(told.model_id)
+        cost: int | None = None
+        if model is not None:
+            at = next((e for e in model.endpoints if display_url(e.base_url) == told.endpoint), None)
+            cost = cost_pico_usd(told.usage, price_of(model, at))
         return CallRecord(
             stage,
             told.prompt,
@@ -288,10 +345,3 @@ class ReplyPrices:
             0,
             told.latency_s,
         )
-
-    def _cost(self, told: ReplyUsage) -> int | None:
-        model = self._models.get(told.model_id)
-        if model is None:
-            return None
-        at = next((e for e in model.endpoints if display_url(e.base_url) == told.endpoint), None)
-        return cost_pico_usd(told.usage, price_of(model, at))

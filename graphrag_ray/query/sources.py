@@ -13,7 +13,7 @@ from graphrag_ray.base.records import SECTIONS, Reference
 from graphrag_ray.corpus.document_titles import label, own_title
 from graphrag_ray.corpus.metadata import columns_of, metadata_lines
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.evidence import Found, evidence, passages
+from graphrag_ray.query.methods.evidence import evidence, passages
 from graphrag_ray.query.methods.quotes import best_sentence
 
 MAX_CHUNKS = 500
@@ -118,14 +118,15 @@ def under(
     rows = {s: _reports(s, [r.id for r in wanted if r.section == s], read) for s in REPORT_SECTIONS}
     rests = {r: _rests_on(r, rows.get(r.section, {})) for r in wanted}
     for section in _ELEMENTS:  # entities last: those that relationships and claims name are known by then
-        rows[section] = _read(section, _ids(rests, section), read)
+        ids = (id_ for rest in rests.values() for id_ in rest.get(section, ()))
+        rows[section] = _read(section, ids, read)
         for reference, rest in rests.items():
             if reference.section == section and reference.id in rows[section]:
                 rest.setdefault("Entities", {}).update(
                     dict.fromkeys(_ends(section, rows[section][reference.id]))
                 )
     chunks = {r: _chunks_of(r, rest, rows, shown) for r, rest in rests.items()}
-    rows["Sources"] = _read("Sources", [c for found in chunks.values() for c in found.first], read)
+    rows["Sources"] = _read("Sources", [c for place, _ in chunks.values() for c in place], read)
     documents = _documents(rows["Sources"], read)
     return [
         _source(r, rests[r], rows, chunks[r], documents, columns) for r in rests if r.id in rows[r.section]
@@ -144,18 +145,32 @@ def specific(sources: Sequence[Source], answer: Answer) -> list[Source]:
 
 
 def _specific(source: Source, said: Sequence[str]) -> Source:
-    found, shares = evidence(
-        said, [c["text"] for c in source.chunks], [c["start"] == 0 for c in source.chunks]
-    )
+    chunks = list(source.chunks)
+    found, shares = evidence(said, [c["text"] for c in chunks], [c["start"] == 0 for c in chunks])
     if not found:
         return source
-    best: dict[int, Found] = {}
+    carrying = []
+    best: dict[int, None] = {}
     for f in found:
-        best.setdefault(f.text, f)
-    rest = [n for n in range(len(source.chunks)) if n not in best]
-    order = [*best, *sorted(rest, key=lambda n: -shares[n])]
-    spoken = " ".join(f.passage for f in found).casefold()
-    spoken += " ".join(source.chunks[f.text]["text"][f.start : f.end] for f in found).casefold()
+        chunk, start = source.chunks[f.text], source.chunks[f.text]["start"] + f.start
+        quote = chunk["text"][f.start : f.end]
+        carrying.append(
+            {
+                "passage": f.passage,
+                "quote": quote,
+                "start": start,
+                "end": chunk["start"] + f.end,
+                "verbatim": f.verbatim,
+                "share": round(f.share, 3),
+                "chunk": chunk["human_readable_id"],
+                **{column: chunk[column] for column in _OF_DOCUMENT},
+            }
+        )
+        if f.text not in best:
+            best[f.text] = None
+            chunks[f.text] = {**chunk, "quote": quote, "quote_start": start}
+    rest = [n for n in range(len(chunks)) if n not in best]
+    spoken = " ".join([*(f.passage for f in found), *(one["quote"] for one in carrying)]).casefold()
     return replace(
         source,
         entities=sorted(source.entities, key=lambda e: e["title"].casefold() not in spoken),
@@ -163,29 +178,9 @@ def _specific(source: Source, said: Sequence[str]) -> Source:
             source.relationships,
             key=lambda r: -sum(r[end].casefold() in spoken for end in ("source", "target")),
         ),
-        chunks=[_quoting(source.chunks[n], best.get(n)) for n in order],
-        evidence=[_evidence(source.chunks[f.text], f) for f in found],
+        chunks=[chunks[n] for n in [*best, *sorted(rest, key=lambda n: -shares[n])]],
+        evidence=carrying,
     )
-
-
-def _quoting(chunk: dict[str, Any], found: Found | None) -> dict[str, Any]:
-    if not found:
-        return chunk
-    quote = chunk["text"][found.start : found.end]
-    return {**chunk, "quote": quote, "quote_start": chunk["start"] + found.start}
-
-
-def _evidence(chunk: Mapping[str, Any], found: Found) -> dict[str, Any]:
-    return {
-        "passage": found.passage,
-        "quote": chunk["text"][found.start : found.end],
-        "start": chunk["start"] + found.start,
-        "end": chunk["start"] + found.end,
-        "verbatim": found.verbatim,
-        "share": round(found.share, 3),
-        "chunk": chunk["human_readable_id"],
-        **{column: chunk[column] for column in _OF_DOCUMENT},
-    }
 
 
 def _read(section: str, ids: Iterable[str], read: Read, without: Collection[str] = ()) -> Rows:
@@ -223,36 +218,17 @@ def _rests_on(reference: Reference, reports: Rows) -> _Rest:
     return cited
 
 
-def _ids(rests: Mapping[Reference, _Rest], section: str) -> list[str]:
-    return [id_ for rest in rests.values() for id_ in rest.get(section, ())]
-
-
 def _ends(section: str, row: Mapping[str, Any]) -> list[str]:
     columns = {"Relationships": ("source_id", "target_id"), "Claims": ("subject_entity_id",)}
     return [row[c] for c in columns.get(section, ()) if row[c]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunks:
-    """Ids of the chunks that hold what a record rests on.
-
-    place    of each that is read: equal for those that hold as much of it
-    n_more   that are not read
-    """
-
-    place: Mapping[str, tuple[bool, int]]
-    n_more: int
-
-    @property
-    def first(self) -> Iterable[str]:
-        return self.place.keys()
-
-
 def _chunks_of(
     reference: Reference, rest: _Rest, rows: Mapping[str, Rows], shown: Collection[str]
-) -> _Chunks:
-    """Those that were shown first, then those that hold most. A relationship or claim rests on its own
-    chunks, not on all that name its ends."""
+) -> tuple[dict[str, tuple[bool, int]], int]:
+    """The chunks that hold what a record rests on, with their places, which are equal for those that hold as
+    much of it; and how many more there are. Those that were shown come first, then those that hold most. A
+    relationship or claim rests on its own chunks, not on all that name its ends."""
     held = Counter(rest.get("Sources", {}).keys())
     for section in _ELEMENTS if reference.section in REPORT_SECTIONS else (reference.section,):
         for id_, row in rows.get(section, {}).items():
@@ -260,14 +236,14 @@ def _chunks_of(
                 held.update(row["text_unit_ids"])
     place = {chunk: (chunk not in shown, -n) for chunk, n in held.items()}
     first = sorted(place, key=place.__getitem__)[:MAX_CHUNKS]
-    return _Chunks({chunk: place[chunk] for chunk in first}, len(held) - len(first))
+    return {chunk: place[chunk] for chunk in first}, len(held) - len(first)
 
 
 def _source(
     reference: Reference,
     rest: _Rest,
     rows: Mapping[str, Rows],
-    chunks: _Chunks,
+    chunks: tuple[Mapping[str, tuple[bool, int]], int],
     documents: Mapping[str, Mapping[str, Any]],
     columns: Sequence[str],
 ) -> Source:
@@ -277,8 +253,9 @@ def _source(
         section: [r for id_, r in rows[section].items() if id_ in rest.get(section, ())]
         for section in _ELEMENTS
     }
-    units = [unit for id_, unit in rows["Sources"].items() if id_ in chunks.place]
-    units.sort(key=lambda unit: chunks.place[unit["id"]])
+    place_of, n_more = chunks
+    units = [unit for id_, unit in rows["Sources"].items() if id_ in place_of]
+    units.sort(key=lambda unit: place_of[unit["id"]])
     return Source(
         record={
             "section": reference.section,
@@ -292,7 +269,7 @@ def _source(
         relationships=_plain("Relationships", own["Relationships"]),
         claims=_plain("Claims", own["Claims"]),
         chunks=[_chunk(unit, [e["title"] for e in own["Entities"]], documents) for unit in units],
-        chunks_left_out=chunks.n_more,
+        chunks_left_out=n_more,
     )
 
 
@@ -319,14 +296,11 @@ def _name(
         return f"{row['source']} – {row['target']}"
     if section == "Claims":
         return str(row["description"])
-    if section == "Sources":
-        return _name_of_chunk(row, documents[row["document_id"]], columns)
-    return str(row["title"])
-
-
-def _name_of_chunk(row: Mapping[str, Any], document: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """`Minutes (2023-09-14): minutes.csv, row 9, characters 0–80`; without a title that only repeats the
-    file's name."""
+    if section != "Sources":
+        return str(row["title"])
+    # `Minutes (2023-09-14): minutes.csv, row 9, characters 0–80`; without a title that only repeats the
+    # file's name.
+    document = documents[row["document_id"]]
     title = own_title(document["title"], document["document"], document["row"])
     more = metadata_lines(columns_of(document["metadata"]), columns)
     about = label(title, document["date"], document["document"], document["row"], more=more)

@@ -55,7 +55,18 @@ def of_question(
         with _span(f"invoke_workflow graphrag {method}", about) as span:
             answer = await answering(*given, **named)
             if span is not None:
-                span.set_attributes(_came_to(answer))
+                phases = answer.phases.values()
+                span.set_attributes(
+                    {
+                        "gen_ai.usage.input_tokens": sum(p.prompt_tokens for p in phases),
+                        "gen_ai.usage.output_tokens": sum(p.completion_tokens for p in phases),
+                        "graphrag.calls": sum(p.calls for p in phases),
+                        "graphrag.found": answer.found,
+                        "graphrag.references": len(answer.references),
+                        "graphrag.contexts": len(answer.contexts),
+                        **_if(level=answer.level, cost_usd=answer.cost_usd),
+                    }
+                )
             return answer
 
     return traced
@@ -99,29 +110,30 @@ def _exporting(kind: str, environ: Mapping[str, str]) -> Iterator[None]:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    exporter: Any
+    if kind == "console":
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+        exporter = ConsoleSpanExporter(
+            out=sys.stderr, formatter=lambda span: f"{span.to_json(indent=None)}\n"
+        )
+    elif kind == "otlp":
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        except ImportError:
+            raise UsageError("to export traces, `pip install '.[traces]'` in the project's folder") from None
+        exporter = OTLPSpanExporter()
+    else:
+        raise UsageError(f"OTEL_TRACES_EXPORTER: {kind!r} is none of otlp, console, none")
     named = "service.name" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "") or environ.get("OTEL_SERVICE_NAME")
     resource = Resource.create({} if named else {"service.name": "graphrag-ray"})
     provider = TracerProvider(resource=resource)
-    provider.add_span_processor(BatchSpanProcessor(_exporter(kind)))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     try:
         yield
     finally:
         provider.shutdown()
-
-
-def _exporter(kind: str) -> Any:
-    if kind == "console":
-        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
-
-        return ConsoleSpanExporter(out=sys.stderr, formatter=lambda span: f"{span.to_json(indent=None)}\n")
-    if kind != "otlp":
-        raise UsageError(f"OTEL_TRACES_EXPORTER: {kind!r} is none of otlp, console, none")
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    except ImportError:
-        raise UsageError("to export traces, `pip install '.[traces]'` in the project's folder") from None
-    return OTLPSpanExporter()
 
 
 def _tracer() -> Any:
@@ -169,19 +181,6 @@ def _described(need: Need) -> tuple[str, dict[str, Any]]:
     if isinstance(need, Notice):
         return "notice", {}
     return f"phase {need.phase}", {"graphrag.phase": need.phase, "graphrag.dialogues": len(need.start)}
-
-
-def _came_to(answer: Answer) -> dict[str, Any]:
-    phases = answer.phases.values()
-    return {
-        "gen_ai.usage.input_tokens": sum(p.prompt_tokens for p in phases),
-        "gen_ai.usage.output_tokens": sum(p.completion_tokens for p in phases),
-        "graphrag.calls": sum(p.calls for p in phases),
-        "graphrag.found": answer.found,
-        "graphrag.references": len(answer.references),
-        "graphrag.contexts": len(answer.contexts),
-        **_if(level=answer.level, cost_usd=answer.cost_usd),
-    }
 
 
 def _of_call(call: CallRecord) -> dict[str, Any]:

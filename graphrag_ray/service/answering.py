@@ -22,9 +22,9 @@ from graphrag_ray.engine.work import Outcome
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query.answer_streams import Telling
 from graphrag_ray.query.ask import Index
+from graphrag_ray.query.asking import Ask
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.map_parts import unread
 from graphrag_ray.query.session import Asker
 from graphrag_ray.query.sources import Cited, Source
 from graphrag_ray.service.faults import CLIENT_GONE, failed_by_bug, fault_of, out_of_time
@@ -153,7 +153,7 @@ class Service:
         connections.questions += 1
         try:
             answer = await answering(asker, Telling(say))
-            if unread(answer):
+            if answer.unread:
                 raise GraphRagError(answer.text)
             return await asyncio.to_thread(_replied, asked, served, answer)
         finally:
@@ -164,7 +164,7 @@ class Service:
 def _answering(index: Index, asked: Asked) -> Any:
     """Raises UsageError for what cannot be asked."""
     query = asked.query(index.settings.query) if asked.query else None
-    return index.answering(asked.text, asked.level, asked.method, asked.where, asked.history, query)
+    return index.answering(Ask(asked.text, asked.level, asked.where, asked.history, asked.method, query))
 
 
 def _replied(asked: Asked, served: Served, answer: Answer) -> Replied:

@@ -71,9 +71,9 @@ def models_json(served: Served) -> dict[str, Any]:
     """The names that can be asked of this snapshot."""
     levels = [row.name for row in served.levels if row.name.startswith("C") and row.n_units]
     names = [MODEL]
-    for method in methods.OFFERED:
+    for method, kind in methods.usable().items():
         names.append(f"{MODEL}/{method}")
-        if methods.METHODS[method].levels:
+        if kind.levels:
             names += [f"{MODEL}/{method}/{level}" for level in levels]
     created = int(time.time())
     return {
@@ -104,7 +104,7 @@ def asked_of(body: ChatBody, options: ServiceOptions) -> Asked:
 def _way(model: str, options: ServiceOptions) -> tuple[str, str | None]:
     """Method and level of a model's name."""
     first, *rest = model.split("/")
-    if first != MODEL or len(rest) > 2 or (rest and rest[0] not in methods.OFFERED):
+    if first != MODEL or len(rest) > 2 or (rest and rest[0] not in methods.METHODS):
         raise _no_model(model)
     if not rest:
         return options.method, options.level
@@ -112,7 +112,7 @@ def _way(model: str, options: ServiceOptions) -> tuple[str, str | None]:
 
 
 def _no_model(name: str) -> RefusedQuestion:
-    known = f"{MODEL}, {MODEL}/METHOD and {MODEL}/METHOD/LEVEL; methods are {', '.join(methods.OFFERED)}"
+    known = f"{MODEL}, {MODEL}/METHOD and {MODEL}/METHOD/LEVEL; methods are {', '.join(methods.METHODS)}"
     message = f"the model {name[:200]!r} does not exist; there are {known}"
     return RefusedQuestion(Fault(404, INVALID, "model_not_found", message, "model"))
 

@@ -48,7 +48,7 @@ class QueryBody(KnownKeys):
     """A question. What it leaves out is as the service's settings say."""
 
     question: str
-    method: Annotated[str | None, Field(description=f"One of {', '.join(methods.OFFERED)}.")] = None
+    method: Annotated[str | None, Field(description=f"One of {', '.join(methods.METHODS)}.")] = None
     level: Annotated[str | int | None, Field(description='"C0", "C1", …, a number, or "auto".')] = None
     where: Annotated[
         list[Annotated[str, Field(max_length=MAX_CHARACTERS)]],
@@ -70,9 +70,11 @@ class QueryBody(KnownKeys):
     response_type: Annotated[str | None, Field(max_length=500)] = None
     dynamic: bool | None = None
     hierarchy: HierarchyName | None = None
-    traversal: methods.Traversal | None = None
+    traversal: Literal["collapsed", "tree"] | None = None
     map_protocol: Literal["answer", "points"] | None = None
-    mode: Annotated[methods.LightragMode | None, Field(description="Of the method lightrag.")] = None
+    mode: Annotated[
+        Literal["local", "global", "hybrid", "mix"] | None, Field(description="Of the method lightrag.")
+    ] = None
     steps: Annotated[
         int | None,
         Field(ge=0, le=10, description="Of the method ppr: how often what is missing is looked up."),
@@ -106,7 +108,7 @@ def changed(body: QueryBody, query: Query) -> Query:
     """The settings of a question. Raises Refused for a budget above that of the service."""
     named = ("response_type", "dynamic", "hierarchy", "map_protocol", "budget_tokens", "budget_usd")
     update = {name: value for name in named if (value := getattr(body, name)) is not None}
-    for kind in methods.METHODS.values():
+    for kind in methods.usable().values():
         option, setting = kind.option
         if option and (value := getattr(body, option)) is not None:
             update[setting] = value
@@ -181,7 +183,7 @@ def index_json(service: Service) -> dict[str, Any]:
         "version": manifest.version,
         "counts": dict(manifest.counts),
         "levels": [asdict(row) for row in served.levels],
-        "methods": list(methods.OFFERED),
+        "methods": list(methods.METHODS),
         "default": {"method": service.options.method, "level": service.options.level},
         "notes": list(manifest.notes.values()),
         "memory": {"limit_bytes": kept.limit_bytes, **kept.told()},

@@ -1,6 +1,6 @@
 """Parts that are no parquet: files of which single places are read, in mapped memory.
 
-tables/<table>/part-<made from>-<hash>.blocks
+indexes/<table>/part-<made from>-<hash>.blocks
 
 The first hash says what a part was made from, so that who made it before can find it by a listing; the second
 is that of its bytes, as in every part's name. Behind the data stands the CRC-32 of each block of it. A block
@@ -40,7 +40,7 @@ from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import GAP_BYTES, REQUESTS_AT_ONCE, Store
 from graphrag_ray.store.in_threads import in_threads
-from graphrag_ray.store.parts import FOLDER, Part, damage_told
+from graphrag_ray.store.parts import INDEXES, Part, damage_told
 
 SUFFIX = ".blocks"
 BLOCK_BYTES = 8 << 10
@@ -52,7 +52,7 @@ REQUEST_BLOCKS = 512
 
 _MOST_BYTES = 1 << 40
 """The list of parts of an index from a stranger may name any size."""
-_NAME = re.compile(rf"{FOLDER}/[^/]+/part-([0-9a-f]+)-[0-9a-f]+\{SUFFIX}")
+_NAME = re.compile(rf"{INDEXES}/[^/]+/part-([0-9a-f]+)-[0-9a-f]+\{SUFFIX}")
 _MAGIC = b"grblocks"
 _TAIL = struct.Struct("<QIII8s")
 """Bytes of the data, of a block; how many blocks there are; CRC-32 of their checksums; the magic."""
@@ -83,7 +83,7 @@ def write(store: Store, table: str, made_from: str, data: bytes, rows: int) -> P
     summed = struct.pack(f"<{len(sums)}I", *sums)
     tail = _TAIL.pack(len(data), BLOCK_BYTES, len(sums), zlib.crc32(summed), _MAGIC)
     file = b"".join([data, summed, tail])
-    path = f"{FOLDER}/{table}/part-{made_from}-{parquet.content_hash(file)}{SUFFIX}"
+    path = f"{INDEXES}/{table}/part-{made_from}-{parquet.content_hash(file)}{SUFFIX}"
     if store.size(path) != len(file):
         store.write(path, file)
     return Part(path, rows, len(file))
@@ -91,7 +91,7 @@ def write(store: Store, table: str, made_from: str, data: bytes, rows: int) -> P
 
 def made(store: Store, table: str) -> dict[str, tuple[str, int]]:
     """What parts of a table were made from -> path and bytes. Raises StoreError."""
-    listed = ((made_from(info.path), info) for info in store.list(f"{FOLDER}/{table}"))
+    listed = ((made_from(info.path), info) for info in store.list(f"{INDEXES}/{table}"))
     return {of: (info.path, info.bytes) for of, info in listed if of}
 
 

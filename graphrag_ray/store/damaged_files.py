@@ -12,7 +12,7 @@ from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.in_threads import in_threads
-from graphrag_ray.store.parts import Part
+from graphrag_ray.store.parts import Part, list_all
 
 FOLDER = "damaged"
 
@@ -43,10 +43,10 @@ def move(store: Store, path: str, *, check: Callable[[], object] = lambda: None)
     return target
 
 
-def differing(store: Store, folder: str, parts: Iterable[Part]) -> dict[str, str]:
-    """Parts below a folder that are missing or have another size, with what is wrong: one listing, whatever
-    their number. Raises StoreError."""
-    stored = {info.path: info.bytes for info in store.list(folder)}
+def differing(store: Store, parts: Iterable[Part]) -> dict[str, str]:
+    """Parts that are missing or have another size, with what is wrong: few listings, whatever their number.
+    Raises StoreError."""
+    stored = {info.path: info.bytes for info in list_all(store)}
     wrong = {}
     for part in parts:
         size = stored.get(part.path)

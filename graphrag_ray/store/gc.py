@@ -129,7 +129,7 @@ def _files(store: Store, options: Options, now: float, needed: set[str], read: s
     everything = store.list()
     damaged = [info for info in everything if _DAMAGED.fullmatch(info.path)]
     apart = needed | {info.path for info in damaged}
-    stored = [info for info in everything if info.path.startswith(f"{parts.FOLDER}/")]
+    stored = [info for info in everything if info.path.split("/")[0] in parts.FOLDERS]
     unneeded = [info for info in stored if info.path not in apart]
     young = {i.path for i in unneeded if i.path not in read and _age(i.modified, now) < grace}
     waiting = [i for i in unneeded if i.path in read or i.path in young]

@@ -1,6 +1,7 @@
 """Parts of tables, named by their content: a part that does not change is stored once for all snapshots.
 
-tables/<table>/part-<hash>.parquet
+tables/<table>/part-<hash>.parquet              what a snapshot consists of
+intermediate/<stage>/<table>/part-<hash>.parquet   what later runs build on
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import parquet
-from graphrag_ray.store.files import WHOLE_BYTES, Store
+from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store
 from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.untrusted_json import AtLeast0
 
 FOLDER = "tables"
+INTERMEDIATE = "intermediate"
+INDEXES = "indexes"
+FOLDERS = (FOLDER, INTERMEDIATE, INDEXES)
+"""Where parts lie. The last one: `blobs.py`."""
 
 MAX_PART_BYTES = 64 << 20
 """A part holds about this much in memory at most, a third of it stored."""
@@ -33,7 +38,7 @@ MEND = (
     "their contents anew"
 )
 
-_TABLE = re.compile(r"[a-z0-9_]{1,64}")
+_TABLE = re.compile(r"([a-z0-9_]{1,64}/)?[a-z0-9_]{1,64}")
 _THREADS = 8
 
 
@@ -56,16 +61,24 @@ class Part:
 def write_part(store: Store, table_name: str, table: pa.Table) -> Part:
     """Store a table as one part, unless a part with the same content is there. Raises StoreError.
 
+    table_name: of a table of the snapshot; or `<stage>/<table>`: an intermediate one
+
     A part of another size under the same name is a torn one and is replaced.
     """
     if not _TABLE.fullmatch(table_name):
         raise ValueError(f"a table's name is small letters, digits and '_', not {table_name!r}")
+    folder = INTERMEDIATE if "/" in table_name else FOLDER
     data = parquet.encode(table)
-    path = f"{FOLDER}/{table_name}/part-{parquet.content_hash(data)}.parquet"
+    path = f"{folder}/{table_name}/part-{parquet.content_hash(data)}.parquet"
     # Not `create`: whoever writes this path writes the same bytes, and a look is cheaper than sending them.
     if store.size(path) != len(data):
         store.write(path, data)
     return Part(path, table.num_rows, len(data))
+
+
+def list_all(store: Store) -> list[FileInfo]:
+    """The parts of all folders. Raises StoreError."""
+    return [info for folder in FOLDERS for info in store.list(folder)]
 
 
 def write_parts(

@@ -30,7 +30,7 @@ from graphrag_ray.base.errors import (
 from graphrag_ray.store import damaged_files, locks, runs, untrusted_json
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import content_hash
-from graphrag_ray.store.parts import FOLDER, Part
+from graphrag_ray.store.parts import FOLDERS, Part, list_all
 
 READS = 3
 """A read may be cut short on its way: what is damaged is so each time."""
@@ -296,7 +296,7 @@ def check_there(store: Store, manifest: Manifest) -> None:
     One request, and a listing where it was removed. Raises SnapshotRemoved, StoreError."""
     if store.exists(_path(manifest.number)):
         return
-    if parts_of(manifest) <= {info.path for info in store.list(FOLDER)}:
+    if parts_of(manifest) <= {info.path for info in list_all(store)}:
         return
     newest = newest_number(store)
     what_now = f"the newest is {newest}, open that one" if newest else "there is none any more"
@@ -313,7 +313,7 @@ def parts_of(manifest: Manifest) -> set[str]:
     while pending:
         value = pending.pop()
         if isinstance(value, str):
-            found |= {value} if value.startswith(f"{FOLDER}/") else set()
+            found |= {value} if value.split("/")[0] in FOLDERS else set()
         elif isinstance(value, Mapping):
             pending += value.values()
         elif isinstance(value, list | tuple):

@@ -26,8 +26,8 @@ from graphrag_ray.indexing.stages import (
     blocks,
     document_parts,
     embed_stage,
-    instance_ranges,
     list_input,
+    merge_stage,
     reports_stage,
 )
 from graphrag_ray.store import files
@@ -126,7 +126,7 @@ def tiny_parts(split_bytes: int = 1) -> Iterator[None]:
     """As many parts as a large corpus has. split_bytes: of documents that stand in one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document_parts, "split_bytes", lambda total: split_bytes)
-        patch.setattr(instance_ranges, "n_ranges", lambda table, rows: 8)
+        patch.setattr(merge_stage, "n_ranges", lambda table, rows: 8)
         patch.setattr(blocks, "BLOCK_ROWS", 3)
         patch.setattr(reports_stage, "PART_ROWS", 2)
         patch.setattr(embed_stage, "PART_ROWS", 2)

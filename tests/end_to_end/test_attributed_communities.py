@@ -12,7 +12,7 @@ from world import REJECTED, Command, World, chain, everything, model_options, pr
 
 from graphrag_ray.base.errors import LevelNotFound, SettingsError, UsageError
 from graphrag_ray.indexing.replay import keys_needed
-from graphrag_ray.indexing.stages import level_indexes
+from graphrag_ray.indexing.stages import search_stage
 from graphrag_ray.query.searching import Searching
 from graphrag_ray.store.snapshots import load
 
@@ -243,7 +243,7 @@ def test_an_index_of_all_levels_finds_what_searches_level_by_level_find(
             for text in ("What about AAX ?", "Who wrote to ABX ?", "What are the THEMES ?")
         ]
 
-    monkeypatch.setattr(level_indexes, "LEAST_ROWS", 1)
+    monkeypatch.setattr(search_stage, "LEAST_ROWS", 1)
     known.write({"more.txt": "ZZX sleeps."})
     known.index()
     assert LEVELS in known.open().manifest.tables

@@ -10,6 +10,7 @@ import pytest
 from world import Command, World, model_options
 
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.query.asking import Ask
 from graphrag_ray.query.batch import answer_batch
 from graphrag_ray.query.chat import Chat
 
@@ -74,11 +75,11 @@ def test_a_conversation_that_asks_for_it_goes_on_with_its_method(demo: Path, run
 def test_a_batch_a_conversation_and_python_refuse_it_too(town: World):
     opened = town.open()
     with pytest.raises(UsageError, match="alone"):
-        opened.ask(QUESTION, method="none")
+        opened.ask(QUESTION, Ask(method="none"))
     questions = town.root.parent / "questions.csv"
     questions.write_text("question\nWho?\n")
     with pytest.raises(UsageError, match="alone"):
-        answer_batch(opened, str(questions), str(town.root.parent / "answers.parquet"), method="none")
+        answer_batch(opened, str(questions), str(town.root.parent / "answers.parquet"), Ask(method="none"))
     with Chat(opened, "none") as chat, pytest.raises(UsageError, match="alone"):
         chat.stream("Who?")
 

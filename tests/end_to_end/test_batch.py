@@ -27,6 +27,7 @@ from graphrag_ray.base.errors import BudgetSpent, LevelNotFound, TooManyFailures
 from graphrag_ray.engine.feed import Feed
 from graphrag_ray.query import batch
 from graphrag_ray.query.ask import Index
+from graphrag_ray.query.asking import Ask
 from graphrag_ray.query.batch import answer_batch
 from graphrag_ray.query.question_sweep import Batch
 from graphrag_ray.store import locks
@@ -49,7 +50,8 @@ def out(world: World) -> Path:
 
 def ask(world: World, *texts: str, changes: dict[str, Any] | None = None, **how: Any) -> Batch:
     opened = world.open(**(changes or {}))
-    return answer_batch(opened, str(questions(world, *texts)), str(out(world)), **how)
+    way = Ask(**{name: how.pop(name) for name in ("method", "level", "where") if name in how})
+    return answer_batch(opened, str(questions(world, *texts)), str(out(world)), way, **how)
 
 
 def answers(world: World) -> list[dict[str, Any]]:

@@ -14,8 +14,8 @@ from terminals import Terminal
 from world import REJECTED, Command, World, prompt_of
 
 from graphrag_ray.query.chat import Chat
+from graphrag_ray.query.methods.answer import UNREADABLE
 from graphrag_ray.query.methods.condense import NOT_REWRITTEN
-from graphrag_ray.query.methods.map_parts import UNREADABLE
 from graphrag_ray.store.gc import Options
 
 ABOUT_DAVE = "What did DAVE do?"

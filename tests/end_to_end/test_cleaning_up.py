@@ -40,6 +40,7 @@ from graphrag_ray.indexing.purge import collect
 from graphrag_ray.store import compaction, locks, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.gc import Options
+from graphrag_ray.store.parts import list_all
 
 MARKER = "XQJZVW"
 """A name in one document: toy extraction, descriptions, reports and embeddings all come to hold it."""
@@ -124,11 +125,11 @@ def test_without_delete_nothing_is_touched_and_what_would_go_is_told(town: World
 
 
 def test_kept_snapshots_are_as_they_were_and_what_the_others_alone_needed_is_gone(town: World, held: dict):
-    n_parts = len(town.store.list("tables"))
+    n_parts = len(list_all(town.store))
     collect(town.store, Options(keep=2, grace_s=0), delete=True)
     assert {n: at(town, n) for n in town.snapshots()} == {n: held[n] for n in (3, 4)}
     needed = {p for n in (3, 4) for p in snapshots.parts_of(snapshots.load(town.store, n))}
-    assert {i.path for i in town.store.list("tables")} == needed and len(needed) < n_parts
+    assert {i.path for i in list_all(town.store)} == needed and len(needed) < n_parts
     asked = len(town.endpoint.requests)
     assert not town.index().committed and len(town.endpoint.requests) == asked
 
@@ -213,10 +214,10 @@ def test_a_writer_that_lost_the_lock_deletes_nothing_more(town: World, monkeypat
 
 def test_a_damaged_manifest_removes_nothing(town: World):
     town.store.write("snapshots/3.json", b"{")
-    n = len(town.store.list("tables"))
+    n = len(list_all(town.store))
     with pytest.raises(CorruptPart, match=r"snapshots/3.json is damaged.*Nothing is removed"):
         collect(town.store, Options(keep=1, grace_s=0), delete=True)
-    assert len(town.store.list("tables")) == n and town.snapshots() == [1, 2, 3, 4]
+    assert len(list_all(town.store)) == n and town.snapshots() == [1, 2, 3, 4]
 
 
 def test_an_index_that_is_half_built_is_left_alone(world: World):

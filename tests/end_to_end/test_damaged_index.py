@@ -149,7 +149,7 @@ def test_a_damaged_part_of_any_one_table_is_made_anew(world: World, whole: dict[
 def of_steps(manifest: Manifest, kind: str) -> list[str]:
     """Parts of a table that steps came to and that the snapshot's own tables do not have."""
     own = {part.path for parts in manifest.tables.values() for part in parts}
-    return [p.path for p in needed(manifest) if p.path.startswith(f"tables/{kind}/") and p.path not in own]
+    return [p.path for p in needed(manifest) if p.path.split("/")[-2] == kind and p.path not in own]
 
 
 @pytest.mark.parametrize(
@@ -385,12 +385,12 @@ def test_a_question_is_not_answered_from_an_older_snapshot_unasked(world: World,
 
 
 @every_damage
-@pytest.mark.parametrize("what", ["snapshots/2.json", "work/report", "tables/reports"])
+@pytest.mark.parametrize("what", ["snapshots/2.json", "work/report", "intermediate/reports/reports"])
 def test_status_lists_what_is_damaged(world: World, run: Command, spoil: Damage, what: str):
     path = what if what.endswith(".json") else world.store.list(what)[0].path
     spoil(world.root / path)
     result = run("status", "--root", world.root)
-    unseen = (what == "tables/reports" and spoil is flip) or (what == "work/report" and spoil is delete)
+    unseen = (what, spoil) in (("intermediate/reports/reports", flip), ("work/report", delete))
     assert result.exit_code == (0 if unseen else 1)
     assert (path in result.output) is not unseen
     assert ("index` command again" in result.output) is not unseen

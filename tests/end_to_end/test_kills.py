@@ -25,7 +25,7 @@ from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.indexing.index import index
-from graphrag_ray.indexing.stages import instance_ranges
+from graphrag_ray.indexing.stages import merge_stage
 from graphrag_ray.store.files import Store
 
 pytestmark = pytest.mark.cluster
@@ -52,7 +52,7 @@ def undisturbed(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Mappi
     """The parts of each table of a run that nobody disturbs, in one process."""
     root = tmp_path_factory.mktemp("undisturbed")
     with endpoint("--latency=0", "--embedding-s=0") as url, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(instance_ranges, "RANGE_ROWS", dict.fromkeys(instance_ranges.RANGE_ROWS, 100))
+        patch.setattr(merge_stage, "RANGE_ROWS", dict.fromkeys(merge_stage.RANGE_ROWS, 100))
         given = {"base_url": url, "api_key_env": None, "max_in_flight": IN_FLIGHT}
         model = {"provider": "openai", "model": "simulated", "endpoints": [given]}
         settings = parse_settings({"models": {"default": model}})

@@ -13,7 +13,7 @@ from world import DEEPER, REJECTED, World, prompt_of, python
 
 from graphrag_ray.base.errors import LevelNotFound, ModelRefused, UsageError
 from graphrag_ray.base.records import parse_sections
-from graphrag_ray.query.methods.map_parts import UNREADABLE
+from graphrag_ray.query.methods.answer import UNREADABLE
 from graphrag_ray.query.session import FIRST_ATTEMPTS
 
 

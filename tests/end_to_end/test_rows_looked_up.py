@@ -12,8 +12,8 @@ from world import TOWN, World
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.errors import CorruptPart
-from graphrag_ray.indexing.stages import document_parts, row_indexes
-from graphrag_ray.indexing.stages.row_indexes import WantedIndex, covered_by_each, make_index
+from graphrag_ray.indexing.stages import document_parts, finish_stage
+from graphrag_ray.indexing.stages.finish_stage import WantedIndex, covered_by_each, make_index
 from graphrag_ray.query.methods.method import Rows
 from graphrag_ray.query.reading import Kept, Reader
 from graphrag_ray.store import pages
@@ -97,8 +97,8 @@ def test_after_an_update_they_are_found_by_indexes_for_which_only_new_parts_were
         read[table].add(part.path)
         return of_part(store, table, part)
 
-    of_part = row_indexes._of_part
-    monkeypatch.setattr(row_indexes, "_of_part", told)
+    of_part = finish_stage._of_part
+    monkeypatch.setattr(finish_stage, "_of_part", told)
     world.write({"mill.txt": "ALICE met BOB again. GRACE sold flour to KURT."})
     world.index(**ALL_TABLES)
     reader = world.open().reader

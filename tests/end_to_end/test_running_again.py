@@ -13,6 +13,7 @@ from world import REJECTED, TOWN, Built, World, everything, expected_entities, e
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.indexing.stages import document_parts
 from graphrag_ray.store import snapshots
+from graphrag_ray.store.parts import list_all
 
 NO_RETRIES = {"run": {"flush_s": 0.1, "max_attempts": 1, "max_failed_fraction": 1.0}}
 CALLS_PER_CHUNK = {"extract": 1, "glean_check": 1}
@@ -41,12 +42,12 @@ def numbers(world: World, table: str) -> dict[str, int]:
 def test_a_second_run_asks_no_model_and_commits_no_snapshot(world: World):
     world.write(TOWN)
     first = world.index()
-    asked, files = len(world.endpoint.requests), sorted(i.path for i in world.store.list("tables"))
+    asked, files = len(world.endpoint.requests), sorted(i.path for i in list_all(world.store))
     second = world.index()
     assert len(world.endpoint.requests) == asked
     assert (first.committed, second.committed) == (True, False)
     assert second.manifest == first.manifest and world.snapshots() == [1]
-    assert sorted(i.path for i in world.store.list("tables")) == files
+    assert sorted(i.path for i in list_all(world.store)) == files
     assert all(reused for step, reused in world.observer.reused.items() if step != "read")
 
 

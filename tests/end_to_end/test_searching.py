@@ -353,7 +353,7 @@ def test_a_purged_document_is_in_no_index(copy: World):
     copy.index(allow_deletes=True)
 
     def traces() -> list[str]:
-        held = (p for p in copy.root.glob("tables/search_*/**/*") if p.is_file())
+        held = (p for p in copy.root.glob("indexes/search_*/**/*") if p.is_file())
         first = [int(id_[:16], 16).to_bytes(8, "little") for id_ in (unit, entity)]
         return [p.name for p in held if any(half in p.read_bytes() for half in first)]
 

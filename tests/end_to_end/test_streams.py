@@ -14,7 +14,7 @@ from world import REJECTED, Command, World, prompt_of
 
 from graphrag_ray.base.errors import GraphRagError, ModelRefused, UsageError
 from graphrag_ray.query.answer_streams import CORRECTED, FAILED_MIDWAY, AnswerStream, StartsAgain
-from graphrag_ray.query.methods.map_parts import UNREADABLE
+from graphrag_ray.query.methods.answer import UNREADABLE
 
 THEMES = "What are the THEMES?"
 OFFLINE = {"default": {"provider": "offline"}}

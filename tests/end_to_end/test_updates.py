@@ -8,7 +8,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,18 +18,13 @@ from machine import Small, machine, tiny_parts
 from stored_index import reseal
 from world import PEOPLE, TOWN, Built, Silent, World
 
-from graphrag_ray import offline
-from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import DeletionRefused
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import (
-    document_parts,
-    extract_stage,
-    graph_hierarchy,
-    instance_ranges,
+    finish_stage,
+    merge_stage,
     read_stage,
     reports_stage,
-    row_indexes,
     search_stage,
 )
 from graphrag_ray.store import blobs, snapshots
@@ -68,7 +62,7 @@ def everything_anew() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "before", lambda self, name: None)
         patch.setattr(search_stage, "_derived", lambda *given: None)
-        patch.setattr(row_indexes, "_derived", lambda *given: None)
+        patch.setattr(finish_stage, "_derived", lambda *given: None)
         patch.setattr(blobs, "made", lambda store, table: {})
         yield
 
@@ -199,30 +193,6 @@ def test_settings_that_are_changed_and_changed_back_give_what_was(world: World, 
         assert [p.path for p in newest(world).parts(name)] == paths[name], name
 
 
-def test_of_a_part_in_which_one_document_changed_the_others_are_not_cut_asked_about_or_embedded_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
-    cut, replayed, embedded = list[str](), list[str](), list[str]()
-    whole, outcomes, embed = document_parts.text_units_table, extract_stage.outcomes, offline.embed_many
-    world.changes |= {"embeddings": {"enabled": True}}
-    world.write(PEOPLE)
-    with tiny_parts(1 << 20):
-        world.index()
-        monkeypatch.setattr(
-            document_parts, "text_units_table", lambda d, *more: cut.append(d.path) or whole(d, *more)
-        )
-        monkeypatch.setattr(
-            extract_stage, "outcomes", lambda *x: replayed.extend(r["text"] for r in x[3]) or outcomes(*x)
-        )
-        monkeypatch.setattr(offline, "embed_many", lambda texts: embedded.extend(texts) or embed(texts))
-        text = PEOPLE["39.txt"] + " ANX wrote to AMX."
-        world.write({"39.txt": text})
-        world.index()
-    assert cut == ["39.txt"] and replayed == [text]
-    assert any(text in t for t in embedded)
-    assert not any(other in t for t in embedded for name, other in PEOPLE.items() if name != "39.txt")
-
-
 def test_rows_in_another_order_with_other_metadata_change_no_entity(world: World):
     rows = [{"id": "a", "text": "ANNA met BERT there.", "x": 1}, {"id": "b", "text": "ANNA met CORA there."}]
     world.write({"rows.jsonl": "".join(f"{json.dumps(row)}\n" for row in rows)})
@@ -323,31 +293,14 @@ def test_vectors_are_made_anew_where_other_columns_are_said_above_chunks(
         assert newest(world).parts(table) == newest(afresh).parts(table), table
 
 
-@pytest.mark.parametrize("stage", ["read", "extract", "merge", "describe", "communities", "embed"])
-def test_nothing_is_taken_over_that_another_version_of_a_stage_made(
-    world: World, seen: Counter[str], monkeypatch: pytest.MonkeyPatch, stage: str
-):
-    world.changes |= SETTINGS
-    world.write(TOWN)
-    world.index()
-    monkeypatch.setattr("world.Silent", Counting)
-    monkeypatch.setitem(STAGES, stage, replace(STAGES[stage], version=99))
-    world.write({"mill.txt": "ALICE sold the mill to JUDY."})
-    world.index()
-    assert "parts_kept" not in world.observer.told[stage]
-
-
 @pytest.mark.parametrize(
     ("step", "table"),
     [
         ("read", "split_documents"),
         ("extract", "found_entities"),
         ("merge", "entity_instances"),
-        ("merge", "entities_statistics"),
         ("merge", "lower_words"),
-        ("merge", "lower_all"),
         ("merge", "covariates"),
-        ("merge", "covariate_columns"),
         ("communities", "block_entities"),
         ("describe", "relationships"),
         ("finish", "text_units"),
@@ -391,11 +344,9 @@ def twice_as_many(groups: list[Any]) -> list[Any]:
         ("extract", "found_entities"),
         ("merge", "entity_instances"),
         ("merge", "entities"),
-        ("describe", "entity_columns"),
         ("communities", "hierarchy_nodes"),
         ("reports", "signatures"),
         ("reports", "reports"),
-        ("finish", "numbers_entities"),
         ("finish", "text_units"),
     ],
 )
@@ -449,7 +400,7 @@ class Counting(Silent):
 def test_each_step_keeps_nearly_all_of_its_parts_where_one_document_of_many_changes(
     world: World, seen: Counter[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(instance_ranges, "n_ranges", lambda table, rows: 64)
+    monkeypatch.setattr(merge_stage, "n_ranges", lambda table, rows: 64)
     world.changes |= {"graph": {"prune": "on", "min_log_likelihood": 0}, "communities": {"max_size": 3}}
     world.write(PEOPLE)
     world.index()
@@ -458,13 +409,6 @@ def test_each_step_keeps_nearly_all_of_its_parts_where_one_document_of_many_chan
     start = reports_stage._start
     monkeypatch.setattr(
         reports_stage, "_start", lambda *given: planned.append(given[-1]["community"]) or start(*given)
-    )
-    rows: list[int] = []
-    table_of = graph_hierarchy._community_table
-    monkeypatch.setattr(
-        graph_hierarchy,
-        "_community_table",
-        lambda *given: rows.append(len(given[-1].communities) - len(given[-1].copied)) or table_of(*given),
     )
     monkeypatch.setattr("world.Silent", Counting)
     done = world.index()
@@ -476,4 +420,3 @@ def test_each_step_keeps_nearly_all_of_its_parts_where_one_document_of_many_chan
         assert kept["of"] > 20 and kept["kept"] > 0.5 * kept["of"], step
     communities = done.manifest.counts["communities"]
     assert 0 < len(set(planned)) < 0.6 * communities
-    assert 0 < sum(rows) < 0.8 * communities

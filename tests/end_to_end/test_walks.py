@@ -13,10 +13,10 @@ from world import PEOPLE, TOWN, Built, Command, World
 
 from graphrag_ray import build_index, open_index
 from graphrag_ray.base import schema
-from graphrag_ray.base.errors import NoReports, UsageError
+from graphrag_ray.base.errors import NoReports
 from graphrag_ray.base.ids import name_id
 from graphrag_ray.indexing.purge import collect
-from graphrag_ray.store import blobs, snapshots
+from graphrag_ray.store import blobs
 from graphrag_ray.store.gc import Options
 from graphrag_ray.store.search import name_links
 from graphrag_ray.store.search.name_links import NameLinks
@@ -153,16 +153,6 @@ def test_conditions_hold_for_all_that_is_read(world: World):
     answer = world.open().ask("What of LOTHAR ?", method="ppr", where=["path~lothar*"])
     rows = {row["id"]: row["text"] for row in world.table("text_units")}
     assert {rows[r.id] for c in answer.contexts for r in c.records} == {HOPS["lothar.txt"]}
-
-
-def test_an_index_of_an_earlier_version_says_what_to_run(world: World):
-    world.write(HOPS)
-    world.index()
-    index = world.open()
-    older = {name: parts for name, parts in index.manifest.tables.items() if name != schema.WALKS}
-    before = index.at(snapshots.Manifest(**{**vars(index.manifest), "tables": older}), index.settings)
-    with pytest.raises(UsageError, match="Run the same `graphrag-ray index` command again"):
-        before.ask("Who?", method="ppr")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from graphrag_ray import open_index
 from graphrag_ray.base.declarations import COMPARED
 from graphrag_ray.indexing import changes as comparing
 from graphrag_ray.indexing.purge import ELSEWHERE, collect
-from graphrag_ray.indexing.stages import document_parts, instance_ranges
+from graphrag_ray.indexing.stages import document_parts, merge_stage
 from graphrag_ray.indexing.status import status_of
 from graphrag_ray.store import snapshots
 from graphrag_ray.store.gc import Options
@@ -82,7 +82,7 @@ def test_a_reader_sees_whole_snapshots_during_updates_and_cleaning(
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A document a part, and as many partitions as a large corpus would have."""
     monkeypatch.setattr(document_parts, "split_bytes", lambda total: 1)
-    monkeypatch.setattr(instance_ranges, "n_ranges", lambda table, rows: 16)
+    monkeypatch.setattr(merge_stage, "n_ranges", lambda table, rows: 16)
 
 
 def test_after_an_update_of_one_document_nearly_all_parts_are_shared(world: World, small_parts: None):

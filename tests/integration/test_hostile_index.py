@@ -89,7 +89,7 @@ def test_what_asks_no_model_reaches_nothing(root: Path, attacker: Canary, comman
     assert attacker.heard == []
 
 
-@pytest.mark.parametrize("method", methods.OFFERED)
+@pytest.mark.parametrize("method", list(methods.METHODS))
 def test_a_question_is_refused_with_what_would_allow_it(root: Path, attacker: Canary, method: str):
     refused = run("query", QUESTION, "--root", root, "--method", method)
     assert refused.exit_code == 2 and "this machine does not know where the model" in refused.stderr

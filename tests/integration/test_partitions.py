@@ -22,7 +22,7 @@ from graphrag_ray.indexing.stages import (
     document_parts,
     extract_stage,
     graph_hierarchy,
-    instance_ranges,
+    merge_stage,
     reports_stage,
 )
 from graphrag_ray.store.files import Store
@@ -77,7 +77,7 @@ def test_tables_are_the_same_however_many_partitions_and_blocks_there_are(
     write_corpus(tmp_path / "in")
     with Endpoint(respond=toy_model.respond) as endpoint:
         whole = tables(str(tmp_path / "one"), tmp_path / "in", endpoint)
-        monkeypatch.setattr(instance_ranges, "RANGE_ROWS", dict.fromkeys(instance_ranges.RANGE_ROWS, 20))
+        monkeypatch.setattr(merge_stage, "RANGE_ROWS", dict.fromkeys(merge_stage.RANGE_ROWS, 20))
         monkeypatch.setattr(blocks, "BLOCK_ROWS", 3)
         monkeypatch.setattr(graph_hierarchy, "COMMUNITIES_AT_ONCE", 2)
         monkeypatch.setattr(graph_hierarchy, "ELEMENTS_AT_ONCE", 7)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,15 @@ import pytest
 import toy_model
 from endpoint import Endpoint
 
-from graphrag_ray.base import declarations
+from graphrag_ray.base import schema
 from graphrag_ray.base.errors import StoreError
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.indexing import heartbeat
+from graphrag_ray.graph import report_dialogue
+from graphrag_ray.graph.report_reply import ReplyProblem, ReportDraft, parse_report
+from graphrag_ray.indexing import heartbeat, step_result
 from graphrag_ray.indexing.compact import FEW, MANY
 from graphrag_ray.indexing.index import Indexed, index
 from graphrag_ray.store import compaction, runs, snapshots
@@ -87,19 +88,43 @@ def test_changed_settings_are_committed_though_no_table_changes(small: Small):
     assert not small.index(query={"response_type": "one sentence"}).committed
 
 
-def test_a_raised_version_makes_the_tables_of_that_stage_anew_and_asks_nobody(
-    small: Small, monkeypatch: pytest.MonkeyPatch
-):
-    small.index()
+def test_changed_code_derives_all_tables_from_the_journal_once(small: Small, monkeypatch: pytest.MonkeyPatch):
+    first = small.index()
     asked = len(small.endpoint.requests)
     small.told.done.clear()
-    merge = declarations.STAGES["merge"]
-    monkeypatch.setitem(declarations.STAGES, "merge", replace(merge, version=merge.version + 1))
-    assert small.index().committed
-    done = {name for name, reused in small.told.done if not reused}
-    assert done == {"read", "merge", "finish"}, "whose tables came out the same"
+    monkeypatch.setattr(step_result, "_code_digest", lambda: "edited")
+    again = small.index()
+    assert again.committed and not any(reused for _, reused in small.told.done)
+    assert {n: p for n, p in again.manifest.tables.items() if n in schema.TABLES} == {
+        n: p for n, p in first.manifest.tables.items() if n in schema.TABLES
+    }
     assert len(small.endpoint.requests) == asked
+    (told,) = [note for note in small.told.notes if "re-deriving" in note]
+    assert told.endswith("re-deriving tables from stored replies; no model calls")
     assert not small.index().committed
+    assert len([note for note in small.told.notes if "re-deriving" in note]) == 1
+
+
+def test_a_repaired_parser_reads_stored_replies_of_failed_items(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+):
+    def strange(body: dict[str, Any]) -> str:
+        reply = toy_model.respond(body)
+        return f"<<{reply}>>" if reply.startswith("{") else reply
+
+    def repaired(text: str, finish_reason: str) -> ReportDraft | ReplyProblem:
+        return parse_report(text.removeprefix("<<").removesuffix(">>"), finish_reason)
+
+    monkeypatch.setattr(report_dialogue, "parse_report", lambda *_: ReplyProblem("it is strange"))
+    small.endpoint.respond = strange
+    assert small.index().failed == 1
+    asked = len(small.endpoint.requests)
+    assert small.index().failed == 1 and len(small.endpoint.requests) == asked
+    monkeypatch.setattr(report_dialogue, "parse_report", repaired)
+    monkeypatch.setattr(step_result, "_code_digest", lambda: "repaired")
+    done = small.index()
+    assert done.failed == 0 and done.manifest.counts["reports"] == 1
+    assert len(small.endpoint.requests) == asked
 
 
 def test_a_journal_that_cannot_be_tidied_up_does_not_undo_the_commit(

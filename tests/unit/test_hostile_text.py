@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from linear_time import too_slow
 
-from graphrag_ray.base import records
+from graphrag_ray.base import json_replies, records
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.export import find
 from graphrag_ray.graph import report_context, report_reply
-from graphrag_ray.query.methods import condense, json_entries, levels, question_names, score, where
+from graphrag_ray.query.methods import condense, levels, map_reduce, question_names, where
 from graphrag_ray.service import chat_api
 from graphrag_ray.store.search import words
 
@@ -35,13 +35,13 @@ READERS: dict[str, Callable[[str], object]] = {
     "without_unfinished": records.without_unfinished,
     "may_become_reference": records.may_become_reference,
     "harmless": records.harmless,
-    "parse_scored": score.parse_scored,
-    "without_scores": score.without_scores,
+    "parse_scored": map_reduce.parse_scored,
+    "without_scores": map_reduce.without_scores,
     "report": report_reply.parse_report,
     "cut report": lambda text: report_reply.parse_report(text, "length"),
-    "entries": lambda text: json_entries.entries(text, "points"),
-    "cut entries": lambda text: json_entries.entries(text, "points", "length"),
-    "number": lambda text: json_entries.number(text, 100),
+    "entries": map_reduce.parse_points,
+    "cut entries": lambda text: map_reduce.parse_points(text, "length"),
+    "number": lambda text: json_replies.number(text, 100),
     "condition": where.parse,
     "date": where._date,
     "level": lambda text: LEVELS.parse(text, 1),

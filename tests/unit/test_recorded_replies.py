@@ -24,7 +24,8 @@ from graphrag_ray.graph.extraction_dialogue import ExtractedRecords, ShownChunk,
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import report, report_spec
 from graphrag_ray.query.methods.condense import condense
-from graphrag_ray.query.methods.drift_dialogues import LOCAL, PRIMER, drift_spec, looked_up, primer
+from graphrag_ray.query.methods.drift_search import LOCAL, PRIMER, drift_spec, looked_up, primer
+from graphrag_ray.query.methods.dynamic import HIGHEST, rate_reports, rate_spec
 from graphrag_ray.query.methods.map_reduce import (
     MapAnswer,
     answer_spec,
@@ -34,7 +35,6 @@ from graphrag_ray.query.methods.map_reduce import (
     reduce_spec,
 )
 from graphrag_ray.query.methods.one_context import answer_context
-from graphrag_ray.query.methods.rating import HIGHEST, rate_reports, rate_spec
 
 T = TypeVar("T")
 
@@ -164,7 +164,7 @@ def test_a_report_is_whole_and_cites_nothing_that_its_context_lacks(recorded):
 
 def test_a_map_answer_has_its_score_and_references(recorded):
     for one in of(recorded, "map"):
-        answer = result(map_answer(QUESTION, one.context, map_spec(SETTINGS, PROMPTS)), one)
+        (answer,) = result(map_answer(QUESTION, one.context, map_spec(SETTINGS, PROMPTS)), one)
         assert 0 < answer.score <= 100 and whole(answer) and "HELPFULNESS" not in answer.text
 
 
@@ -190,7 +190,7 @@ def test_a_final_answer_cites_what_the_answers_before_it_cite(recorded):
 
 def test_every_report_is_rated(recorded):
     for one in of(recorded, "rate"):
-        ratings = result(rate_reports(QUESTION, one.context, rate_spec(SETTINGS, PROMPTS)), one).by_id
+        ratings = result(rate_reports(QUESTION, one.context, rate_spec(SETTINGS, PROMPTS)), one)
         assert set(ratings) == set(one.context.numbering.values())
         assert all(0 <= rating <= HIGHEST for rating in ratings.values())
 

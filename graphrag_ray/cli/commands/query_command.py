@@ -26,7 +26,7 @@ from graphrag_ray.cli.options import (
 )
 from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.cli.quick import spare_pandas
-from graphrag_ray.query.methods.methods import METHODS, check_modes, stages
+from graphrag_ray.query.methods.methods import METHODS, check_modes, find, stages, usable
 
 if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Settings
@@ -41,12 +41,28 @@ def _misread(line: Misread) -> None:
         raise line.error
 
 
+def _list_methods(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        for name, kind in usable().items():
+            package = METHODS.package_of(name)
+            click.echo(f"{name:<10} {kind.reads}{f' ({package})' if package else ''}")
+        ctx.exit()
+
+
 @click.command(cls=Command, misread=_misread)
 @click.argument("words", nargs=-1, metavar="[QUESTION]")
 @root_option
 @settings_options
 @asking_options
 @way_options
+@click.option(
+    "--methods",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_methods,
+    help="List the search methods, and what they read.",
+)
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 @click.option("--sources", is_flag=True, help="Show the entities, relationships and text under the answer.")
 @click.option(
@@ -92,13 +108,8 @@ def query(
     """Answer QUESTION from the index, with references to what the answer rests on; or, with --batch, the
     questions of a file.
 
-    global reads all reports of one level; local what stands around the entities that the question is near;
-    vector the nearest chunks; hybrid the chunks that both keywords and embeddings find; text all chunks;
-    drift the nearest reports, then what stands around the questions that they raise; archrag the nearest
-    of each level; trex and raptor chunks and the summaries of a tree over them; fgrag what stands around each
-    thing that the question is about; lightrag what is near to its keywords; ppr passages that a walk over
-    names comes to, and looks up what is missing; auto is local for a rare name, hybrid for a passage, number,
-    date or month, else global (where the index has no reports: ppr).
+    --methods lists the search methods and what each of them reads. auto is local for a rare name, hybrid for
+    a passage, number, date or month, else global (where the index has no reports: ppr).
 
     A batch keeps every reply in the folder OUT.work, or in --cache: killed, it is continued by the same
     command; asked again, it costs nothing. However it ends, also refused, OUT.work/outcome.json tells how
@@ -123,7 +134,7 @@ def query(
             raise UsageError(
                 "--batch needs --out, a .parquet file; --out, --ray and --address are for --batch"
             )
-        if short["dynamic"] and not METHODS[method].dynamic:
+        if short["dynamic"] and not find(method).dynamic:
             raise UsageError(
                 f"--dynamic selects the reports of global search; {method} search has no use for it"
             )
@@ -137,7 +148,7 @@ def query(
             failed = _ask_one(opened, question, way, sources, stream, raw, as_json)
     else:
         cluster = {"on_ray": ray, "address": address}
-        failed = _ask_many(opened, str(batch), str(out), way | cluster, quiet, as_json)
+        failed = _ask_many(opened, str(batch), str(out), way, cluster, quiet, as_json)
     if failed:
         sys.exit(FAILED_ITEMS)
 
@@ -227,16 +238,23 @@ def _ask_one(
 
 
 def _ask_many(
-    opened: Index, batch: str, out: str, how: Mapping[str, Any], quiet: bool, as_json: bool
+    opened: Index,
+    batch: str,
+    out: str,
+    way: Mapping[str, Any],
+    cluster: Mapping[str, Any],
+    quiet: bool,
+    as_json: bool,
 ) -> bool:
     """Whether a question has no answer, or not all of it."""
     from graphrag_ray.cli import console
     from graphrag_ray.cli.progress import observer_for_people
+    from graphrag_ray.query.asking import Ask
     from graphrag_ray.query.batch import answer_batch
 
     observer = observer_for_people(quiet=quiet or as_json)
     observer.checked(opened.settings, "map")
-    done = answer_batch(opened, batch, out, observer=observer, **how)
+    done = answer_batch(opened, batch, out, Ask(**way), observer=observer, **cluster)
     if as_json:
         click.echo(console.as_json(console.batch_json(done)))
     elif not quiet:

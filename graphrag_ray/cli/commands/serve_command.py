@@ -219,7 +219,6 @@ def _check(options: ServiceOptions) -> None:
     """Raises UsageError for a way of asking that there is not."""
     from graphrag_ray.query.methods import methods
 
-    methods.method(options.method)
     methods.check(options.method, options.level, ())
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.evaluate.judging.asked_as_json import asked_as_json, list_schema, texts_in
-from graphrag_ray.graph.report_reply import ReplyProblem
 from graphrag_ray.query.methods.map_reduce import AnswerSpec, spec_of
 
 STAGE = "answer_claims"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
+from types import GenericAlias
 from typing import Any, TypeVar
 
-from graphrag_ray.base.errors import DialogueFailed
+from pydantic import create_model
+
+from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply, schema_of
 from graphrag_ray.base.messages import ChatReply, Dialogue
-from graphrag_ray.graph.report_reply import ReplyProblem
-from graphrag_ray.query.methods.json_entries import entries, field, words
-from graphrag_ray.query.methods.map_reduce import AnswerSpec, correction_of, request_of
+from graphrag_ray.query.methods.map_reduce import AnswerSpec, request_of, usable_reply
 
 T = TypeVar("T")
 
@@ -27,45 +29,29 @@ def asked_as_json(
     Raises DialogueFailed where the second reply cannot be used either.
     """
     request = replace(request_of(spec.prompt.name, variables, spec, schema), sample=sample)
-    reply: ChatReply = yield request
-    found = read(reply)
-    if isinstance(found, ReplyProblem):
-        reply = yield correction_of(request, reply, found, spec)
-        found = read(reply)
-    if isinstance(found, ReplyProblem):
-        raise DialogueFailed(f"{spec.prompt.name}: still not usable after a correction: {found.text}")
+    found, _ = yield from usable_reply(request, read, spec, spec.prompt.name)
     return found
 
 
+@lru_cache
+def list_reply(key: str, entry: str) -> type[JsonReply]:
+    """{key: [{entry: text}, …]}."""
+    fields: dict[str, Any] = {entry: (str, "")}
+    one = create_model(entry, __base__=JsonReply, **fields)
+    one.aliases = {entry: ("text", "description")}
+    lists: dict[str, Any] = {key: (GenericAlias(list, one), ...)}
+    return create_model(key, __base__=JsonReply, **lists)
+
+
 def list_schema(key: str, entry: str) -> Mapping[str, Any]:
-    """Of {key: [{entry: text}, …]}."""
-    one = {
-        "type": "object",
-        "properties": {entry: {"type": "string"}},
-        "required": [entry],
-        "additionalProperties": False,
-    }
-    return {
-        "type": "object",
-        "properties": {key: {"type": "array", "items": one}},
-        "required": [key],
-        "additionalProperties": False,
-    }
+    return schema_of(list_reply(key, entry))
 
 
 def texts_in(reply: ChatReply, key: str, entry: str) -> list[str] | ReplyProblem:
-    """The texts of such a list, each once; [] where the reply says that there are none. Also of a list of
-    plain texts, which models write instead."""
-    found = entries(reply.text, key, reply.finish_reason)
+    """The texts of such a list, each once; [] where the reply says that there are none."""
+    found = read_reply(reply.text, list_reply(key, entry), reply.finish_reason)
     if isinstance(found, ReplyProblem):
-        return _plain_texts(reply, key) or found
-    texts = list(dict.fromkeys(text for one in found if (text := words(one, entry, "text", "description"))))
-    return texts if texts or not found else ReplyProblem(f"no entry of `{key}` has a text `{entry}`")
-
-
-def _plain_texts(reply: ChatReply, key: str) -> list[str]:
-    """Of {key: [text, …]}. The text in which a reply was cut off does not count."""
-    listed = field(reply.text, key)
-    texts = [one.strip() for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
-    cut = reply.finish_reason == "length" and not reply.text.rstrip(" \n`").endswith("}")
-    return list(dict.fromkeys(filter(None, texts[:-1] if cut else texts)))
+        return found
+    listed = getattr(found, key)
+    texts = list(dict.fromkeys(text for one in listed if (text := getattr(one, entry))))
+    return texts if texts or not listed else ReplyProblem(f"no entry of `{key}` has a text `{entry}`")

@@ -9,10 +9,10 @@ from typing import Any
 
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import LANGUAGE_OF_TEXT, Settings
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.evaluate.judging.asked_as_json import asked_as_json, list_schema, texts_in
-from graphrag_ray.graph.report_reply import ReplyProblem
 from graphrag_ray.query.methods.map_reduce import AnswerSpec, request_of, spec_of, variables_of
 from graphrag_ray.query.methods.method import Dialogues, Ran
 

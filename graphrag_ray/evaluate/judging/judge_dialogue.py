@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.base.records import blind_references
 from graphrag_ray.evaluate.judging.asked_as_json import asked_as_json
-from graphrag_ray.graph.report_reply import ReplyProblem
-from graphrag_ray.query.methods.json_entries import field
 from graphrag_ray.query.methods.map_reduce import AnswerSpec, spec_of
 
 STAGE = "judge"
@@ -27,6 +26,11 @@ VERDICT_SCHEMA: Mapping[str, Any] = {
 }
 _WINNER = re.compile(r"(?:answer[\s_#-]{0,3})?([012])(?:\.0)?", re.IGNORECASE)
 _TIE = re.compile(r"(?:a )?(?:tie|draw)|neither|none|both|equal", re.IGNORECASE)
+
+
+class VerdictReply(JsonReply):
+    reason: str = ""
+    winner: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,10 @@ def judge(
 
 
 def parse_verdict(reply: ChatReply) -> Verdict | ReplyProblem:
-    winner, reason = field(reply.text, "winner"), field(reply.text, "reason")
+    found = read_reply(reply.text, VerdictReply)
+    winner, reason = ("", "") if isinstance(found, ReplyProblem) else (found.winner, found.reason)
     said = str(winner).strip() if isinstance(winner, str | int | float) else ""
     match = _WINNER.fullmatch(said)
     if isinstance(winner, bool) or not (match or _TIE.fullmatch(said)):
         return ReplyProblem('it holds no JSON object with "winner": 1, 2 or 0')
-    return Verdict(int(match[1]) if match else 0, reason.strip() if isinstance(reason, str) else "")
+    return Verdict(int(match[1]) if match else 0, reason)

@@ -3,7 +3,7 @@ that snapshots hold. Updates do not write it anew, since every report's request 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -15,7 +15,6 @@ from graphrag_ray.base.errors import TooManyFailures
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.corpus.document_titles import label
 from graphrag_ray.corpus.tokens import count, vocabulary_for
-from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph.about_corpus import (
     MAX_ENTITIES,
@@ -35,7 +34,7 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part
 
 
-def tell_about(run: Run, corpus: Result, layout: Layout) -> Result:
+def tell_about(run: Run, corpus: Result, load_layout: Callable[[], Layout]) -> Result:
     """Sets `corpus.about` of the run's settings where nothing says it. Table failures: the item, where that
     failed: reports are written without then.
 
@@ -43,7 +42,7 @@ def tell_about(run: Run, corpus: Result, layout: Layout) -> Result:
     """
     if run.untold:  # what follows is done again, since a part was damaged
         return run.untold
-    if not len(layout.node_keys) or not is_to_be_told(run.settings, run.prompts):
+    if not is_to_be_told(run.settings, run.prompts) or not len((layout := load_layout()).node_keys):
         return Result()
     work = Work(ABOUT, partial(_start, about_spec(run.settings, run.prompts)), _label)
     with run.chore(ABOUT) as counts:
@@ -62,8 +61,7 @@ def tell_about(run: Run, corpus: Result, layout: Layout) -> Result:
         )
         # Also for a run that goes on where this one stops: with it, all reports would be asked for anew.
         run.settings = run.settings.with_about("")
-        failures = {"failures": failure_rows(ABOUT, work, batch)}
-        written = run.executor.map(ABOUT, _just, [failures])[0].get("failures", [])
+        written = run.write(ABOUT, "failures", [failure_rows(ABOUT, work, batch)])
         run.untold = Result({"failures": [written]})
         return run.untold
 
@@ -106,10 +104,6 @@ def _label(row: Row) -> tuple[str, str]:
 
 def _just_rows(store: Store, rows: pa.Table) -> Iterator[pa.Table]:
     yield rows
-
-
-def _just(store: Store, tables: Tables) -> list[Tables]:
-    return [tables]
 
 
 def _count(vocabulary: str, text: str) -> int:

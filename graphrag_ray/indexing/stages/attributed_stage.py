@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ from graphrag_ray.indexing.stages.reports_stage import (
 )
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
+from graphrag_ray.store.parts import Part, read_part, read_table
 from graphrag_ray.store.search.vectors import unit
 
 KIND = HIERARCHIES["attributed"]
@@ -75,12 +76,11 @@ def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> 
     groups = element_groups(graph.merged, graph.described)
     own = _Graph(run, groups, read_graph(run, graph.merged, graph.described), graph.embedded)
     found = own.cluster_entities()
-    about = tell_about(run, corpus, own.layout(found))
+    about = tell_about(run, corpus, partial(own.layout, found))
     rest = own.write(found)
-    layout = own.layout(rest)
     ids = _columns(run, rest, "community_ids", 0, ["id"])[0].tolist()
     counts = {name: rest.counts[name] for name in ("levels", "modularity")}
-    return GraphHierarchy(KIND, layout, ids, rest, (about, rest), counts)
+    return GraphHierarchy(KIND, cache(partial(own.layout, rest)), ids, rest, (about, rest), counts)
 
 
 @dataclass(frozen=True)
@@ -242,10 +242,10 @@ class _Graph:
         blocks = graph.laid_out(run, REST, self.groups, hierarchy.order, order, None)
         tables = _kept(run, levels[1:], keys) | saved(run, hierarchy) | blocks.tables
         written = report_tables(reports, hierarchy.level, ids)
-        parts = write_parts(run.store, "reports", written, max_rows=PART_ROWS)
+        parts = run.write(REST, "reports", written, max_rows=PART_ROWS)
         tables["reports"] = [[part] for part in parts]
         tables["community_ids"] = [
-            write_parts(run.store, "community_ids", [pa.table({"id": pa.array(ids, pa.string())})])
+            run.write(REST, "community_ids", [pa.table({"id": pa.array(ids, pa.string())})])
         ]
         tables["failures"] = [failures_of(run, asking.work, so_far.failed)]
         of_entity = hierarchy.community_of(0)
@@ -298,12 +298,10 @@ def _kept(
         }
         centres = level.centres
         tables["level_centres"].append(
-            []
-            if centres is None
-            else write_parts(run.store, "level_centres", [pa.table({"centre": list(centres)})])
+            [] if centres is None else run.write(REST, "level_centres", [pa.table({"centre": list(centres)})])
         )
         for name, arrays in columns.items():
-            tables[name].append(write_parts(run.store, name, [pa.table(arrays)]))
+            tables[name].append(run.write(REST, name, [pa.table(arrays)]))
     return tables
 
 

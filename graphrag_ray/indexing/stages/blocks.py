@@ -1,4 +1,6 @@
-"""Elements in the order of the hierarchy, in blocks: reading some of them. They are made by `lay_out.py`.
+"""Elements in the order of a hierarchy, in blocks; in an update only blocks that changed are made.
+
+rows by id range ──shuffle by place──► block_*, each a stretch of the hierarchy's order
 
 Elements of a community stand side by side, so whoever reads reports' contexts wants few blocks, and the same
 again and again: each process keeps those that it used last.
@@ -6,17 +8,24 @@ again and again: each process keeps those that it used last.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from graphrag_ray.engine.executor import PARTITION, Tables
 from graphrag_ray.graph.hierarchy import Ints
+from graphrag_ray.graph.signatures import Hashes
+from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.stages.merge_stage import n_bundles
+from graphrag_ray.indexing.stages.short_ids import Keys
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part
@@ -115,3 +124,73 @@ def blocks_of(result: Result, kinds: Iterable[str]) -> dict[str, ElementBlocks]:
 def _block(store: Store, parts: Sequence[Part], columns: Sequence[str] | None) -> pa.Table:
     tables = [_cache.get(store, part) for part in parts]
     return pa.concat_tables(tables if columns is None else [t.select(columns) for t in tables])
+
+
+_Places = tuple[Sequence[Part], Ints, Ints]
+"""Parts; of each of their rows its place, and the number of its block. -1: it is in no block that is made."""
+
+
+def lay_out(
+    run: Run,
+    step: str,
+    kind: str,
+    groups: Sequence[Sequence[Part]],
+    order: Ints,
+    keys: Keys,
+    contents: Hashes | None,
+    columns: Sequence[str],
+) -> Result:
+    """Table block_<kind>, a group a block.
+
+    A block ends where the id of the next element says so, whatever stands before it. So an element that comes
+    or goes changes one block, and the others are taken over.
+
+    groups    parts that hold the rows
+    order     which of them, by place
+    keys      of each row the first 64 bits of its id
+    contents  of each row a hash of what the columns hold; None: nothing of the parent snapshot is used
+    columns   of the blocks
+    """
+    table, placed = f"block_{kind}", keys[order]
+    ends = [*np.flatnonzero(placed[1:] % np.uint64(BLOCK_ROWS) == 0) + 1, len(order)] if len(order) else []
+    bounds = list(pairwise([0, *ends]))
+    told: list[Any] = [None] * len(bounds)
+    if contents is not None:
+        rows = np.column_stack([placed, contents[order]])
+        told = [hashlib.sha256(rows[start:end].tobytes()).hexdigest() for start, end in bounds]
+    known = run.taken_over(step, range(len(bounds)), columns, (table,), told=told)
+    number = np.full(len(bounds), -1, np.int64)
+    number[known.new] = np.arange(len(known.new))
+    place = np.full(len(keys), -1, np.int64)
+    place[order] = np.arange(len(order))
+    block = np.full(len(keys), -1, np.int64)
+    block[order] = np.repeat(number, [end - start for start, end in bounds])
+    inputs: list[_Places] = []
+    at = 0
+    for group in groups:
+        own = slice(at, at + sum(part.rows for part in group))
+        at = own.stop
+        if (block[own] >= 0).any():
+            inputs.append((group, place[own], block[own]))
+    if not inputs:
+        return known.with_new(run.store, [])
+    bundles = n_bundles(int((block >= 0).sum()))
+    make = partial(_placed, columns), inputs, partial(_block_of, table), len(known.new), bundles
+    return known.with_new(run.store, run.shuffle(step, *make))
+
+
+def _placed(columns: Sequence[str], store: Store, x: _Places) -> Iterator[pa.Table]:
+    group, places, blocks = x
+    at = 0
+    for part in group:
+        own = slice(at, at + part.rows)
+        at = own.stop
+        wanted = blocks[own] >= 0
+        if wanted.any():
+            table = read_part(store, part, columns).filter(pa.array(wanted))
+            table = table.append_column("place", pa.array(places[own][wanted]))
+            yield table.append_column(PARTITION, pa.array(blocks[own][wanted].astype(np.int32)))
+
+
+def _block_of(table: str, rows: pa.Table) -> Tables:
+    return {table: rows.sort_by("place").drop_columns(["place", PARTITION])}

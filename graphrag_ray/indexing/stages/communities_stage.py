@@ -6,7 +6,7 @@ of any community are a few slices of a few blocks (see `graph/hierarchy.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,26 +16,25 @@ from pydantic import ValidationError
 
 from graphrag_ray.base.ids import community_id
 from graphrag_ray.base.index_settings import Communities
-from graphrag_ray.base.row_hashes import Hashes
 from graphrag_ray.corpus.tokens import vocabulary_for
-from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.elements import Elements, arrange
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.seeds import Past
+from graphrag_ray.graph.signatures import Hashes
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, IN_TABLES, ElementBlocks, blocks_of
-from graphrag_ray.indexing.stages.describe_stage import COLUMNS, KINDS, Kind, ends_of, read_columns
-from graphrag_ray.indexing.stages.driver_columns import columns_of, places_of
-from graphrag_ray.indexing.stages.id_columns import Keys
-from graphrag_ray.indexing.stages.lay_out import lay_out
-from graphrag_ray.indexing.stages.merge_stage import claim_columns
+from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, IN_TABLES, ElementBlocks, blocks_of, lay_out
+from graphrag_ray.indexing.stages.describe_stage import COLUMNS, KINDS, ends_of, read_columns
+from graphrag_ray.indexing.stages.merge_stage import CLAIM_COLUMNS
+from graphrag_ray.indexing.stages.short_ids import IDS, Keys, columns_of, places_of
 from graphrag_ray.indexing.step_result import Result, joined
-from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 
 LEIDEN = "leiden"
 ELEMENTS = ("entities", "relationships", "covariates")
+_PAST_EDGES = pa.schema(
+    [*((name, pa.uint64()) for name in ("id", "source_id", "target_id")), ("weight", pa.float64())]
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Layout:
 
 
 def find_communities(run: Run, merged: Result, described: Result) -> Result:
-    """Tables hierarchy_nodes, hierarchy_communities (integers), and those of `graph.laid_out`.
+    """Tables hierarchy_nodes, hierarchy_communities (integers), community_ids, and those of `graph.laid_out`.
 
     The graph is partitioned from the parent snapshot's communities, unless `run.afresh` names this step. The
     fingerprint does not hold the parent: an unchanged graph keeps its communities, wherever they came from.
@@ -94,7 +93,10 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
             "modularity": round(hierarchy.modularity, 4),
             "components": graph.components_summary(),
         }
-        return Result(saved(run, hierarchy) | blocks.tables, counts, made_from=blocks.made_from)
+        ids = pa.table({"id": pa.array(community_ids(hierarchy, graph.node_keys), pa.string())})
+        names = {"community_ids": [run.write("communities", "community_ids", [ids])]}
+        tables = saved(run, hierarchy) | names | blocks.tables
+        return Result(tables, counts, made_from=blocks.made_from)
 
     depends_on = [*groups.values(), options, run.settings.reports.context_tokens, vocabulary]
     return run.step("communities", depends_on, compute)
@@ -135,26 +137,17 @@ def _past(run: Run) -> Past | None:
         return None
     before = run.of_parent["communities"]
     stored = [part for name in ("hierarchy_nodes", "hierarchy_communities") for part in before.parts(name)]
-    if run.lost([*parent.parts("entities"), *parent.parts("relationships"), *stored]):
+    described = [part for kind in KINDS.values() for part in run.of_parent["describe"].parts(kind)]
+    if run.lost([*described, *stored]):
         run.observer.note("The communities before are damaged: the graph is partitioned afresh.")
         return None
-    nodes, edges = (parent_columns(run, kind) for kind in COLUMNS)
+    then = run.of_parent["describe"].tables
+    nodes = columns_of(run.store, then["entities"], IDS)
+    edges = columns_of(run.store, then["relationships"], _PAST_EDGES)
     hierarchy = restored(run, before)
     if len(hierarchy.order) != nodes.num_rows:  # not the hierarchy of these tables, whatever came between
         return None
     return Past(hierarchy, nodes["id"].to_numpy(), *ends_of(nodes, edges), edges["weight"].to_numpy())
-
-
-def parent_columns(run: Run, kind: Kind) -> pa.Table:
-    """The driver's columns of entities or relationships of the parent snapshot; of one of an earlier version
-    those that its tables have."""
-    assert run.parent is not None
-    described = run.of_parent["describe"]
-    held = described.parts(f"{kind}_columns")
-    if held and not run.lost(held):
-        return read_columns(run, described, kind)
-    of = pa.schema([field for field in COLUMNS[kind] if field.name not in ("n_tokens", "content")])
-    return columns_of(run, [run.parent.parts(KINDS[kind])], of)
 
 
 def element_groups(merged: Result, described: Result) -> dict[str, list[list[Part]]]:
@@ -234,7 +227,7 @@ def read_graph(run: Run, merged: Result, described: Result) -> IntegerGraph:
     entities, edges = (read_columns(run, described, kind) for kind in COLUMNS)
     node_keys = entities["id"].to_numpy()
     source, target = ends_of(entities, edges)
-    claims = claim_columns(run, merged)
+    claims = columns_of(run.store, merged.tables["covariates"], CLAIM_COLUMNS)
     subjects = claims["subject_entity_id"].to_numpy()
     matched = np.flatnonzero(subjects)
     return IntegerGraph(
@@ -261,10 +254,8 @@ def saved(run: Run, hierarchy: Hierarchy) -> dict[str, list[list[Part]]]:
     nodes = pa.table({"node": hierarchy.order})
     names = ("level", "parent", "start", "end", "last", "packed")
     rows = pa.table({name: getattr(hierarchy, name) for name in names})
-    written = run.executor.map(
-        "communities", _just, [("hierarchy_nodes", nodes), ("hierarchy_communities", rows)]
-    )
-    return {name: [w.get(name, [])] for w in written for name in w}
+    tables = {"hierarchy_nodes": nodes, "hierarchy_communities": rows}
+    return {name: [run.write("communities", name, [table])] for name, table in tables.items()}
 
 
 def restored(run: Run, found: Result) -> Hierarchy:
@@ -277,7 +268,3 @@ def restored(run: Run, found: Result) -> Hierarchy:
     packed = rows["packed"].to_numpy().astype(np.bool_)
     modularity = float(found.counts["modularity"])
     return Hierarchy(order=nodes["node"].to_numpy(), packed=packed, modularity=modularity, **arrays)
-
-
-def _just(store: Store, x: tuple[str, pa.Table]) -> Iterator[Tables]:
-    yield {x[0]: x[1]}

@@ -6,7 +6,7 @@ item of its own, so that one new instance pays for one branch again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -17,20 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base.messages import Dialogue
-from graphrag_ray.base.row_hashes import digests, row_hashes
 from graphrag_ray.corpus.tokens import count, offsets, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph import report_context
 from graphrag_ray.graph.descriptions import DescribeSpec, TokensOf, describe, describe_spec, each_once, layer
 from graphrag_ray.graph.integer_arrays import Ints, same_lists
+from graphrag_ray.graph.signatures import content_hashes
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
-from graphrag_ray.indexing.stages.driver_columns import columns_since, places_of
-from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined, passing, spec_key
-from graphrag_ray.indexing.taken_over import TakenOver
+from graphrag_ray.indexing.stages.short_ids import columns_of, places_of
+from graphrag_ray.indexing.step_result import Result, TakenOver, fingerprint_of, joined, passing, spec_key
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
+from graphrag_ray.store.parts import Part, read_part, read_table
 
 Kind: TypeAlias = Literal["entity", "relationship"]
 KINDS: dict[Kind, str] = {"entity": "entities", "relationship": "relationships"}
@@ -46,7 +45,7 @@ COLUMNS: dict[Kind, pa.Schema] = {
         ]
     ),
 }
-"""Tables entity_columns and relationship_columns of the step, for the driver (`driver_columns.py`)."""
+"""Columns of the step's tables for the driver (`short_ids.py`)."""
 
 MAX_LAYERS = 40
 """A layer at least halves the texts, so this is never reached; it is here so that nothing loops."""
@@ -93,10 +92,10 @@ def describe_all(run: Run, merged: Result) -> Result:
         failures: list[list[Part]] = [[] for _ in new]
         texts: list[tuple[Kind, Group | list[Part]]] = [(group.kind, group) for group in new]
         for _ in range(MAX_LAYERS):
-            cut = run.executor.map("describe", partial(_cut, split), texts)
+            cut = run.map("describe", partial(_cut, split), texts)
             items = [w.get("items", []) for w in cut]
             index = run.sweep_rows(work, _load, [parts for parts in items if parts])
-            written = run.executor.map("describe", partial(_collect, work, index), items)
+            written = run.map("describe", partial(_collect, work, index), items)
             for i, (w, more) in enumerate(zip(cut, written, strict=True)):
                 described[i] += w.get("described", []) + more.get("described", [])
                 failures[i] += more.get("failures", [])
@@ -104,32 +103,21 @@ def describe_all(run: Run, merged: Result) -> Result:
             if not any(parts for _, parts in texts):
                 break
         inputs = list(zip(new, described, strict=True))
-        written = run.executor.map("describe", partial(_assemble, shown_in), inputs)
+        written = run.map("describe", partial(_assemble, shown_in), inputs)
         done = iter(
             [w | {f"failures_{KINDS[x.kind]}": f} for x, w, f in zip(new, written, failures, strict=True)]
         )
         result = joined(of.with_new(run.store, list(islice(done, len(of.new)))) for of in known.values())
         made_from = result.made_from | {"descriptions": [told]}
-        tables = result.tables | _columns(run, result.tables)
-        return Result(tables, {}, not passing(run.store, tables), made_from)
+        return Result(result.tables, {}, not passing(run.store, result.tables), made_from)
 
     depends_on = [merged.tables["entities"], merged.tables["relationships"], *how]
     return run.step("describe", depends_on, compute, work.name)
 
 
-def _columns(run: Run, tables: Mapping[str, list[list[Part]]]) -> dict[str, list[list[Part]]]:
-    """The driver's columns of both kinds."""
-    found = {}
-    for kind, name in KINDS.items():
-        noted = f"{kind}_columns"
-        columns = columns_since(run, "describe", name, tables[name], COLUMNS[kind], noted)
-        found[noted] = [write_parts(run.store, noted, [columns])]
-    return found
-
-
 def read_columns(run: Run, described: Result, kind: Kind) -> pa.Table:
     """The driver's columns of a kind, row by row of its table."""
-    return read_table(run.store, described.parts(f"{kind}_columns"), None, COLUMNS[kind])
+    return columns_of(run.store, described.tables[KINDS[kind]], COLUMNS[kind])
 
 
 def ends_of(nodes: pa.Table, edges: pa.Table) -> tuple[Ints, Ints]:
@@ -155,10 +143,8 @@ def _known(run: Run, kind: Kind, merged: Result, how: Any, journal: str, alike: 
     name = KINDS[kind]
     now, none = merged.tables[name], list[list[Part]]()
     then, done = (of.tables.get(name, none) if of else none for of in map(run.before, ("merge", "describe")))
-    whole = len(then) == len(done) == len(now) and not run.lost(
-        [part for groups in (then, done) for group in groups for part in group]
-    )
-    of_ranges = zip(now, then, done, strict=True) if whole and alike else ((group, [], []) for group in now)
+    alike = alike and len(then) == len(done) == len(now)
+    of_ranges = zip(now, then, done, strict=True) if alike else ((group, [], []) for group in now)
     inputs = [Group(kind, *of) for of in of_ranges]
     names = (name, f"failures_{name}")
     return run.taken_over("describe", inputs, how, names, told=now, journal=journal)
@@ -278,8 +264,8 @@ def _assemble(vocabulary: str, store: Store, x: tuple[Group, list[Part]]) -> Ite
     for name in ("description", "description_failed", "n_tokens"):
         table = table.append_column(name, texts[name].take(at))
     # What reports and communities take of a row. The id tells its names.
-    shown = [table["id"], digests(table["description"]), table["text_unit_ids"]]
-    yield {KINDS[group.kind]: table.append_column("content", pa.array(row_hashes(shown, table.num_rows)))}
+    content = content_hashes(table.select(["id", "description", "text_unit_ids"]))
+    yield {KINDS[group.kind]: table.append_column("content", content)}
 
 
 def _record_tokens(kind: Kind, table: pa.Table, vocabulary: str) -> pa.Array:

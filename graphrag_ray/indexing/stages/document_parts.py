@@ -1,27 +1,32 @@
-"""Documents as parts: what every kind of INPUT comes to. See `read_stage.py`."""
+"""Documents as parts: what every kind of INPUT comes to (`read_stage.py`), what stays of those of the parent
+snapshot, and which runs are refused since they would lose some."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.errors import InputError
-from graphrag_ray.base.ids import stable_id
+from graphrag_ray.base.errors import DeletionRefused, InputError
+from graphrag_ray.base.ids import document_id, stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.corpus_tables import documents_table, text_units_table
-from graphrag_ray.corpus.parse import Document, Unreadable
+from graphrag_ray.corpus.parse import ROW, Document, Unreadable
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.graph.batches import stable_batches, stable_stream
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.kept_documents import EMPTY, pairs_of
+from graphrag_ray.indexing.step_result import Result, by_input, rows_of
 from graphrag_ray.llm.accounting import Accounts, InFlight
+from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 
 MIN_SPLIT_BYTES = 1 << 19
@@ -34,17 +39,16 @@ def document_parts(
     found: Iterable[Document | Unreadable],
     settings: Settings,
     limit: int,
-    known: Mapping[tuple[str, str], pa.Table] = {},
 ) -> Iterator[Mapping[str, pa.Table]]:
     """Pairs of tables documents and text_units, and failures. limit: of a pair, in bytes; what bounds a
-    reader's memory. known: chunks by a document's id and content_hash."""
+    reader's memory."""
     model = settings.model(settings.model_name("extract"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
     unreadable: list[Unreadable] = []
 
     def documents() -> Iterator[tuple[Document, pa.Table]]:
         for one in found:
-            cut = _chunked(one, settings, vocabulary, known) if isinstance(one, Document) else one
+            cut = _chunked(one, settings, vocabulary) if isinstance(one, Document) else one
             if isinstance(cut, Unreadable):
                 unreadable.append(cut)
             else:
@@ -60,23 +64,9 @@ def document_parts(
     yield {"failures": read_failures(unreadable)}
 
 
-def chunks_by_document(documents: pa.Table, units: pa.Table) -> dict[tuple[str, str], pa.Table]:
-    """`known` of `document_parts`, of stored rows. The chunks of a document stand side by side."""
-    hashes = dict(zip(documents["id"].to_pylist(), documents["content_hash"].to_pylist(), strict=True))
-    found, at = {}, 0
-    for id_, chunks in groupby(units["document_id"].to_pylist()):
-        n = sum(1 for _ in chunks)
-        if id_ in hashes:
-            found[id_, hashes[id_]] = units.slice(at, n)
-        at += n
-    return found
-
-
 def _chunked(
-    document: Document, settings: Settings, vocabulary: str, known: Mapping[tuple[str, str], pa.Table]
+    document: Document, settings: Settings, vocabulary: str
 ) -> tuple[Document, pa.Table] | Unreadable:
-    if known and (units := known.get((document.id, document.content_hash))) is not None:
-        return document, units
     try:
         return document, text_units_table(document, settings.chunking, vocabulary)
     except BaseException as e:
@@ -150,3 +140,268 @@ def tell_read(run: Run, total: int | None, size: Callable[[int], int]) -> Callab
         run.executor.on_progress(SweepProgress("read", done, total, 0, InFlight(), nothing, nothing, seconds))
 
     return ended
+
+
+MAX_DELETED_FRACTION = 0.10
+NAMES_TOLD = 3
+
+EMPTY = "empty"
+"""In the place of a failure's kind, while it is read: a file that holds nothing. It is a failure only where
+the parent snapshot has a document of it, which somebody may have lost."""
+
+_NO_ID = re.compile(rf"{ROW} \d+")
+_KEPT = re.compile(r"; its version of snapshot (\d+) is kept$")
+
+_Pair: TypeAlias = tuple[list[Part], list[Part]]
+"""(parts of documents, parts of their chunks)"""
+_Some: TypeAlias = tuple[list[Part], list[Part], pa.Array]
+"""(parts of documents, parts of their chunks, ids of those documents that are kept)"""
+
+
+def keep_and_count(
+    run: Run,
+    tables: dict[str, list[list[Part]]],
+    base: str,
+    add: bool,
+    allow_deletes: bool,
+    unchanged: pa.Table | None = None,
+) -> dict[str, Any]:
+    """Add what stays of the parent snapshot to the tables that were read; return what changed.
+
+    base: the folder that the documents' names are relative to (`Listing.base`). unchanged: id and
+    content_hash of documents that INPUT holds as the parent does, and that therefore were not read into the
+    tables. Raises DeletionRefused for a run that would delete much of the index, or replace documents of
+    another folder.
+    """
+    failed = _all(run, tables["failures"], None, schema.FAILURES)
+    if run.parent is None:
+        _one_table(run, tables, failed)
+        n = rows_of(tables["documents"])
+        return {"documents": n, "added": n, "changed": 0, "removed": 0}
+    old = _parent_s(run, allow_deletes)
+    # What both have is the same documents and chunks, and is not looked at.
+    come_pairs, pairs = (_pairs(of) for of in (tables, old.tables))
+    same = {_paths(pair) for pair in come_pairs} & {_paths(pair) for pair in pairs}
+    come_pairs, pairs = ([pair for pair in of if _paths(pair) not in same] for of in (come_pairs, pairs))
+    come = [part for documents, _ in come_pairs for part in documents]
+    now = read_table(run.store, come, ["id", "content_hash"], schema.DOCUMENTS)
+    stay = now.slice(0, 0) if unchanged is None else unchanged
+    now = pa.concat_tables([now, stay])
+    went = [part for documents, _ in pairs for part in documents]
+    before = read_table(run.store, went, ["id", "content_hash", "path"], schema.DOCUMENTS)
+    n_same = sum(part.rows for part in old.parts("documents")) - before.num_rows
+    gone = pc.invert(pc.is_in(before["id"], now["id"].combine_chunks()))
+    keep = gone if add else pc.and_(gone, _unreadable_today(run, before, come, failed))
+    removed = int(pc.sum(gone).as_py() or 0) - int(pc.sum(keep).as_py() or 0)
+    n_before = n_same + before.num_rows
+    if removed > MAX_DELETED_FRACTION * n_before and not allow_deletes:
+        paths = before.filter(pc.and_(gone, pc.invert(keep)))["path"]
+        raise DeletionRefused(
+            f"this run would delete {removed:,} of {plural(n_before, 'document')}, because INPUT does "
+            f"not hold them any more ({_named(paths)}). Use --add to keep them, or --allow-deletes if they "
+            "should go."
+        )
+    both = before.join(now, "id", right_suffix="_now", join_type="inner")
+    changed = both.filter(pc.not_equal(both["content_hash"], both["content_hash_now"]))
+    if add and not allow_deletes:
+        _refuse_to_replace(run, base, changed)
+    kept = before.filter(keep)
+    counts = {
+        "documents": n_same + now.num_rows + kept.num_rows,
+        "added": now.num_rows - both.num_rows,
+        "changed": changed.num_rows,
+        "removed": removed,
+    }
+    stays = pc.or_(keep, pc.is_in(before["id"], stay["id"].combine_chunks()))
+    _add_kept(run, tables, pairs, before["id"], stays.combine_chunks())
+    told, n = _told_kept(run, failed, kept, old)
+    _one_table(run, tables, told)
+    return counts | ({"kept": n} if n else {})
+
+
+def _parent_s(run: Run, allow_deletes: bool) -> Result:
+    """Tables documents, text_units and failures of the parent snapshot: as they were read or, where these
+    parts are damaged, from the snapshot's own tables, which hold the same rows.
+
+    Raises DeletionRefused where neither can be read, unless documents may go.
+    """
+    assert run.parent is not None
+    old = run.of_parent["read"]
+    failures = [[] if run.lost(group) else group for group in old.tables["failures"]]
+    names = ("documents", "text_units")
+    pairs = len(old.tables["documents"]) == len(old.tables["text_units"])
+    if pairs and not any(run.lost(old.parts(name)) for name in names):
+        return Result(old.tables | {"failures": failures})
+    written = {name: run.parent.parts(name) for name in names}
+    if not any(run.lost(parts) for parts in written.values()):
+        return Result({name: [parts] for name, parts in written.items()} | {"failures": failures})
+    if not allow_deletes:
+        raise DeletionRefused(
+            f"parts of the documents of snapshot {run.parent.number} are damaged, so it cannot be told which "
+            "of them INPUT does not hold any more. Use --allow-deletes to index what INPUT holds, without "
+            "--add."
+        )
+    return Result({"documents": [[]], "text_units": [[]], "failures": failures})
+
+
+def inputs_of(run: Run, base: str, add: bool) -> list[str]:
+    """The folders whose documents the index holds after this run: what the next `--add` may update."""
+    before = run.parent.run.get("inputs", []) if run.parent and add else []
+    return sorted({*before, base})
+
+
+def _refuse_to_replace(run: Run, base: str, changed: pa.Table) -> None:
+    """A document's name is its path below INPUT: in another folder the same name is another document."""
+    known = run.parent.run.get("inputs") if run.parent else None
+    if known is None or base in known or not changed.num_rows:
+        return
+    raise DeletionRefused(
+        f"--add would replace {plural(changed.num_rows, 'document')} of another INPUT that "
+        f"{'has the same name' if changed.num_rows == 1 else 'have the same names'}: "
+        f"{_named(changed['path'])} (a document's name is its path below INPUT). Index a folder that holds "
+        "both, or use --add with --allow-deletes to replace them."
+    )
+
+
+def _named(paths: pa.ChunkedArray) -> str:
+    """The first of some names."""
+    names = pc.unique(paths).sort()
+    return f"{', '.join(names[:NAMES_TOLD].to_pylist())}{', …' if len(names) > NAMES_TOLD else ''}"
+
+
+def read_alike(run: Run) -> bool:
+    """Whether this run makes the chunks of a document that its parent made."""
+    if run.parent is None or run.code_changed:
+        return False
+    now = run.settings.kept()
+    return all(run.parent.settings.get(n) == now[n] for n in ("input", "chunking", "models", "stages"))
+
+
+def _unreadable_today(run: Run, before: pa.Table, come: Sequence[Part], failed: pa.Table) -> pa.ChunkedArray:
+    """Which documents of the parent are in files, or rows of files, that could not be read now. A row whose
+    id could not be read may be any of its file.
+
+    come: the parts of the documents that were read now. Under another id column these have new names, so a
+    file keeps its former documents only if nothing was read from it: otherwise its rows would be there twice.
+    """
+    files, rows = set[str](), []
+    for path, item in zip(failed["document"].to_pylist(), failed["item"].to_pylist(), strict=True):
+        if _is_any(run, path, item):
+            files.add(path)
+        else:
+            rows.append(document_id(path, item))
+    if _id_column_changed(run):
+        read_now = read_table(run.store, come, ["path"], schema.DOCUMENTS)["path"]
+        files -= set(read_now.unique().to_pylist())
+    in_files = pc.is_in(before["path"], pa.array(sorted(files), pa.string()))
+    return pc.or_(in_files, pc.is_in(before["id"], pa.array(rows, pa.string())))
+
+
+def _is_any(run: Run, path: str, item: str) -> bool:
+    """Whether a failure may be about any document of its file."""
+    if item == path or _id_column_changed(run):
+        return True
+    return run.settings.input.id_column is not None and bool(_NO_ID.fullmatch(item))
+
+
+def _id_column_changed(run: Run) -> bool:
+    """Whether the parent named the rows of table files otherwise."""
+    assert run.parent is not None
+    before = run.parent.settings.get("input", {}).get("id_column")
+    return bool(before != run.settings.input.id_column)
+
+
+def _told_kept(run: Run, failed: pa.Table, kept: pa.Table, old: Result) -> tuple[pa.Table, int]:
+    """The failures, each saying which snapshot's version is kept where one is; and how many are."""
+    if not failed.num_rows or not kept.num_rows or run.parent is None:
+        return failed, 0
+    before = read_table(run.store, old.parts("failures"), ["document", "item", "error"], schema.FAILURES)
+    since = {(r["document"], r["item"]): _KEPT.search(r["error"]) for r in before.to_pylist()}
+    paths, ids = set(kept["path"].to_pylist()), set(kept["id"].to_pylist())
+    rows, n = failed.to_pylist(), 0
+    for row in rows:
+        path, item = row["document"], row["item"]
+        if path in paths if _is_any(run, path, item) else document_id(path, item) in ids:
+            # The number of the first run that failed stays: otherwise each run would be a change.
+            told = since.get((path, item))
+            row["error"] += f"; its version of snapshot {told[1] if told else run.parent.number} is kept"
+            row["kind"] = "permanent"
+            n += 1
+    return pa.Table.from_pylist(rows, schema=schema.FAILURES), n
+
+
+def _one_table(run: Run, tables: dict[str, list[list[Part]]], failed: pa.Table) -> None:
+    """Failures as one group: which file stood beside which is no change. What is merely empty is told."""
+    if empty := failed.filter(pc.equal(failed["kind"], EMPTY))["document"].to_pylist():
+        run.observer.note(_told_empty(empty))
+    failed = failed.filter(pc.not_equal(failed["kind"], EMPTY))
+    tables["failures"] = [run.write("read", "failures", [failed])] if failed.num_rows else []
+
+
+def _told_empty(paths: Sequence[str]) -> str:
+    named = f"{min(paths)}{', …' if len(paths) > 1 else ''}"
+    holds = "holds" if len(paths) == 1 else "hold"
+    return f"{plural(len(paths), 'empty file')} {holds} nothing to read ({named})"
+
+
+def _pairs(tables: Mapping[str, list[list[Part]]]) -> list[_Pair]:
+    groups = zip(tables["documents"], tables["text_units"], strict=True)
+    return [pair for group in groups for pair in pairs_of(*group)]
+
+
+def _paths(pair: _Pair) -> tuple[str, ...]:
+    return tuple(part.path for parts in pair for part in parts)
+
+
+def pairs_of(documents: list[Part], units: list[Part]) -> list[_Pair]:
+    """The smallest sets of parts that hold documents with all of their chunks. `read` writes pairs, and every
+    document has a chunk; parts that do not pair stay together."""
+    if len(documents) != len(units):
+        return [(documents, units)]
+    return [([d], [u]) for d, u in zip(documents, units, strict=True)]
+
+
+def _add_kept(
+    run: Run,
+    tables: dict[str, list[list[Part]]],
+    pairs: Sequence[_Pair],
+    ids: pa.ChunkedArray,
+    keep: pa.Array,
+) -> None:
+    """Add the kept documents and their chunks: pairs of the parent's parts that stay are not looked at; where
+    some of one stays, a task copies that.
+
+    ids, keep: of all documents of the pairs, in their order
+    """
+    at, wanted, inputs = 0, list[_Pair | None](), list[_Some]()
+    for documents, units in pairs:
+        rows = sum(part.rows for part in documents)
+        mine = keep.slice(at, rows)
+        if mine.true_count == rows and len(documents) == len(units) == 1:
+            wanted.append((documents, units))
+        elif mine.true_count:
+            wanted.append(None)
+            inputs.append((documents, units, ids.slice(at, rows).filter(mine).combine_chunks()))
+        at += rows
+    written = run.map("read", keep_rows, inputs) if inputs else []
+    copied = iter(zip(*by_input(written, "documents", "text_units").values(), strict=True))
+    for pair in wanted:
+        documents, units = pair or next(copied)
+        tables["documents"].append(documents)
+        tables["text_units"].append(units)
+
+
+def keep_rows(store: Store, x: _Some) -> Iterator[Mapping[str, pa.Table]]:
+    documents, units, kept = x
+    both = {}
+    for name, parts, of, column in (
+        ("documents", documents, schema.DOCUMENTS, "id"),
+        ("text_units", units, schema.TEXT_UNITS, "document_id"),
+    ):
+        table = read_table(store, parts, None, of)
+        both[name] = table.filter(pc.is_in(table[column], kept))
+    yield both
+
+
+def _all(run: Run, groups: list[list[Part]], columns: Sequence[str] | None, of: pa.Schema) -> pa.Table:
+    return read_table(run.store, [p for group in groups for p in group], columns, of)

@@ -1,4 +1,5 @@
-"""Embeddings of entities, relationships, chunks and reports: one request a text, many packed in a call.
+"""Embeddings of entities, relationships, chunks and reports: one request a text, many packed in a call. The
+texts that are embedded are found by keyword, too.
 
 The offline engine's are computed where the texts are read: they cost nothing, and to keep each in the journal
 took four times as long as to make it anew.
@@ -17,36 +18,164 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import SEARCHED
+from graphrag_ray.base.declarations import HIERARCHIES, REPORTS, SEARCHED
+from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.messages import Dialogue
+from graphrag_ray.corpus.document_titles import header
 from graphrag_ray.corpus.embedding import Embedder
+from graphrag_ray.corpus.metadata import columns_of, metadata_lines
 from graphrag_ray.engine.executor import Tables, Written
 from graphrag_ray.engine.work import Outcome, Row, Work
+from graphrag_ray.graph.report_context import shown_content
 from graphrag_ray.indexing.results import Results
 from graphrag_ray.indexing.run import ROWS_AT_ONCE, Run, each, failure_rows, replayed
-from graphrag_ray.indexing.stages.embedded_texts import (
-    Texts,
-    chunk_texts,
-    embeddings_of,
-    load_texts,
-    written_texts,
-)
-from graphrag_ray.indexing.stages.known_chunks import earlier_groups
+from graphrag_ray.indexing.stages.document_parts import pairs_of
 from graphrag_ray.indexing.step_result import (
     Result,
+    TakenOver,
     by_input,
     fingerprint_of,
     joined,
     passing,
     rows_of,
 )
-from graphrag_ray.indexing.taken_over import TakenOver
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.parts import Part, read_part, read_table
 
 PART_ROWS = 8_192
 """Vectors in a stored part: 8 to 50 MB."""
+
+TEXTS = pa.schema([("id", pa.string()), ("kind", pa.string()), ("text", pa.large_string())])
+_ABOUT = ["id", "title", "creation_date", "path", "row"]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Parts that hold the texts of records of a kind.
+
+    documents    of chunks: parts that hold their documents, whose titles and dates are said above them;
+                 none: nothing is said
+    columns      of the documents' metadata, which are said, too
+    """
+
+    kind: str
+    parts: Sequence[Part]
+    documents: Sequence[Part] = ()
+    columns: tuple[str, ...] = ()
+
+
+def written_texts(results: Results, columns: tuple[str, ...] | None) -> dict[str, list[Texts]]:
+    """By kind, in groups, the parts that hold the texts of its records.
+
+    columns: of the documents' metadata, which are said above chunks beside title and date; None: nothing is
+    """
+    described = results.graph.described if results.graph else None
+    reports = {HIERARCHIES[name].reports: of.reports for name, of in results.hierarchies.items()}
+    return _by_kind(results.corpus, described, reports, columns)
+
+
+def earlier_texts(steps: Mapping[str, Result], columns: tuple[str, ...] | None) -> dict[str, list[Texts]]:
+    """`written_texts` of a snapshot. steps: its steps' results."""
+    ends = {kind.reports: steps.get(kind.stages[-1], Result()) for kind in HIERARCHIES.values()}
+    reports = {kind: of for kind, of in ends.items() if "reports" in of.tables}
+    return _by_kind(steps["read"], steps.get("describe"), reports, columns)
+
+
+def _by_kind(
+    corpus: Result,
+    described: Result | None,
+    reports: Mapping[str, Result],
+    columns: tuple[str, ...] | None,
+) -> dict[str, list[Texts]]:
+    groups: dict[str, Sequence[Sequence[Part]]] = {}
+    if described:
+        groups = {"entity": described.tables["entities"], "relationship": described.tables["relationships"]}
+    groups |= {kind: of.tables["reports"] for kind, of in reports.items()}
+    found = {kind: [Texts(kind, group) for group in groups_] for kind, groups_ in groups.items()}
+    return {**found, "text_unit": chunk_texts(corpus, columns)}
+
+
+def chunk_texts(corpus: Result, columns: tuple[str, ...] | None) -> list[Texts]:
+    """Those of chunks; columns: as for `written_texts`."""
+    units, documents = corpus.tables["text_units"], corpus.tables["documents"]
+    if columns is None:
+        return [Texts("text_unit", group) for group in units]
+    both = zip(units, documents, strict=True)
+    return [Texts("text_unit", group, documents=of, columns=columns) for group, of in both]
+
+
+def embeddings_of(results: Iterable[Result]) -> dict[str, list[list[Part]]]:
+    """Tables embeddings_<kind>, whichever step has made them."""
+    return {
+        name: groups
+        for result in results
+        for name, groups in result.tables.items()
+        if name.startswith("embeddings_")
+    }
+
+
+def by_part(groups: Sequence[Texts]) -> list[Texts]:
+    """The parts one by one; of chunks, each with no more documents than it takes."""
+    found = []
+    for x in groups:
+        if not x.documents:
+            found += [replace(x, parts=[part]) for part in x.parts]
+            continue
+        for documents, parts in pairs_of(list(x.documents), list(x.parts)):
+            found += [replace(x, parts=[part], documents=documents) for part in parts]
+    return found
+
+
+def load_texts(store: Store, x: Texts) -> Iterator[pa.Table]:
+    """Kind, id and text of the records that some parts of a kind hold."""
+    kind = x.kind
+    headers = _headers(store, x)
+    for part in x.parts:
+        table = read_part(store, part)
+        if kind in REPORTS:
+            id_ = pa.array([report_id(of) for of in table["community"].to_pylist()], pa.string())
+            text = pa.array([shown_content(t) for t in table["full_content"].to_pylist()], pa.string())
+        else:
+            id_ = table["id"]
+            text = _chunk_text(table, headers) if kind == "text_unit" else _element_text(kind, table)
+        columns = [id_, pa.array([kind] * table.num_rows, pa.string()), text.cast(pa.large_string())]
+        yield pa.table(columns, schema=TEXTS)
+
+
+def _headers(store: Store, x: Texts) -> dict[str, Callable[[str], str]]:
+    """By id of a document, what makes the header of a chunk's text."""
+    if not x.documents:
+        return {}
+    names = [*_ABOUT, "raw_data"] if x.columns else _ABOUT
+    rows = read_table(store, x.documents, names, schema.DOCUMENTS).to_pylist()
+    return {
+        r["id"]: partial(
+            header,
+            *(r["title"], r["creation_date"], r["path"] or "", r["row"] or ""),
+            more=metadata_lines(columns_of(r["raw_data"]), x.columns) if x.columns else "",
+        )
+        for r in rows
+    }
+
+
+def _chunk_text(table: pa.Table, headers: Mapping[str, Callable[[str], str]]) -> pa.Array | pa.ChunkedArray:
+    """The texts of chunks, below what is said of their documents."""
+    if not headers:
+        return table["text"]
+    texts, of = table["text"].to_pylist(), table["document_id"].to_pylist()
+    return pa.array(
+        [headers[d](t) + t if d in headers else t for d, t in zip(of, texts, strict=True)],
+        pa.large_string(),
+    )
+
+
+def _element_text(kind: str, table: pa.Table) -> pa.ChunkedArray:
+    """The texts that Microsoft GraphRAG embeds: an entity's "title: description"."""
+    if kind == "entity":
+        return pc.binary_join_element_wise(table["title"], table["description"], ": ")
+    ends = pc.binary_join_element_wise(table["source"], table["target"], " – ")
+    return pc.binary_join_element_wise(ends, table["description"], ": ")
 
 
 def embed_all(run: Run, results: Results) -> Result:
@@ -91,11 +220,11 @@ def embed_now(run: Run, step: str, inputs: Sequence[Texts]) -> tuple[list[Part],
 def _written(run: Run, step: str, embedder: Embedder, inputs: Sequence[ToEmbed]) -> Written:
     work = _work(embedder)
     if run.settings.model(embedder.call.model).provider == "offline":
-        collect = partial(_embed_here, embedder)
+        answers: Any = partial(_computed, embedder)
     else:
         index = run.sweep_rows(work, _load, inputs, rows_of([x.now.parts for x in inputs]))
-        collect = partial(_collect, work, index)
-    return run.executor.map(step, collect, inputs)
+        answers = partial(_journalled, work, index)
+    return run.map(step, partial(_collect, work, answers), inputs)
 
 
 def _load(store: Store, x: ToEmbed) -> Iterator[pa.Table]:
@@ -119,20 +248,6 @@ def _seen(store: Store, x: ToEmbed) -> tuple[Iterable[pa.Table], pa.Table]:
     same = pc.fill_null(pc.equal(now["text"], then["text"].take(at)), False)
     vectors = read_table(store, x.vectors, ["id", "vector"])
     return texts, vectors.filter(pc.is_in(vectors["id"], value_set=now["id"].filter(same).combine_chunks()))
-
-
-def _all_vectors(
-    kind: str, texts: Iterable[pa.Table], known: pa.Table, done: list[tuple[str, bytes]]
-) -> Iterator[Tables]:
-    """Those that were made and those that were there, in the order of the texts."""
-    if known.num_rows:
-        flat = known["vector"].combine_chunks().flatten().to_numpy().reshape(known.num_rows, -1)
-        held = {id_: row.tobytes() for id_, row in zip(known["id"].to_pylist(), flat, strict=True)}
-        held |= dict(done)
-        ids = [id_ for table in texts for id_ in table["id"].to_pylist()]
-        done = [(id_, held[id_]) for id_ in ids if id_ in held]
-    for at in range(0, len(done), PART_ROWS):
-        yield _vectors(kind, done[at : at + PART_ROWS])
 
 
 def _embedded(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:
@@ -180,27 +295,11 @@ def _known(
     inputs = [ToEmbed(x) for x in texts]
     then, before = _before(run, kind), run.before(step)
     vectors = before.tables.get(names[0], []) if before and alike else []
-    if len(then) == len(vectors) == len(texts) and not run.lost([p for g in [*then, *vectors] for p in g]):
+    if len(then) == len(vectors) == len(texts):
         inputs = [
             ToEmbed(x, replace(x, parts=old), of) for x, old, of in zip(texts, then, vectors, strict=True)
         ]
-    known = run.taken_over(step, inputs, how, names, told=told, journal="embed")
-    if kind == "text_unit" and vectors and "read" in run.of_parent:
-        known = replace(known, new=_with_earlier_chunks(run, known.new, vectors))
-    return known
-
-
-def _with_earlier_chunks(
-    run: Run, new: Sequence[ToEmbed], vectors: Sequence[Sequence[Part]]
-) -> list[ToEmbed]:
-    """With groups of the parent snapshot that hold some of the same chunks. vectors: of its groups."""
-    corpus, found = run.of_parent["read"].tables, []
-    needed = [vectors, corpus.get("documents", [])]
-    for x, at in zip(new, earlier_groups(run, [x.now.parts for x in new], needed), strict=True):
-        units, documents = ([p for n in at for p in corpus[name][n]] for name in ("text_units", "documents"))
-        then = replace(x.now, parts=units, documents=documents if x.now.documents else ()) if at else None
-        found.append(ToEmbed(x.now, then, [part for n in at for part in vectors[n]]))
-    return found
+    return run.taken_over(step, inputs, how, names, told=told, journal="embed")
 
 
 def _before(run: Run, kind: str) -> list[list[Part]]:
@@ -225,49 +324,53 @@ def _label(row: Row) -> tuple[str, str]:
 
 def _collect(
     work: Work[bytes],
-    index: Callable[[], JournalIndex],
+    answers: Callable[[Store, Iterable[pa.Table]], Iterator[list[tuple[Row, Outcome[bytes]]]]],
     store: Store,
     x: ToEmbed,
 ) -> Iterator[Tables]:
+    """The vectors of texts, those that were made and those that were there, in the order of the texts."""
+    kind, (texts, known) = x.now.kind, _seen(store, x)
     done: list[tuple[str, bytes]] = []
-    texts, known = _seen(store, x)
-    for batch in replayed(work, index(), store, _without(texts, known)):
+    for batch in answers(store, _without(texts, known)):
         yield {"failures": failure_rows("embed", work, batch)}
         done += [(row["id"], o.result) for row, o in batch if o.status == "complete" and o.result]
-        while x.before is None and len(done) >= PART_ROWS:
-            yield _vectors(x.now.kind, done[:PART_ROWS])
-            done = done[PART_ROWS:]
-    yield from _all_vectors(x.now.kind, texts, known, done)
+    if known.num_rows:
+        flat = known["vector"].combine_chunks().flatten().to_numpy().reshape(known.num_rows, -1)
+        held = {id_: row.tobytes() for id_, row in zip(known["id"].to_pylist(), flat, strict=True)}
+        held |= dict(done)
+        ids = [id_ for table in texts for id_ in table["id"].to_pylist()]
+        done = [(id_, held[id_]) for id_ in ids if id_ in held]
+    for at in range(0, len(done), PART_ROWS):
+        some = done[at : at + PART_ROWS]
+        vectors = np.frombuffer(b"".join(vector for _, vector in some), dtype="<f4")
+        dimension = len(vectors) // len(some)
+        column = pa.FixedSizeListArray.from_arrays(pa.array(vectors), dimension)
+        rows = pa.table([pa.array([id_ for id_, _ in some]), column], schema.EMBEDDINGS[kind](dimension))
+        yield {f"embeddings_{kind}": rows}
 
 
-def _embed_here(embedder: Embedder, store: Store, x: ToEmbed) -> Iterator[Tables]:
+def _journalled(
+    work: Work[bytes], index: Callable[[], JournalIndex], store: Store, texts: Iterable[pa.Table]
+) -> Iterator[list[tuple[Row, Outcome[bytes]]]]:
+    return replayed(work, index(), store, texts)
+
+
+def _computed(
+    embedder: Embedder, store: Store, texts: Iterable[pa.Table]
+) -> Iterator[list[tuple[Row, Outcome[bytes]]]]:
     from graphrag_ray.offline import embed_many  # not read where a model embeds
 
     def embedded(rows: pa.Table) -> list[bytes]:
         return embed_many([embedder.cut(text) for text in rows["text"].to_pylist()])
 
-    done: list[tuple[str, bytes]] = []
-    texts, known = _seen(store, x)
-    for table in _without(texts, known):
+    for table in texts:
         for at in range(0, table.num_rows, ROWS_AT_ONCE):
-            rows = table.slice(at, ROWS_AT_ONCE)
-            failed: list[tuple[Row, Outcome[bytes]]] = []
-            for row, vector in each(rows, embedded):
-                if isinstance(vector, str):
-                    failed.append((row, Outcome("", "retry", error=vector, attempts=1)))
-                else:
-                    done.append((row["id"], vector))
-            if failed:
-                yield {"failures": failure_rows("embed", _work(embedder), failed)}
-            while x.before is None and len(done) >= PART_ROWS:
-                yield _vectors(x.now.kind, done[:PART_ROWS])
-                done = done[PART_ROWS:]
-    yield from _all_vectors(x.now.kind, texts, known, done)
-
-
-def _vectors(kind: str, done: list[tuple[str, bytes]]) -> Tables:
-    vectors = np.frombuffer(b"".join(v for _, v in done), dtype="<f4")
-    dimension = len(vectors) // len(done)
-    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors), dimension)
-    columns = [pa.array([i for i, _ in done]), column]
-    return {f"embeddings_{kind}": pa.table(columns, schema=schema.EMBEDDINGS[kind](dimension))}
+            yield [
+                (
+                    row,
+                    Outcome("", "retry", error=made, attempts=1)
+                    if isinstance(made, str)
+                    else Outcome("", "complete", made),
+                )
+                for row, made in each(table.slice(at, ROWS_AT_ONCE), embedded)
+            ]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from graphrag_ray.base import schema
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.engine.executor import Tables
-from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
+from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph.aliases import EntityNames
 from graphrag_ray.graph.claims_dialogue import ClaimRecords, ClaimsSpec, claims, claims_spec
 from graphrag_ray.graph.extraction_dialogue import (
@@ -23,22 +24,14 @@ from graphrag_ray.graph.extraction_dialogue import (
 )
 from graphrag_ray.graph.merge import ExtractedFrom, entity_instance_rows, relationship_instance_rows
 from graphrag_ray.graph.merge_claims import claim_rows
-from graphrag_ray.indexing.run import ROWS_AT_ONCE, Run, failure_rows
-from graphrag_ray.indexing.stages.known_chunks import Chunks, in_order, with_earlier
-from graphrag_ray.indexing.step_result import (
-    Result,
-    add_counts,
-    fingerprint_of,
-    passing,
-    rows_of,
-    spec_key,
-)
-from graphrag_ray.indexing.taken_over import TakenOver
+from graphrag_ray.indexing.run import Run, failure_rows, replayed
+from graphrag_ray.indexing.step_result import Result, TakenOver, add_counts, passing, rows_of, spec_key
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import MAX_PART_BYTES
+from graphrag_ray.store.parts import MAX_PART_BYTES, Part, read_part, read_table
 
 T = TypeVar("T")
+UNIT_COLUMNS = ["id", "document_id", "position", "header", "text"]
 COUNTS = pa.schema([("text_unit_id", pa.string()), ("name", pa.string()), ("value", pa.int64())])
 """What could not be used of a chunk, added up over chunks and shown in the run's summary."""
 
@@ -58,9 +51,9 @@ def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
 
     def compute() -> Result:
         run.items["extract"] = rows_of(units), "chunks"
-        inputs = [Chunks(of) for of in units]
+        inputs = [_Chunks(of) for of in units]
         known = run.taken_over("extract", inputs, depends_on, tables, told=units, journal=work.name)
-        return _ask_about(run, work, depends_on, known, _extracted)
+        return _ask_about(run, work, known, _extracted)
 
     return run.step("extract", [units, *depends_on], compute, work.name)
 
@@ -82,29 +75,49 @@ def extract_claims(run: Run, corpus: Result, extracted: Result, names: EntityNam
     def compute() -> Result:
         tables = ("found_claims", "counts", "failures")
         run.items["claims"] = rows_of(units), "chunks"
-        inputs = [Chunks(*of) for of in told]
+        inputs = [_Chunks(*of) for of in told]
         known = run.taken_over("claims", inputs, depends_on, tables, told=told, journal=work.name)
-        return _ask_about(run, work, depends_on, known, _claimed)
+        return _ask_about(run, work, known, _claimed)
 
     return run.step("claims", [units, extracted, *depends_on], compute, work.name)
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """Parts that hold some chunks. entities: parts of what was found in them, by whose names they are asked
+    about; None: by none."""
+
+    units: list[Part]
+    entities: list[Part] | None = None
+
+
+def _load(store: Store, x: _Chunks) -> Iterator[pa.Table]:
+    """What a model is asked about each chunk."""
+    names: dict[str, list[str]] = {}
+    if x.entities is not None:
+        found = read_table(store, x.entities, ["text_unit_id", "title"], schema.ENTITY_INSTANCES)
+        for unit, title in zip(found["text_unit_id"].to_pylist(), found["title"].to_pylist(), strict=True):
+            names.setdefault(unit, []).append(title)
+    for part in x.units:
+        table = read_part(store, part, UNIT_COLUMNS)
+        if x.entities is not None:  # in the order of the records
+            column = [names.get(unit, []) for unit in table["id"].to_pylist()]
+            table = table.append_column("names", pa.array(column, pa.list_(pa.string())))
+        yield table
 
 
 def _ask_about(
     run: Run,
     work: Work[T],
-    depends_on: Any,
-    known: TakenOver[Chunks],
+    known: TakenOver[_Chunks],
     made: Callable[[Sequence[tuple[ExtractedFrom, T]]], Tables],
 ) -> Result:
     """The step's tables, and the counts of all chunks. made: tables of what some chunks hold."""
-    step, how = work.name, fingerprint_of(depends_on)
-    new = with_earlier(run, step, how, known.new)
-    index = run.sweep_rows(work, _load_new, new, sum(rows_of([x.units]) for x in new))
-    written = run.executor.map(step, partial(_collect, work, index, made), new)
+    index = run.sweep_rows(work, _load, known.new, sum(rows_of([x.units]) for x in known.new))
+    written = run.map(work.name, partial(_collect, work, index, made), known.new)
     result = known.with_new(run.store, written)
-    counts = add_counts(run.store, result.tables, None if run.damaged else run.before(step))
-    made_from = result.made_from | {"chunks": [how]}
-    return Result(result.tables, counts, not passing(run.store, result.tables), made_from)
+    counts = add_counts(run.store, result.tables, run.before(work.name))
+    return Result(result.tables, counts, not passing(run.store, result.tables), result.made_from)
 
 
 def _start_extract(spec: ExtractSpec, store: Store, row: Row) -> Dialogue[ExtractedRecords]:
@@ -119,33 +132,27 @@ def _label(row: Row) -> tuple[str, str]:
     return row["id"], row["document_id"]
 
 
-def _load_new(store: Store, x: Chunks) -> Iterator[pa.Table]:
-    return x.new(store)
-
-
 def _collect(
     work: Work[T],
     index: Callable[[], JournalIndex],
     made: Callable[[Sequence[tuple[ExtractedFrom, T]]], Tables],
     store: Store,
-    x: Chunks,
+    x: _Chunks,
 ) -> Iterator[Tables]:
-    known = x.known(store)
-    held = x.found(store, known)
-
-    def tables() -> Iterator[Tables]:
-        for table in x.load(store):
-            for start in range(0, table.num_rows, ROWS_AT_ONCE):
-                some = table.slice(start, ROWS_AT_ONCE)
-                new = some.filter(pc.invert(pc.is_in(some["id"], value_set=known)))
-                batch = outcomes(work, store, index(), new.to_pylist())
-                found = made(_units(batch))
-                yield {
-                    "failures": failure_rows(work.name, work, batch),
-                    **{name: in_order(some["id"], rows, held.get(name)) for name, rows in found.items()},
-                }
-
-    return _gathered(tables())
+    batches = replayed(work, index(), store, _load(store, x))
+    return _gathered(
+        {
+            "failures": failure_rows(work.name, work, batch),
+            **made(
+                [
+                    (ExtractedFrom(row["id"], row["document_id"], row["position"]), outcome.result)
+                    for row, outcome in batch
+                    if outcome.status == "complete" and outcome.result is not None
+                ]
+            ),
+        }
+        for batch in batches
+    )
 
 
 def _extracted(found: Sequence[tuple[ExtractedFrom, ExtractedRecords]]) -> Tables:
@@ -190,14 +197,6 @@ def _gathered(batches: Iterable[Tables]) -> Iterator[Tables]:
             yield {name: pa.concat_tables(tables) for name, tables in held.items()}
             held = {}
     yield {name: pa.concat_tables(tables) for name, tables in held.items()}
-
-
-def _units(batch: Iterable[tuple[Row, Outcome[T]]]) -> list[tuple[ExtractedFrom, T]]:
-    return [
-        (ExtractedFrom(row["id"], row["document_id"], row["position"]), outcome.result)
-        for row, outcome in batch
-        if outcome.status == "complete" and outcome.result is not None
-    ]
 
 
 def _counts(found: Iterable[tuple[ExtractedFrom, Mapping[str, int]]]) -> pa.Table:

@@ -1,32 +1,48 @@
-"""The snapshot's own tables: short ids carried over, lists of ids filled in, references made readable."""
+"""The snapshot's own tables: short ids carried over, lists of ids filled in, references made readable; and
+indexes of their rows."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from graphrag_ray.base import schema
+from graphrag_ray.base.errors import CorruptPart
+from graphrag_ray.base.ids import ID_LENGTH, stable_id
 from graphrag_ray.engine.executor import Tables
-from graphrag_ray.graph.integer_arrays import degrees
+from graphrag_ray.graph.batches import stable_batches
+from graphrag_ray.graph.integer_arrays import degrees, id_prefixes
 from graphrag_ray.indexing.results import ExtractedGraph, Results
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.describe_stage import COLUMNS, ends_of, read_columns
-from graphrag_ray.indexing.stages.driver_columns import GROUP, IDS, columns_of, ids_table, same_groups
-from graphrag_ray.indexing.stages.instance_ranges import range_of
-from graphrag_ray.indexing.stages.row_indexes import index_rows
-from graphrag_ray.indexing.stages.short_ids import Numbers, noted, number, numbered_before, prefixes_of
-from graphrag_ray.indexing.step_result import Result, is_failures, joined
+from graphrag_ray.indexing.stages.merge_stage import range_of
+from graphrag_ray.indexing.stages.short_ids import (
+    GROUP,
+    IDS,
+    Numbers,
+    columns_of,
+    number,
+    numbered_before,
+    prefixes_of,
+)
+from graphrag_ray.indexing.step_result import Result, code_version, is_failures, joined
+from graphrag_ray.store import blobs, pages, parquet
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.parquet import by_row
-from graphrag_ray.store.parts import Part, read_table, write_parts
+from graphrag_ray.store.parts import Part, damage_told, read_table
+from graphrag_ray.store.search import row_index
+from graphrag_ray.store.search.mapped_arrays import Keys
+from graphrag_ray.store.search.row_index import RowIndex, RowsOfPart, entry_type, entry_types, group_name
 
 Ints = npt.NDArray[np.int64]
 
@@ -62,27 +78,20 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
         done.tables |= {name: finished.parts(name) for name in finished.tables if name in schema.TABLES}
         for of in (*results.more.values(), results.embedded, results.searchable):
             done.tables |= {name: of.parts(name) for name in of.tables if not is_failures(name)}
-        _write_one(run, done, "failures", failures)
+        done.tables["failures"] = run.write("finish", "failures", [failures])
         done.tables |= index_rows(run, done.tables)
-        kept = {ids_table(name): [write_parts(run.store, ids_table(name), [of])] for name, of in ids.items()}
-        return joined([finished, noted(run, numbers), Result(kept)])
+        return finished
 
     run.step("finish", None, compute)
     return done
 
 
 def _ids(run: Run, results: Results) -> dict[str, pa.Table]:
-    """Columns of ids, for the driver, of tables that no stage keeps any of."""
-    made = [("documents", "read", results.corpus), ("text_units", "read", results.corpus)]
+    """Columns of ids, for the driver, of tables that are numbered as they stand."""
+    tables = {name: results.corpus.tables[name] for name in ("documents", "text_units")}
     if results.graph:
-        made.append(("covariates", "merge", results.graph.merged))
-    finished, found = run.before("finish"), {}
-    for name, step, result in made:
-        then = run.of_parent[step].tables.get(name, []) if step in run.of_parent else []
-        held = finished.parts(ids_table(name)) if finished and not run.damaged else []
-        groups = result.tables[name]
-        found[name] = columns_of(run, groups, IDS, same_groups(groups, then), held)
-    return found
+        tables["covariates"] = results.graph.merged.tables["covariates"]
+    return {name: columns_of(run.store, groups, IDS) for name, groups in tables.items()}
 
 
 def _all_numbers(run: Run, results: Results, ids: Mapping[str, pa.Table]) -> dict[str, Numbers]:
@@ -137,7 +146,7 @@ def _finish_units(
         ("text_units", "documents"),
         again=_naming_others(run, numbers, results, ids),
     )
-    return known.with_new(run.store, run.executor.map("finish", partial(_unit_tables, share), known.new))
+    return known.with_new(run.store, run.map("finish", partial(_unit_tables, share), known.new))
 
 
 def _naming_others(run: Run, numbers: Mapping[str, Numbers], results: Results, ids: pa.Table) -> set[int]:
@@ -146,9 +155,6 @@ def _naming_others(run: Run, numbers: Mapping[str, Numbers], results: Results, i
     Claims are not pruned.
     """
     graph = results.graph
-    every = set(range(len(results.corpus.tables["text_units"])))
-    if run.damaged:
-        return every
     if graph is None or run.parent is None or run.before("finish") is None:
         return set()
     found = [np.empty(0, np.uint64)]
@@ -231,9 +237,8 @@ def _finish_graph(run: Run, numbers: Callable[[], dict[str, Numbers]], graph: Ex
     made = []
     for name, of in inputs.items():
         told = [[parts, *map(_hash, more.values())] for _, parts, more in of]
-        again = range(len(of)) if run.damaged else ()  # their numbers may be others
-        known = run.taken_over("finish", of, name, (name,), told=told, again=again)
-        written = run.executor.map("finish", partial(_graph_tables, numbers), known.new)
+        known = run.taken_over("finish", of, name, (name,), told=told)
+        written = run.map("finish", partial(_graph_tables, numbers), known.new)
         made.append(known.with_new(run.store, written))
     return made
 
@@ -272,9 +277,194 @@ def _numbered(table: pa.Table, numbers: Numbers) -> pa.Table:
     return table.set_column(at, "human_readable_id", pa.array(numbers.of(table["id"])))
 
 
-def _write_one(run: Run, done: Finished, name: str, table: pa.Table) -> None:
-    done.tables[name] = run.executor.map("finish", _just, [{name: table}])[0].get(name, [])
+# Where single rows of the snapshot's tables lie: what questions find them by. An index of rows is made for
+# some consecutive parts of a table, and kept as long as all of them are there. An update changes some parts
+# of nearly every index: such a one is derived from that of the parent snapshot, and only new parts are read.
+
+MOST_ROWS = 1_000_000
+MOST_BYTES = 256 << 20
+"""Of the parts that an index covers: they are read to make it."""
+SHARED = 0.25
+"""An index is derived from an earlier one, all of which is read, if at least this share of its rows is still
+there."""
+_THREADS = 4
+"""That read parts, for storage that answers late."""
+
+_MADE = pa.schema([("made_from", pa.string()), ("path", pa.string()), ("bytes", pa.int64())])
 
 
-def _just(store: Store, tables: Tables) -> list[Tables]:
-    return [tables]
+@dataclass(frozen=True)
+class CoveredParts:
+    """Parts of a table that an index covers. made_from: a hash of all that it depends on."""
+
+    table: str
+    parts: list[Part]
+
+    @cached_property
+    def made_from(self) -> str:
+        how = map(str, schema.LOOKED_UP[self.table].items())
+        paths = (part.path for part in self.parts)
+        return stable_id("rows", code_version(), *how, *paths)
+
+    @property
+    def n_rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+
+@dataclass(frozen=True)
+class WantedIndex:
+    """An index to be made. earlier: one of the parent snapshot that it can be derived from, and what that
+    covers."""
+
+    covered: CoveredParts
+    earlier: tuple[Part, CoveredParts] | None = None
+
+
+def index_rows(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, list[Part]]:
+    """Tables rows_<table> of those that are looked up. What is there already is not made again."""
+    found: dict[str, list[CoveredParts]] = {}
+    known: dict[str, tuple[str, int]] = {}
+    missing: list[WantedIndex] = []
+    for name in schema.LOOKED_UP:
+        if parts := tables.get(name):
+            known |= blobs.made(run.store, schema.rows_table(name))
+            found[name] = covered_by_each(name, parts)
+            before = covered_by_each(name, run.parent.parts(name) if run.parent else [])
+            earlier = [(_stored(of, known), of) for of in before if of.made_from in known]
+            new = [of for of in found[name] if of.made_from not in known]
+            missing += [WantedIndex(of, _nearest(of, earlier)) for of in new]
+    for made in run.executor.stream("finish", make_index, missing):
+        known |= {row["made_from"]: (row["path"], row["bytes"]) for row in made.to_pylist()}
+    return {schema.rows_table(name): [_stored(x, known) for x in of] for name, of in found.items()}
+
+
+def _stored(covered: CoveredParts, known: Mapping[str, tuple[str, int]]) -> Part:
+    path, n_bytes = known[covered.made_from]
+    return Part(path, covered.n_rows, n_bytes)
+
+
+def _nearest(
+    wanted: CoveredParts, earlier: Sequence[tuple[Part, CoveredParts]]
+) -> tuple[Part, CoveredParts] | None:
+    """The index that covers most of the wanted rows; None where it is as quick to read their parts."""
+    paths = {part.path for part in wanted.parts}
+    shared = [sum(part.rows for part in of.parts if part.path in paths) for _, of in earlier]
+    at = max(range(len(earlier)), key=lambda n: shared[n], default=-1)
+    return earlier[at] if at >= 0 and shared[at] >= SHARED * earlier[at][1].n_rows else None
+
+
+def covered_by_each(table: str, parts: Sequence[Part]) -> list[CoveredParts]:
+    """The parts of each index, in order."""
+    sizes = [max(part.bytes, part.rows * MOST_BYTES // MOST_ROWS) for part in parts]
+    batches = stable_batches([part.path for part in parts], sizes, MOST_BYTES)
+    return [CoveredParts(table, [parts[at] for at in batch]) for batch in batches]
+
+
+def make_index(store: Store, wanted: WantedIndex) -> Iterator[pa.Table]:
+    covered = wanted.covered
+    data = _derived(store, wanted)
+    if data is None:
+        data = row_index.of_parts(_read(store, covered.table, covered.parts))
+    table = schema.rows_table(covered.table)
+    written = blobs.write(store, table, covered.made_from, data, covered.n_rows)
+    yield pa.Table.from_pylist(
+        [{"made_from": covered.made_from, "path": written.path, "bytes": written.bytes}], schema=_MADE
+    )
+
+
+def _derived(store: Store, wanted: WantedIndex) -> bytes | None:
+    """The bytes of an index that is derived from an earlier one; None where there is none, or it is damaged,
+    or has fewer columns than the new one may have."""
+    if wanted.earlier is None:
+        return None
+    stored, before = wanted.earlier
+    table, number = before.table, {part.path: n for n, part in enumerate(before.parts)}
+    try:
+        earlier = opened_index(store, stored, before)
+        if set(earlier.paged) != _paged_columns(table):
+            return None
+        new = [part for part in wanted.covered.parts if part.path not in number]
+        read = dict(zip((part.path for part in new), _read(store, table, new), strict=True))
+        of = [number[p.path] if p.path in number else read[p.path] for p in wanted.covered.parts]
+        return row_index.derive(earlier, of)
+    except CorruptPart as e:
+        if e.path != stored.path:
+            raise
+        return None
+
+
+def opened_index(store: Store, stored: Part, covered: CoveredParts) -> RowIndex:
+    """Raises CorruptPart where it is not that of these parts."""
+    index = row_index.read(blobs.opened(store, stored), entry_types(schema.carried(covered.table)))
+    if np.diff(index.ends, prepend=0).tolist() != [part.rows for part in covered.parts]:
+        raise index.source.refused("it is of other parts of the table")
+    return index
+
+
+def _paged_columns(table: str) -> set[str]:
+    """Those that can be read by pages: of one kind of value."""
+    of = schema.TABLES[table]
+    nested = {f.name for f in of if pa.types.is_list(f.type) and pa.types.is_struct(f.type.value_type)}
+    return set(of.names) - nested
+
+
+def _read(store: Store, table: str, parts: Sequence[Part]) -> list[RowsOfPart]:
+    return list(in_threads(partial(_of_part, store, table), parts, _THREADS))
+
+
+def _of_part(store: Store, table: str, part: Part) -> RowsOfPart:
+    data = parquet.read_bytes(store, part.path)
+    file = pq.ParquetFile(pa.BufferReader(data))
+    columns = dict.fromkeys(c for group, beside in schema.LOOKED_UP[table].items() for c in (*group, *beside))
+    rows = file.read(list(columns), use_threads=False)
+    halves = {name: _halves(rows[name]) for name in columns if rows[name].type == pa.string()}
+    found = {
+        group_name(group): np.concatenate([_entries(rows, halves, column, *beside) for column in group])
+        for group, beside in schema.carried(table).items()
+    }
+    written_as = list(file.schema_arrow)
+    same = [field.name for field in schema.TABLES[table] if field in written_as]
+    with damage_told(store, part.path):
+        try:
+            located = pages.located(data, same)
+        except ValueError as e:
+            raise CorruptPart(f"{store.url_of(part.path)} is damaged: {e}", path=part.path) from e
+    return RowsOfPart(part.rows, found, located)
+
+
+def _entries(
+    table: pa.Table,
+    halves: Mapping[str, tuple[Keys, Keys]],
+    column: str,
+    ids: Sequence[str],
+    numbers: Sequence[str],
+) -> npt.NDArray[Any]:
+    """An entry for each id that a column holds in a row. halves: of the ids of each column of ids."""
+    held, rows = table[column].combine_chunks(), np.arange(table.num_rows)
+    if pa.types.is_list(held.type):
+        rows = pc.list_parent_indices(held).to_numpy().astype(np.int64)
+        held = held.flatten()
+    rows, held = rows[held.is_valid().to_numpy(zero_copy_only=False)], held.drop_null()
+    entries = np.zeros(len(rows), entry_type(ids, numbers))
+    entries["place"] = rows
+    own = {name: (high[rows], low[rows]) for name, (high, low) in halves.items()}
+    if pa.types.is_string(held.type):
+        own |= {} if column in own else {column: _halves(held)}
+        entries["key"] = own[column][0]
+    else:
+        entries["key"] = held.to_numpy()
+    for name in ids:
+        entries[name]["high"], entries[name]["low"] = own[name]
+    for name in numbers:
+        value = table[name]
+        value = pc.list_value_length(value) if pa.types.is_list(value.type) else value
+        entries[name] = value.cast(pa.float64()).to_numpy()[rows]
+    return entries
+
+
+def _halves(column: pa.ChunkedArray | pa.Array) -> tuple[Keys, Keys]:
+    filled = column.fill_null("0" * ID_LENGTH) if column.null_count else column
+    high, low = id_prefixes(filled, 0), id_prefixes(filled, 1)
+    assert high is not None, "tables hold ids of our own"
+    assert low is not None
+    return high, low

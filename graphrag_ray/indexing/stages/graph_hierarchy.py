@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -27,23 +27,19 @@ from graphrag_ray.indexing.stages.blocks import IN_TABLES
 from graphrag_ray.indexing.stages.communities_stage import (
     LEIDEN,
     Layout,
-    community_ids,
     find_communities,
     load_layout,
 )
-from graphrag_ray.indexing.stages.id_columns import places_in
 from graphrag_ray.indexing.stages.reports_stage import batches_by_number, write_reports
 from graphrag_ray.indexing.stages.short_ids import Numbers, Rendered, number, prefixes_of, renumbered
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
-from graphrag_ray.store.parts import Part, read_table, write_parts
+from graphrag_ray.store.parts import Part, read_table
 
 _BELOW, _ABOVE = 3, WIDTH
 """Columns of what is signed: which communities are below, and which one is above."""
-_SIGNED = pa.schema([("key", pa.uint64()), *((f"s{n}", pa.uint64()) for n in range(WIDTH + 1))])
-"""The first 64 bits of a community's id, and what its row depends on."""
-_NOTED = _SIGNED.append(pa.field("group", pa.int64())).append(pa.field("period", pa.string()))
+_IDS = pa.schema([("id", pa.string())])
 COMMUNITIES_AT_ONCE = 2_000
 ELEMENTS_AT_ONCE = 200_000
 """Communities of a part hold so many nodes and edges together, or there is one only: those of the coarsest
@@ -73,15 +69,19 @@ Placed: TypeAlias = tuple[HierarchyKind, Placement, pa.Array, Ints]
 
 @dataclass(frozen=True)
 class GraphHierarchy:
-    """See `BuiltHierarchy`. layout: its blocks hold at least the ids and chunks of entities and
+    """See `BuiltHierarchy`. load: its layout, whose blocks hold at least the ids and chunks of entities and
     relationships."""
 
     kind: HierarchyKind
-    layout: Layout
+    load: Callable[[], Layout]
     ids: list[str]
     reports: Result
     results: Sequence[Result]
     counts: Mapping[str, Any]
+
+    @property
+    def layout(self) -> Layout:
+        return self.load()
 
     @property
     def level(self) -> Ints:
@@ -96,10 +96,8 @@ class GraphHierarchy:
         own = numbers()[self.kind.communities].of(ids)
         shared = run.executor.share((self.kind, self.layout, ids, own))
         placed = run.executor.share((self.kind, self.layout.hierarchy, ids, own))
-        signed = self._signed()
-        then = _rows_before(run, self.kind, signed, self.ids)
-        periods = [of or period for of in then.periods]
-        communities = _communities(run, shared, self.kind, self.layout, self.ids, own, signed, then, periods)
+        signed, periods = self._signed(), _periods(run, self.kind, self.ids, period)
+        communities = _communities(run, shared, self.kind, self.layout, self.ids, own, signed, periods)
         told = self._told_of_reports(run, signed, periods)
         reports = finished_reports(run, numbers, placed, self.kind, self.reports, periods, told)
         return joined([communities, reports])
@@ -146,13 +144,17 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
     """Communities of the graph, and their reports; before the first report, what the corpus is about."""
     assert graph is not None, "declared to be over entities"
     found = find_communities(run, graph.merged, graph.described)
-    layout = load_layout(run, graph.merged, graph.described, found)
-    ids = community_ids(layout.hierarchy, layout.node_keys)
+    # An unchanged graph is not read.
+    layout = cache(partial(load_layout, run, graph.merged, graph.described, found))
+    ids = read_table(run.store, found.parts("community_ids"), None, _IDS)["id"].to_pylist()
     about = tell_about(run, corpus, layout)
     kind = HIERARCHIES[LEIDEN]
-    numbers = numbered_by_level(run, kind, ids, layout.hierarchy.level)[kind.communities]
-    own = numbers.of(pa.array(ids, pa.string()))
-    reports = write_reports(run, corpus, found, layout, ids, own)
+
+    def number() -> Ints:
+        numbers = numbered_by_level(run, kind, ids, layout().hierarchy.level)[kind.communities]
+        return numbers.of(pa.array(ids, pa.string()))
+
+    reports = write_reports(run, corpus, found, layout, ids, number)
     counts = {name: found.counts[name] for name in ("levels", "modularity", "components")}
     return GraphHierarchy(kind, layout, ids, reports, (about, reports), counts)
 
@@ -165,11 +167,10 @@ def _communities(
     ids: Sequence[str],
     number: Ints,
     signed: Hashes | None,
-    then: _Before,
     periods: Sequence[str],
 ) -> Result:
-    """number: the short id of each; signed: what tells which rows are as they were; then: those that are;
-    periods: of each, the date of the run that made its row. What is signed is noted for the next run."""
+    """number: the short id of each; signed: what tells which rows are as they were; periods: the dates of the
+    rows."""
     h, edge_community = layout.hierarchy, layout.elements.edge_community
     first, last = (np.searchsorted(edge_community, ends) for ends in (np.arange(h.n_communities), h.last))
     sizes = np.maximum(h.sizes() + last - first, ELEMENTS_AT_ONCE // COMMUNITIES_AT_ONCE)
@@ -178,80 +179,21 @@ def _communities(
     groups = [np.array(of) for of in batches]
     told: list[Any] = [None] * len(groups)
     if signed is not None:
-        told = [hashlib.sha256(signed[of].tobytes()).hexdigest() for of in groups]
-    again = range(len(groups)) if _is_anew(run, kind) else ()
+        told = [[hashlib.sha256(signed[of].tobytes()).hexdigest(), [periods[c] for c in of]] for of in groups]
+    again = range(len(groups)) if not run.afresh.isdisjoint(kind.stages) else ()
     known = run.taken_over("finish", groups, kind.name, (kind.communities,), told=told, again=again)
     make = partial(_community_table, shared, run.executor.share(periods))
-    if signed is None:
-        rows = [_Rows(of) for of in known.new]
-        return known.with_new(run.store, run.executor.map("finish", make, rows))
-    columns = [prefixes_of(pa.array(ids, pa.string())), *signed.T]
-    table = pa.table(columns, _SIGNED)
-    table = table.append_column("period", pa.array(periods, pa.string()))
-    table = table.take(pa.array(np.concatenate([np.empty(0, np.int64), *groups])))
-    table = table.append_column("group", pa.array(np.repeat(np.arange(len(groups)), [*map(len, groups)])))
-    rows = [then.rows(of, ids) for of in known.new]
-    result = known.with_new(run.store, run.executor.map("finish", make, rows))
-    name = _noted_rows(kind)
-    result.tables[name] = [write_parts(run.store, name, [table.select(_NOTED.names)])]
-    return result
+    return known.with_new(run.store, run.map("finish", make, known.new))
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Communities; copied: ids of those whose rows are copied, and the parts that hold these."""
-
-    communities: Ints
-    copied: Sequence[str] = ()
-    parts: Sequence[Part] = ()
-
-
-@dataclass(frozen=True)
-class _Before:
-    """Rows of communities that are the parent snapshot's.
-
-    group    [C] which group of its parts holds the row; -1: there is none
-    periods  [C] the date of the row; None where there is none
-    parts    of each group
-    """
-
-    group: Ints
-    periods: Sequence[str | None]
-    parts: Sequence[Sequence[Part]] = ()
-
-    def rows(self, of: Ints, ids: Sequence[str]) -> _Rows:
-        copied = of[self.group[of] >= 0]
-        parts = [part for n in np.unique(self.group[copied]).tolist() for part in self.parts[n]]
-        return _Rows(of, [ids[c] for c in copied.tolist()], parts)
-
-
-def _rows_before(run: Run, kind: HierarchyKind, signed: Hashes | None, ids: Sequence[str]) -> _Before:
-    """signed: see `GraphHierarchy._signed`."""
-    before, noted = run.before("finish"), _noted_rows(kind)
-    group = np.full(len(ids), -1, np.int64)
-    if signed is None or before is None or _is_anew(run, kind) or not before.parts(noted):
-        return _Before(group, [None] * len(ids))
-    then = read_table(run.store, before.parts(noted), None, _NOTED)
-    keys = then["key"].to_numpy()
-    at = places_in(keys, prefixes_of(pa.array(ids, pa.string())), np.argsort(keys))
-    same = at >= 0
-    for n, name in enumerate(_SIGNED.names[1:]):
-        same[same] = then[name].to_numpy()[at[same]] == signed[same, n]
-    parts, number = before.tables.get(kind.communities, []), then["group"].to_numpy()
-    same[same] = (number[at[same]] >= 0) & (number[at[same]] < len(parts))
-    group[same] = number[at[same]]
-    dates = then["period"].take(pa.array(np.where(same, at, 0), mask=~same)).to_pylist()
-    return _Before(group, dates, parts)
-
-
-def _noted_rows(kind: HierarchyKind) -> str:
-    return f"signed_{kind.communities}"
-
-
-def _is_anew(run: Run, kind: HierarchyKind) -> bool:
-    """Whether no finished row is taken over: their numbers may be others, or all is to be of this run's
-    date."""
-    return bool(run.damaged) or not run.afresh.isdisjoint(kind.stages)
+def _periods(run: Run, kind: HierarchyKind, ids: Sequence[str], period: str) -> list[str]:
+    """Of each community the date of the run that made it: that of the parent snapshot where it has it."""
+    parts = run.parent.parts(kind.communities) if run.parent else []
+    if run.lost(parts) or not run.afresh.isdisjoint(kind.stages):
+        return [period] * len(ids)
+    rows = read_table(run.store, parts, ["id", "period"], schema.COMMUNITIES)
+    then = dict(zip(rows["id"].to_pylist(), rows["period"].to_pylist(), strict=True))
+    return [then.get(id_, period) for id_ in ids]
 
 
 def in_batches(order: Ints, elements: Ints) -> list[Ints]:
@@ -266,14 +208,9 @@ def in_batches(order: Ints, elements: Ints) -> list[Ints]:
 
 
 def _community_table(
-    shared: Callable[[], _Shared], periods: Callable[[], Sequence[str]], store: Store, x: _Rows
+    shared: Callable[[], _Shared], periods: Callable[[], Sequence[str]], store: Store, wanted: Ints
 ) -> Iterator[Tables]:
     kind, layout, ids, numbers = shared()
-    own = ids.take(pa.array(x.communities))
-    held = read_table(store, x.parts, None, schema.COMMUNITIES)
-    held = held.filter(pc.is_in(held["id"], value_set=pa.array(x.copied, pa.string())))
-    known = pc.is_in(own, value_set=held["id"].combine_chunks())
-    wanted = x.communities[pc.invert(known).to_numpy(zero_copy_only=False)]
     h, edge_community = layout.hierarchy, layout.elements.edge_community
     entity_ids, relationship_ids, text_unit_ids = [], [], []
     for c in wanted.tolist():
@@ -305,8 +242,6 @@ def _community_table(
     rows = pa.Table.from_pydict(
         {name: columns[name] for name in schema.COMMUNITIES.names}, schema.COMMUNITIES
     )
-    rows = pa.concat_tables([rows, held])
-    rows = rows.take(pc.index_in(own, value_set=rows["id"].combine_chunks())).combine_chunks()
     yield {kind.communities: by_row(rows)}
 
 
@@ -328,12 +263,12 @@ def finished_reports(
     """Reports with references as people read them: human_readable_ids. periods: the date of each community's
     row, which is its report's; told: what each group of reports depends on; None: all are made."""
     groups, name = reports.tables["reports"], kind.reports_table
-    again = range(len(groups)) if _is_anew(run, kind) else ()
+    again = range(len(groups)) if not run.afresh.isdisjoint(kind.stages) else ()
     known = run.taken_over(
         "finish", groups, kind.name, (name,), told=told or [None] * len(groups), again=again
     )
     make = partial(_report_table, numbers, placed, run.executor.share(periods))
-    written = run.executor.map("finish", make, known.new)
+    written = run.map("finish", make, known.new)
     return known.with_new(run.store, written)
 
 

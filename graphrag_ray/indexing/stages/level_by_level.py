@@ -18,11 +18,10 @@ from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.nearest_neighbours import Vectors
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
-from graphrag_ray.indexing.stages.embed_stage import embed_now
-from graphrag_ray.indexing.stages.embedded_texts import Texts
+from graphrag_ray.indexing.stages.embed_stage import Texts, embed_now
 from graphrag_ray.indexing.stages.reports_stage import PART_ROWS, ReportSource, WrittenReport, report_tables
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
-from graphrag_ray.store.parts import read_part, write_parts
+from graphrag_ray.store.parts import read_part
 from graphrag_ray.store.search.vectors import unit
 
 NOTHING_BELOW = "none of the reports that it is written from is there"
@@ -100,7 +99,7 @@ class ReportsSoFar:
                 own[cluster] = report
         # In parts, as later stages find them: all workers embed.
         tables = report_tables(own, np.zeros(len(ids), np.int64), ids)
-        parts = write_parts(run.store, "level_reports", tables, max_rows=PART_ROWS)
+        parts = run.write(step, "level_reports", tables, max_rows=PART_ROWS)
         texts = [Texts(self.kind.reports, [part]) for part in parts]
         keys = prefixes_of(pa.array([report_id(id_) for id_ in ids], pa.string()))
         order = np.argsort(keys)

@@ -23,12 +23,13 @@ from graphrag_ray.corpus.parse import EXTENSIONS
 from graphrag_ray.store.remote_files import is_storage_error, modified, open_elsewhere
 
 INDEX_HOLDS = (
-    *("work/", "tables/", "snapshots/", "locks/", "runs/", "gc/", "damaged/"),
+    *("work/", "tables/", "intermediate/", "indexes/", "snapshots/", "locks/", "runs/", "gc/", "damaged/"),
     *("CURRENT", "outcome.json"),
 )
 """What a store keeps under the index root."""
 _PART = re.compile(
-    r"(|.*?/)(?:tables/[a-z_]+/part-[0-9a-f]{32}|(work)/[\w-]{1,64}/part-[0-9]{13}[-~][^/]*-[0-9a-f]{32})\.parquet"
+    r"(|.*?/)(?:(?:tables|intermediate/[a-z_]+)/[a-z_]+/part-[0-9a-f]{32}"
+    r"|(work)/[\w-]{1,64}/part-[0-9]{13}[-~][^/]*-[0-9a-f]{32})\.parquet"
 )
 """How a store names its parts. Groups: its root, with a slash; whether it is the part of a journal."""
 
@@ -102,7 +103,7 @@ def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | No
     files, others, now = [], Counter[str](), time.time()
     for path, info in found.items():
         name = _name(path, base, alone=path == root)
-        if _hidden(name) or path.startswith(stored):
+        if any(step.startswith(".") for step in name.split("/")) or path.startswith(stored):
             continue
         if _extension(name) in EXTENSIONS:
             size = int(info.get("size") or 0)
@@ -239,7 +240,3 @@ def _without_query(path: str) -> str:
 
 def _extension(path: str) -> str:
     return posixpath.splitext(path)[1].lower()
-
-
-def _hidden(name: str) -> bool:
-    return any(step.startswith(".") for step in name.split("/"))

@@ -1,16 +1,12 @@
 """The merge: instances brought to their keys, and one row for each entity, relationship and claim.
 
-found_* (by chunk) ──by id range (`instance_ranges.py`)──► *_instances; merged rows with their descriptions
+found_* (by chunk) ──shuffle by id range──► *_instances, sorted by id; merged rows with their descriptions
                                                 └─ the driver prunes (integer arrays) ─► kept
-
-A range is merged again only where its instances changed, or what is pruned of it. What pruning needs of all
-ranges are small tables of integers, of which the rows of a range are replaced when it changes.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -22,23 +18,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import STAGES
-from graphrag_ray.base.row_hashes import digests, row_hashes
 from graphrag_ray.base.schema import COVARIATES
 from graphrag_ray.corpus.tokens import count, vocabulary_for
-from graphrag_ray.engine.executor import Tables
+from graphrag_ray.engine.executor import PARTITION, Tables
 from graphrag_ray.graph import report_context
 from graphrag_ray.graph.integer_arrays import degrees
-from graphrag_ray.graph.merge import descriptions_by_key, merge_entities, merge_relationships
-from graphrag_ray.graph.merge_claims import merge_claims, with_entities
+from graphrag_ray.graph.merge import descriptions_by_key, merge_entities, merge_relationships, sort_instances
+from graphrag_ray.graph.merge_claims import CLAIM_INSTANCES, merge_claims, with_entities
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
+from graphrag_ray.graph.signatures import content_hashes
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.driver_columns import GROUP, IDS, columns_of, columns_since, places_of
-from graphrag_ray.indexing.stages.instance_ranges import INSTANCES, Ranges, in_ranges
+from graphrag_ray.indexing.stages.short_ids import GROUP, IDS, Keys, columns_of, places_of, prefixes_of
 from graphrag_ray.indexing.step_result import Result, by_input, joined, rows_of
 from graphrag_ray.offline.prune_names import lower_case_words, word_hash, written_as_names
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, read_table, read_table_each
+from graphrag_ray.store.parts import Part, read_part, read_table
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -56,9 +50,8 @@ _STATISTICS = {
     "relationships": pa.schema(
         [("source_id", pa.uint64()), ("target_id", pa.uint64()), ("n_units", pa.int64())]
     ),
-    "covariates": pa.schema([("subject_entity_id", pa.uint64())]),
 }
-"""Columns of merged rows by which is pruned, or by which claims are matched."""
+"""Columns of merged rows by which is pruned."""
 CLAIM_COLUMNS = pa.schema(
     [
         ("id", pa.uint64()),
@@ -67,11 +60,25 @@ CLAIM_COLUMNS = pa.schema(
         ("content", pa.uint64()),
     ]
 )
-"""Table covariate_columns of the step, for the driver. A subject that is no entity is 0."""
+"""Columns of covariates for the driver. A subject that is no entity is 0."""
 _EVIDENCE = ("word", "as_name", "n_units")
 """Those that are for nothing else."""
 _LOWER = pa.schema([("word", pa.uint64()), ("count", pa.int64())])
 """How often chunks, or all of them, hold each word (a hash of it) in lower case."""
+
+RANGE_ROWS: Mapping[str, int] = {
+    "entity_instances": 16_384,
+    "relationship_instances": 8_192,
+    "claim_instances": 8_192,
+}
+"""Rows that a range has at most, on average: a tenth of a second to make it anew."""
+_INSTANCES = {
+    "entity_instances": schema.ENTITY_INSTANCES,
+    "relationship_instances": schema.RELATIONSHIP_INSTANCES,
+    "claim_instances": CLAIM_INSTANCES,
+}
+BUNDLE_ROWS = 400_000
+"""Rows that a task brings together: some 100 MB."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,10 @@ class _Reducing:
         """The merged rows of a range, with their descriptions."""
         is_entity = self.kind == "entities"
         merged = merge_entities(instances) if is_entity else merge_relationships(instances, self.weight)
-        merged = _with_descriptions(merged, instances)
+        batches = list(descriptions_by_key(instances))
+        lists = [b["descriptions"] for b in batches]
+        column = pa.chunked_array(lists, pa.large_list(pa.large_string()))
+        merged = merged.append_column("descriptions", column)
         if self.prune and is_entity:
             _, words, counts = written_as_names(instances)
             hashes = pa.array([word_hash(w) if w else 0 for w in words], pa.uint64())
@@ -99,9 +109,8 @@ class _Reducing:
 
 def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Result:
     """Tables entity_instances, relationship_instances, entities and relationships (merged, pruned, not
-    yet described: columns of graph.merge plus `descriptions`), covariates. One group per range of ids. More
-    tables are for the next run: claim_instances, *_statistics, entity_ids, lower_words, lower_all; and
-    covariate_columns."""
+    yet described: columns of graph.merge plus `descriptions`), covariates. One group per range of ids.
+    claim_instances and, of parts of chunks, lower_words are kept beside them."""
     prune = run.settings.graph.prune == "on" or (
         run.settings.graph.prune == "auto"
         and run.settings.model(run.settings.model_name("extract")).provider == "offline"
@@ -112,21 +121,16 @@ def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Resul
     vocabulary = vocabulary_for(report_model.model, report_model.tokenizer).name
 
     def compute() -> Result:
-        ranges = {}
+        result = Result()
         for kind, table in (("entities", "entity_instances"), ("relationships", "relationship_instances")):
-            reducing = _Reducing(kind, weight, prune)
-            how = [STAGES["merge"].version, reducing]
-            beside = f"{kind}_statistics" if prune else kind
-            ranges[kind] = in_ranges(run, "extract", extracted, f"found_{kind}", table, how, reducing, beside)
-        result = Result(
-            {of.table: of.parts for of in ranges.values()},
-            made_from={of.table: [of.how] for of in ranges.values()},
-        )
+            found, reducing = extracted.tables[f"found_{kind}"], _Reducing(kind, weight, prune)
+            result = joined([result, in_ranges(run, found, table, f"merged_{kind}", reducing)])
+        merged = {kind: result.tables.pop(f"merged_{kind}") for kind in ("entities", "relationships")}
         if prune:
             n_units = rows_of(corpus.tables["text_units"])
-            result = joined([result, _pruned(run, extracted, ranges, n_units, threshold)])
+            result = joined([result, _pruned(run, extracted, merged, n_units, threshold)])
         else:
-            result.tables.update({kind: _merged(kind, of) for kind, of in ranges.items()})
+            result.tables.update(merged)
         claims = _claims(run, claimed, result.tables["entities"], vocabulary)
         tables = result.tables | claims.tables
         counts = {
@@ -136,65 +140,78 @@ def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Resul
             **claims.counts,
             **result.counts,
         }
-        return Result(tables, counts, made_from=result.made_from | claims.made_from)
+        return Result(tables, counts, made_from=result.made_from)
 
     units = corpus.tables["text_units"]
     depends_on = [units, extracted, claimed, prune, weight, threshold]
     return run.step("merge", [*depends_on, vocabulary] if claimed.tables else depends_on, compute)
 
 
-def _merged(kind: str, ranges: Ranges) -> list[list[Part]]:
-    """The merged rows of each range, the parent's where it is the parent's."""
-    old = ranges.before.tables[kind] if ranges.before else []
-    pairs = enumerate(zip(ranges.made, ranges.kept, strict=True))
-    return [old[at] if kept else made.get(f"merged_{kind}", []) for at, (made, kept) in pairs]
+def in_ranges(
+    run: Run, groups: Sequence[Sequence[Part]], table: str, reduced: str, reduce: Callable[[pa.Table], Tables]
+) -> Result:
+    """Tables `table` of instances in ranges of ids, and `reduced` of what `reduce` makes of each range."""
+    found = [group for group in groups if group]
+    total = rows_of(found)
+    n = n_ranges(table, total)
+    make = partial(_reduce, _INSTANCES[table], table, reduce)
+    written = run.shuffle("merge", partial(partitioned, n), found, make, n, n_bundles(total))
+    return Result(by_input(written, table, reduced))
 
 
-def _with_descriptions(merged: pa.Table, instances: pa.Table) -> pa.Table:
-    batches = list(descriptions_by_key(instances))
-    lists = [b["descriptions"] for b in batches]
-    column = pa.chunked_array(lists, pa.large_list(pa.large_string()))
-    return merged.append_column("descriptions", column)
+def range_of(prefixes: Keys, ranges: int) -> Ints:
+    """The range of each id, which is given by its first 64 bits."""
+    return ((prefixes >> np.uint64(32)) * np.uint64(ranges) >> np.uint64(32)).astype(np.int64)
+
+
+def n_ranges(table: str, rows: int) -> int:
+    return _power_of_two(rows, RANGE_ROWS[table])
+
+
+def n_bundles(rows: int) -> int:
+    return _power_of_two(rows, BUNDLE_ROWS)
+
+
+def _power_of_two(rows: int, most: int) -> int:
+    n = 1
+    while n * most < rows:
+        n *= 2
+    return n
+
+
+def partitioned(ranges: int, store: Store, parts: Sequence[Part]) -> Iterator[pa.Table]:
+    """Rows with the number of their id range: the ranges' ids ascend, whatever their number."""
+    for part in parts:
+        table = read_part(store, part)
+        of = range_of(prefixes_of(table.column(0)), ranges).astype(np.int32)
+        yield table.append_column(PARTITION, pa.array(of))
+
+
+def _reduce(of: pa.Schema, name: str, reduce: Callable[[pa.Table], Tables], rows: pa.Table) -> Tables:
+    instances = sort_instances(rows.select(of.names).cast(of))
+    return {name: instances, **reduce(instances)}
 
 
 def _pruned(
-    run: Run, extracted: Result, ranges: Mapping[str, Ranges], n_units: int, threshold: float
+    run: Run,
+    extracted: Result,
+    merged: Mapping[str, list[list[Part]]],
+    n_units: int,
+    threshold: float,
 ) -> Result:
-    """Tables entities and relationships, of each range what stays; and what the next run needs of those that
-    it does not read: lower_words by part of chunks, lower_all, entities_statistics, relationships_statistics.
-    In the counts, how many rows went."""
-    words = _lower_words(run, extracted)
-    statistics = {kind: _statistics(run, kind, of) for kind, of in ranges.items()}
-    lower = read_table(run.store, words.parts("lower_all"), None, _LOWER)
-    kept = _kept(lower, statistics["entities"], statistics["relationships"], n_units, threshold)
-    results = [words]
-    for kind, of in ranges.items():
-        results.append(_told(run, kind, of, statistics[kind][GROUP].to_numpy(), kept[kind], _filtered))
-        written = run.executor.map("merge", _just, [{f"{kind}_statistics": statistics[kind]}])
-        results.append(Result(by_input(written, f"{kind}_statistics")))
-    counts = {f"pruned_{kind}": int((~of).sum()) for kind, of in kept.items()}
-    return replace(joined(results), counts=counts)
-
-
-def _lower_words(run: Run, extracted: Result) -> Result:
-    """Tables lower_words, by part of chunks, and lower_all, which is their sum: a vocabulary, however large
-    the corpus."""
+    """Tables entities and relationships, of each range what stays; and lower_words, by part of chunks. In the
+    counts, how many rows went."""
     groups = extracted.tables["found_entities"]
     known = run.taken_over("merge", groups, "lower_words", ("lower_words",))
-    words = known.with_new(run.store, run.executor.map("merge", _count_lower_case, known.new))
-    before = run.before("merge")
-    names = ("lower_words", "lower_all")
-    if before is None or not before.parts(names[1]) or run.lost([p for n in names for p in before.parts(n)]):
-        before = Result()
-    now, then = Counter(words.parts("lower_words")), Counter(before.parts("lower_words"))
-    come = [*before.parts("lower_all"), *(now - then).elements()]
-    went = [*(then - now).elements()]
-    tables = [_LOWER.empty_table(), *read_table_each(run.store, come, _LOWER.names)]
-    for table in read_table_each(run.store, went, _LOWER.names):
-        tables.append(table.set_column(1, "count", pc.negate(table["count"])))
-    totals = pa.concat_tables(tables)
-    written = run.executor.map("merge", _just, [{"lower_all": _sums(totals)}])
-    return replace(words, tables=words.tables | by_input(written, "lower_all"))
+    words = known.with_new(run.store, run.map("merge", _count_lower_case, known.new))
+    lower = _sums(read_table(run.store, words.parts("lower_words"), None, _LOWER))
+    statistics = {kind: columns_of(run.store, of, _STATISTICS[kind]) for kind, of in merged.items()}
+    kept = _kept(lower, statistics["entities"], statistics["relationships"], n_units, threshold)
+    results = [words]
+    for kind, of in merged.items():
+        results.append(_told(run, kind, of, statistics[kind][GROUP].to_numpy(), kept[kind], _filtered))
+    counts = {f"pruned_{kind}": int((~of).sum()) for kind, of in kept.items()}
+    return replace(joined(results), counts=counts)
 
 
 def _sums(words: pa.Table) -> pa.Table:
@@ -208,14 +225,6 @@ def _count_lower_case(store: Store, parts: list[Part]) -> Iterator[Tables]:
     counts = lower_case_words(texts.to_pylist())
     columns = [pa.array(map(word_hash, counts), pa.uint64()), pa.array(counts.values(), pa.int64())]
     yield {"lower_words": pa.table(columns, schema=_LOWER).sort_by("word")}
-
-
-def _statistics(run: Run, kind: str, ranges: Ranges) -> pa.Table:
-    """Of the merged rows of all ranges, range by range, what they are pruned by."""
-    held = ranges.before.parts(f"{kind}_statistics") if ranges.before else []
-    groups = [made.get(f"merged_{kind}", []) for made in ranges.made]
-    before = [n if kept else -1 for n, kept in enumerate(ranges.kept)]
-    return columns_of(run, groups, _STATISTICS[kind], before, held)
 
 
 def _kept(
@@ -250,51 +259,25 @@ def _weak(lower: pa.Table, entities: pa.Table) -> Mask:
 def _told(
     run: Run,
     kind: str,
-    ranges: Ranges,
+    merged: Sequence[list[Part]],
     range_of: Ints,
     mask: Mask,
     make: Callable[[pa.Table, Mask], pa.Table],
 ) -> Result:
     """The table of a kind, made of the merged rows of each range and of what the driver tells about each row.
     range_of, mask: of the merged rows of all ranges."""
-    ends = np.searchsorted(range_of, np.arange(len(ranges.parts)), "right")
-    inputs = []
-    for at, (start, end) in enumerate(pairwise([0, *ends.tolist()])):
-        bits = np.packbits(mask[start:end]).tobytes()
-        inputs.append(_Range(ranges.made[at].get(f"merged_{kind}"), ranges.parts[at], bits, end - start))
-    known = run.taken_over(
-        "merge", inputs, [kind, ranges.how], (kind,), told=[[x.instances, x.bits.hex()] for x in inputs]
-    )
-    written = run.executor.map("prune", partial(_made, kind, ranges.reduce, ranges.table, make), known.new)
-    return known.with_new(run.store, written)
-
-
-@dataclass(frozen=True)
-class _Range:
-    """merged: parts, None where they are not there any more; bits: what is told of each row."""
-
-    merged: list[Part] | None
-    instances: list[Part]
-    bits: bytes
-    rows: int
+    ends = np.searchsorted(range_of, np.arange(len(merged)), "right")
+    masks = [mask[start:end] for start, end in pairwise([0, *ends.tolist()])]
+    written = run.map("merge", partial(_made, kind, make), list(zip(merged, masks, strict=True)))
+    return Result(by_input(written, kind))
 
 
 def _made(
-    kind: str,
-    reduce: Callable[[pa.Table], Tables],
-    table: str,
-    make: Callable[[pa.Table, Mask], pa.Table],
-    store: Store,
-    x: _Range,
+    kind: str, make: Callable[[pa.Table, Mask], pa.Table], store: Store, x: tuple[list[Part], Mask]
 ) -> Iterator[Tables]:
-    if x.merged is None:
-        merged = reduce(read_table(store, x.instances, None, INSTANCES[table]))[f"merged_{kind}"]
-    elif x.merged:
-        merged = read_table(store, x.merged)
-    else:
-        return
-    mask = np.unpackbits(np.frombuffer(x.bits, np.uint8), count=x.rows).astype(np.bool_)
-    yield {kind: make(merged, mask)}
+    merged, mask = x
+    if merged:
+        yield {kind: make(read_table(store, merged), mask)}
 
 
 def _filtered(merged: pa.Table, stays: Mask) -> pa.Table:
@@ -302,38 +285,20 @@ def _filtered(merged: pa.Table, stays: Mask) -> pa.Table:
     return merged.select(columns).filter(pa.array(stays))
 
 
-def _just(store: Store, tables: Tables) -> list[Tables]:
-    return [tables]
-
-
 def _claims(run: Run, claimed: Result, entities: list[list[Part]], vocabulary: str) -> Result:
-    """Covariates with n_tokens (of their record in a context) and content, by id range; in the counts, how
-    many have a subject that is no entity. claim_instances, covariates_statistics and entity_ids are for the
-    next run."""
+    """Covariates with n_tokens (of their record in a context) and content, and claim_instances, by id range;
+    in the counts, how many have a subject that is no entity."""
     if not any(claimed.tables.get("found_claims", [])):
         return Result({"covariates": []}, {"claims_without_entity": 0})
-    how, reduce = [STAGES["merge"].version, vocabulary], partial(_reduce_claims, vocabulary)
-    beside = "covariates_statistics"
-    ranges = in_ranges(run, "claims", claimed, "found_claims", "claim_instances", how, reduce, beside)
-    statistics = _statistics(run, "covariates", ranges)
-    ids = columns_since(run, "merge", "entities", entities, IDS, "entity_ids")
-    is_entity = np.isin(statistics["subject_entity_id"].to_numpy(), ids["id"].to_numpy())
-    kept = _told(run, "covariates", ranges, statistics[GROUP].to_numpy(), is_entity, _matched)
-    tables = kept.tables | {ranges.table: ranges.parts}
-    groups = tables["covariates"]
-    columns = columns_since(run, "merge", "covariates", groups, CLAIM_COLUMNS, "covariate_columns")
-    for name, table in ((beside, statistics), ("entity_ids", ids), ("covariate_columns", columns)):
-        tables |= by_input(run.executor.map("merge", _just, [{name: table}]), name)
+    reduce = partial(_reduce_claims, vocabulary)
+    result = in_ranges(run, claimed.tables["found_claims"], "claim_instances", "merged_covariates", reduce)
+    merged = result.tables.pop("merged_covariates")
+    subjects = columns_of(run.store, merged, pa.schema([("subject_entity_id", pa.uint64())]))
+    ids = columns_of(run.store, entities, IDS)["id"].to_numpy()
+    is_entity = np.isin(subjects["subject_entity_id"].to_numpy(), ids)
+    kept = _told(run, "covariates", merged, subjects[GROUP].to_numpy(), is_entity, _matched)
     counts = {"claims_without_entity": int((~is_entity).sum())}
-    return Result(tables, counts, made_from=kept.made_from | {ranges.table: [ranges.how]})
-
-
-def claim_columns(run: Run, merged: Result) -> pa.Table:
-    """The driver's columns of claims. merged: of this snapshot or of another, maybe of an earlier version."""
-    held = merged.parts("covariate_columns")
-    if held and not run.lost(held):
-        return read_table(run.store, held, None, CLAIM_COLUMNS)
-    return columns_of(run, merged.tables["covariates"], CLAIM_COLUMNS)
+    return Result(kept.tables | result.tables, counts)
 
 
 def _reduce_claims(vocabulary: str, instances: pa.Table) -> Tables:
@@ -347,9 +312,5 @@ def _reduce_claims(vocabulary: str, instances: pa.Table) -> Tables:
 
 def _matched(merged: pa.Table, is_entity: Mask) -> pa.Table:
     claims = with_entities(merged, is_entity)
-    shown = [
-        digests(claims[field.name]) if pa.types.is_string(field.type) else claims[field.name]
-        for field in COVARIATES
-        if field.name != "human_readable_id"
-    ]
-    return claims.append_column("content", pa.array(row_hashes(shown, claims.num_rows)))
+    shown = claims.select([name for name in COVARIATES.names if name != "human_readable_id"])
+    return claims.append_column("content", content_hashes(shown))

@@ -1,10 +1,15 @@
-"""Reports of the parent snapshot that may stand (`graph/kept_reports.py`): which of them a community of now
-resembles, and what each was written from."""
+"""Reports of the parent snapshot: those that are as they would be written now, since nothing that they are
+written from changed (`graph/signatures.py`), and those that may stand although it did
+(`graph/kept_reports.py`).
+
+The former are not planned, and their rows are taken over. For the latter: which of them a community of now
+resembles, and what each was written from.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,20 +22,18 @@ import pyarrow.compute as pc
 from graphrag_ray.base import schema
 from graphrag_ray.base.records import Reference
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
-from graphrag_ray.graph.kept_reports import Earlier, Hashes, Lost, Shown, Sketch
+from graphrag_ray.graph.kept_reports import Earlier, Evidence, Hashes, Lost, Shown, Sketch
 from graphrag_ray.graph.report_dialogue import Report
+from graphrag_ray.graph.signatures import WIDTH, as_before
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.communities_stage import (
     ELEMENTS,
     Layout,
     community_ids,
-    parent_columns,
     restored,
 )
-from graphrag_ray.indexing.stages.id_columns import places_in
-from graphrag_ray.indexing.stages.merge_stage import claim_columns
-from graphrag_ray.indexing.stages.short_ids import prefixes_of
+from graphrag_ray.indexing.stages.short_ids import IDS, Keys, columns_of, places_in, prefixes_of
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -94,7 +97,7 @@ def earlier_reports(
     if "sketches" not in written.tables or rows[0] != rows[1] or run.lost(needed):
         return None
     before = restored(run, found)
-    keys = parent_columns(run, "entity")["id"].to_numpy()
+    keys = _parent_ids(run, "describe", "entities")
     if len(before.order) != len(keys):
         return None
     resembled = alike(before, keys, layout.hierarchy, layout.node_keys)
@@ -144,26 +147,23 @@ def _members(of: Hierarchy, level: int) -> Ints:
 
 
 def _read(store: Store, written: Result, spec: str, number: Mapping[str, int]) -> Spool[Earlier]:
+    """Reports of some communities that were asked for in this way. number: of the communities, by id."""
     reports: Spool[Earlier] = Spool()
     rows, sketches = (_rows(store, written.parts(name), number) for name in ("reports", "sketches"))
     for row, own in zip(rows, sketches, strict=True):
-        # Earlier versions wrote the community's number.
-        at = row["number"] if "number" in row else number.get(row["community"])
-        if own["spec"] == spec and at is not None:
-            reports[at] = _earlier(row, own)
+        if own["spec"] == spec:
+            records = tuple(Shown(**r | {"evidence": tuple(r["evidence"])}) for r in own["records"])
+            sizes = row["n_tokens"], row["context_tokens"], row["context_left_out"]
+            reports[number[row["community"]]] = Earlier(report_of(row), Sketch(own["whole"], records), *sizes)
     return reports
 
 
-def _rows(store: Store, parts: Sequence[Part], number: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    """Of some communities, as far as the rows name them."""
-    wanted = pa.array(list(number), pa.string())
+def _rows(store: Store, parts: Sequence[Part], communities: Collection[str]) -> Iterator[dict[str, Any]]:
+    wanted = pa.array(list(communities), pa.string())
     for part in parts:
-        held = read_part(store, part, ["community"])
-        by_id = "community" in held.column_names
-        is_wanted = pc.is_in(held["community"], value_set=wanted) if by_id else None
-        if is_wanted is None or pc.any(is_wanted).as_py():
+        if pc.any(pc.is_in(read_part(store, part, ["community"])["community"], value_set=wanted)).as_py():
             table = read_part(store, part)
-            yield from (table if is_wanted is None else table.filter(is_wanted)).to_pylist()
+            yield from table.filter(pc.is_in(table["community"], value_set=wanted)).to_pylist()
 
 
 def report_of(row: Mapping[str, Any]) -> Report:
@@ -179,23 +179,22 @@ def report_of(row: Mapping[str, Any]) -> Report:
     )
 
 
-def _earlier(row: dict[str, Any], own: dict[str, Any]) -> Earlier:
-    records = tuple(Shown(**r | {"evidence": tuple(r["evidence"])}) for r in own["records"])
-    sketch = Sketch(own["whole"], records)
-    return Earlier(report_of(row), sketch, row["n_tokens"], row["context_tokens"], row["context_left_out"])
-
-
 def _lost(run: Run, corpus: Result, layout: Layout) -> Lost:
     assert run.parent is not None
     assert layout.edge_keys is not None, "of Leiden's communities they are known"
     assert layout.claim_keys is not None, "as these"
     no_more = [
-        np.setdiff1d(parent_columns(run, "entity")["id"].to_numpy(), layout.node_keys),
-        np.setdiff1d(parent_columns(run, "relationship")["id"].to_numpy(), layout.edge_keys),
-        np.setdiff1d(claim_columns(run, run.of_parent["merge"])["id"].to_numpy(), layout.claim_keys),
+        np.setdiff1d(_parent_ids(run, "describe", "entities"), layout.node_keys),
+        np.setdiff1d(_parent_ids(run, "describe", "relationships"), layout.edge_keys),
+        np.setdiff1d(_parent_ids(run, "merge", "covariates"), layout.claim_keys),
     ]
     gone = _resting_on_deleted(run, corpus)
     return Lost(np.unique(np.concatenate([*no_more, *([] if gone is None else [gone])])), gone is not None)
+
+
+def _parent_ids(run: Run, step: str, table: str) -> Keys:
+    ids: Keys = columns_of(run.store, run.of_parent[step].tables[table], IDS)["id"].to_numpy()
+    return ids
 
 
 def _resting_on_deleted(run: Run, corpus: Result) -> Hashes | None:
@@ -233,3 +232,94 @@ def _resting_on(chunks: pa.Array, store: Store, part: Part) -> Iterator[pa.Table
     hit = pc.is_in(pc.list_flatten(lists), chunks)
     rows = pc.unique(pc.list_parent_indices(lists).filter(hit))
     yield table.select(["id"]).take(rows)
+
+
+SIGNATURES = pa.schema(
+    [
+        ("community", pa.string()),  # its id
+        *((f"s{n}", pa.uint64()) for n in range(WIDTH)),
+        ("record_tokens", pa.int64()),  # of the report's record in the context of another one
+        ("kept", pa.bool_()),  # it was written from another context, and stood
+        ("evidence", pa.list_(pa.uint32())),  # what it rests on now
+    ]
+)
+"""Table signatures of the step: of each report."""
+
+
+@dataclass(frozen=True)
+class UnchangedReports:
+    """unchanged: [C]; at: [C] the row of each in `rows`, of SIGNATURES, -1: it has none; parts: by table,
+    those of the parent's step."""
+
+    unchanged: npt.NDArray[np.bool_]
+    at: npt.NDArray[np.int64]
+    rows: pa.Table
+    parts: Mapping[str, Sequence[Part]]
+
+    @property
+    def tokens(self) -> dict[int, int | None]:
+        """By community, those of its report's record."""
+        own = np.flatnonzero(self.unchanged)
+        found = self.rows["record_tokens"].to_numpy()[self.at[own]]
+        return dict(zip(own.tolist(), found.tolist(), strict=True))
+
+    def tokens_of(self, community: int) -> int:
+        return int(self.rows["record_tokens"][int(self.at[community])].as_py())
+
+    def evidence(self, community: int) -> Evidence:
+        return tuple(self.rows["evidence"][int(self.at[community])].as_py())
+
+
+def unchanged_reports(
+    run: Run, how: str, hierarchy: Hierarchy, ids: Sequence[str], now: Hashes
+) -> UnchangedReports | None:
+    """None where reports are asked for in another way now. Those that were kept although their contexts had
+    changed are looked at again.
+
+    now: [C, WIDTH] signatures
+    """
+    before = run.before("reports")
+    if before is None or before.made_from.get("signatures") != [how]:
+        return None
+    rows = read_table(run.store, before.parts("signatures"), None, SIGNATURES)
+    found = pc.index_in(pa.array(ids, pa.string()), value_set=rows["community"].combine_chunks())
+    at = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    known = np.flatnonzero(at >= 0)
+    same = np.zeros(len(ids), np.bool_)
+    then = np.stack([rows[f"s{n}"].to_numpy() for n in range(WIDTH)], axis=1)
+    kept = rows["kept"].to_numpy(zero_copy_only=False).astype(np.bool_)
+    same[known] = (then[at[known]] == now[known]).all(axis=1) & ~kept[at[known]]
+    parts = {name: before.parts(name) for name in before.tables}
+    return UnchangedReports(as_before(hierarchy, same), at, rows, parts)
+
+
+@dataclass
+class RowsOf:
+    """Rows of the parent's parts by community, a few parts in memory. columns: of the rows."""
+
+    store: Store
+    parts: Sequence[Part]
+    columns: pa.Schema
+
+    def __post_init__(self) -> None:
+        held = [read_part(self.store, part, ["community"])["community"] for part in self.parts]
+        self._of = np.repeat(np.arange(len(held)), [len(column) for column in held])
+        chunks = [chunk for column in held for chunk in column.chunks]
+        self._ids = pa.chunked_array(chunks, pa.string()).combine_chunks()
+
+    def parts_of(self, communities: Sequence[str]) -> Ints:
+        """The number of the part that holds each."""
+        place = pc.index_in(pa.array(communities, pa.string()), value_set=self._ids)
+        number: Ints = self._of[place.to_numpy(zero_copy_only=False).astype(np.int64)]
+        return number
+
+    def of(self, communities: Sequence[str]) -> pa.Table:
+        """In the order of the communities."""
+        wanted = pa.array(communities, pa.string())
+        tables = [self.columns.empty_table()]
+        for part in np.unique(self.parts_of(communities)).tolist():
+            table = read_part(self.store, self.parts[part])
+            table = table.filter(pc.is_in(table["community"], value_set=wanted))
+            tables.append(table.select(self.columns.names).cast(self.columns))
+        rows = pa.concat_tables(tables)
+        return rows.take(pc.index_in(wanted, value_set=rows["community"].combine_chunks()))

@@ -30,17 +30,15 @@ from graphrag_ray.indexing.stages.document_parts import (
     MAX_SPLIT_BYTES,
     MIN_SPLIT_BYTES,
     document_parts,
-    read_failures,
-    refuse_nothing,
-    regrouped,
-    tell_read,
-)
-from graphrag_ray.indexing.stages.kept_documents import (
     inputs_of,
     keep_and_count,
     keep_rows,
     pairs_of,
     read_alike,
+    read_failures,
+    refuse_nothing,
+    regrouped,
+    tell_read,
 )
 from graphrag_ray.indexing.step_result import Result, by_input, rows_of
 from graphrag_ray.store.files import Store
@@ -67,14 +65,20 @@ def read_rows(run: Run, given: GivenRows, add: bool, allow_deletes: bool) -> Res
     read_batch = partial(_read_batch, run.settings, run.executor.share(_known(run)))
     one_by_one = Parted(_one_by_one, partial(_unread, run.settings))
     told = tell_read(run, None, lambda number: 1)
-    written = run.executor.map("read", read_batch, given, one_by_one, told)
+    written = run.map("read", read_batch, given, one_by_one, told)
     tables = by_input(written, "documents", "text_units", "failures")
     if not rows_of(tables["failures"]) and not any(done.get("seen") for done in written):
         raise InputError(f"INPUT ({given}) has no rows")
     unchanged = _without_repeated(run, written, tables)
     if run.parent is None and not any(tables["documents"]):
         refuse_nothing(run, tables["failures"], "row")
-    _in_order(tables)
+    groups = zip(tables["documents"], tables["text_units"], strict=True)
+    pairs = sorted(
+        (pair for documents, units in groups if documents for pair in pairs_of(documents, units)),
+        key=lambda pair: [part.path for part in pair[0]],
+    )
+    tables["documents"] = [documents for documents, _ in pairs]
+    tables["text_units"] = [units for _, units in pairs]
     _join_small(run, tables)
     counts = keep_and_count(run, tables, BASE, add, allow_deletes, unchanged)
     run.inputs = inputs_of(run, BASE, add)
@@ -194,7 +198,7 @@ def _drop(run: Run, tables: dict[str, list[list[Part]]], rest: Mapping[int, set[
             inputs.append((documents, units, stays))
             of.append(n)
         tables["documents"][n], tables["text_units"][n] = [], []
-    for n, done in zip(of, run.executor.map("read", keep_rows, inputs), strict=True):
+    for n, done in zip(of, run.map("read", keep_rows, inputs), strict=True):
         for name in ("documents", "text_units"):
             tables[name][n] += done.get(name, [])
 
@@ -203,23 +207,7 @@ def _tell_repeated(run: Run, tables: dict[str, list[list[Part]]], names: Sequenc
     column = run.settings.input.id_column
     why = f"several rows have this id (column {column!r}): one of them is indexed"
     failed = read_failures([Unreadable(ROWS, name, why) for name in names])
-    written = run.executor.map("read", _just_failures, [failed])
-    tables["failures"] += [done["failures"] for done in written]
-
-
-def _just_failures(store: Store, failed: pa.Table) -> Iterator[Mapping[str, pa.Table]]:
-    yield {"failures": failed}
-
-
-def _in_order(tables: dict[str, list[list[Part]]]) -> None:
-    """Pairs in an order that is not that of the batches, which is chance."""
-    groups = zip(tables["documents"], tables["text_units"], strict=True)
-    pairs = sorted(
-        (pair for documents, units in groups if documents for pair in pairs_of(documents, units)),
-        key=lambda pair: [part.path for part in pair[0]],
-    )
-    tables["documents"] = [documents for documents, _ in pairs]
-    tables["text_units"] = [units for _, units in pairs]
+    tables["failures"].append(run.write("read", "failures", [failed]))
 
 
 def _join_small(run: Run, tables: dict[str, list[list[Part]]]) -> None:
@@ -229,7 +217,7 @@ def _join_small(run: Run, tables: dict[str, list[list[Part]]]) -> None:
     batches = stable_batches([pairs[i][0][0].path for i in small], [sizes[i] for i in small], JOINED_BYTES)
     inputs = [[pairs[small[i]] for i in batch] for batch in batches if len(batch) > 1]
     joined = {small[i] for batch in batches if len(batch) > 1 for i in batch}
-    written = by_input(run.executor.map("read", _join, inputs), "documents", "text_units")
+    written = by_input(run.map("read", _join, inputs), "documents", "text_units")
     for name, column in zip(("documents", "text_units"), zip(*pairs, strict=True), strict=False):
         tables[name] = [p for i, p in enumerate(column) if i not in joined] + written[name]
 

@@ -9,25 +9,29 @@ from __future__ import annotations
 
 import io
 import os
+import posixpath
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from fsspec.implementations.local import LocalFileSystem
 
-from graphrag_ray.base import schema
+from graphrag_ray.base import index_settings
+from graphrag_ray.base.errors import ProcessDied
 from graphrag_ray.base.ids import document_id, stable_id
 from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.storage_options import protocol_of
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.base.urls import without_secrets
 from graphrag_ray.base.wording import plural
-from graphrag_ray.corpus.byte_ranges import Stretch
-from graphrag_ray.corpus.parse import Document, Unreadable, documents_in
+from graphrag_ray.corpus import byte_ranges
+from graphrag_ray.corpus.byte_ranges import Segment, Stretch
+from graphrag_ray.corpus.parse import Document, Unreadable, documents_in, segments_of
+from graphrag_ray.corpus.table_rows import HEAD_BYTES
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.executor import Parted
@@ -35,9 +39,14 @@ from graphrag_ray.engine.given_rows import GivenRows
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import document_parts
-from graphrag_ray.indexing.stages.document_parts import read_failures, refuse_nothing, regrouped, tell_read
-from graphrag_ray.indexing.stages.input_splits import Piece, pieces_of, read_stretch, wants_ranges
-from graphrag_ray.indexing.stages.kept_documents import inputs_of, keep_and_count
+from graphrag_ray.indexing.stages.document_parts import (
+    inputs_of,
+    keep_and_count,
+    read_failures,
+    refuse_nothing,
+    regrouped,
+    tell_read,
+)
 from graphrag_ray.indexing.stages.list_input import InputFile, look_at, skipped_indexes
 from graphrag_ray.indexing.stages.read_rows import read_rows
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined, rows_of
@@ -59,11 +68,195 @@ _NO_RANGES = (
     "folder, or put it into an object store"
 )
 
-_ROW_NAMES = pa.schema(
-    [("hash", pa.uint64()), ("file", pa.string()), ("name", pa.string()), ("start", pa.int64())]
-)
-"""What rows of stretches are called by `input.id_column`. hash: of file and name; file: a hash of its path;
-start: of the stretch. It is needed until all is read."""
+_ROW_NAMES = pa.schema([("hash", pa.uint64()), ("path", pa.string())])
+"""Of rows of stretches the first 64 bits of their documents' ids. It is needed until all is read."""
+
+
+SCAN_BYTES = 16 << 20
+"""Bytes of a .jsonl file whose lines a task counts."""
+_LINE_BYTES = 1 << 20
+"""What is fetched at once of a line that began in these."""
+
+_SEGMENT = [
+    *((name, pa.int64()) for name in ("start", "end", "rows", "lines", "size")),
+    ("rank", pa.string()),
+]
+_FOUND = pa.schema([("file", pa.int64()), *_SEGMENT])
+SEGMENTS = pa.schema([("path", pa.string()), *_SEGMENT])
+
+
+@dataclass(frozen=True)
+class Piece:
+    """stretch: None for a whole file; size: bytes; rank: a hash of where it begins."""
+
+    file: InputFile
+    size: int
+    rank: str
+    stretch: Stretch | None = None
+
+    @property
+    def path(self) -> str:
+        return self.file.path
+
+
+Segments: TypeAlias = Mapping[str, Sequence[Segment]]
+"""Of files, by what was seen of them (`_seen_file`)."""
+
+
+def pieces_of(
+    run: Run, files: Sequence[InputFile], options: Mapping[str, Any], limit: int, whole: Collection[str]
+) -> tuple[list[Piece], Result]:
+    """In the order of the files and their rows; and table segments of large files, by which the next run need
+    not look at them.
+
+    options: of INPUT's storage; limit: bytes of a piece; whole: paths of files that are not cut
+    """
+    known = dict(_known(run))
+    large = {
+        n: _seen_file(run, file, limit)
+        for n, file in enumerate(files)
+        if _extension(file) in byte_ranges.EXTENSIONS and file.size > 2 * limit
+    }
+    known |= {seen: () for n, seen in large.items() if files[n].path in whole}
+    inputs = [
+        (n, file, start, min(start + step, file.size))
+        for n, file in ((n, files[n]) for n, seen in large.items() if seen not in known)
+        if _has_parts(file, options)
+        for step in [SCAN_BYTES if _extension(file) == ".jsonl" else file.size]
+        for start in range(0, file.size, step)
+    ]
+    found: dict[int, list[Segment]] = {}
+    scan = partial(_scan, run.settings.input, options, limit)
+    try:
+        for table in run.executor.stream("read", scan, inputs):
+            for row in table.to_pylist():
+                found.setdefault(row.pop("file"), []).append(Segment(**row))
+    except ProcessDied:
+        found.clear()  # which reading is to blame is found out where that can be told
+    of = {n: known.get(seen, found.get(n, ())) for n, seen in large.items()}
+    pieces = [piece for n, file in enumerate(files) for piece in _pieces(file, of.get(n, []), limit)]
+    noted = {n: seen for n, seen in large.items() if seen and of[n]}
+    rows = [{"path": files[n].path, **asdict(s)} for n in noted for s in of[n]]
+    parts = run.write("read", "segments", [pa.Table.from_pylist(rows, schema=SEGMENTS)])
+    uncut = [seen for seen in large.values() if seen and seen in known and not known[seen]]
+    return pieces, Result({"segments": [parts]}, made_from={"segments": [*noted.values()], "uncut": uncut})
+
+
+def _seen_file(run: Run, file: InputFile, limit: int) -> str:
+    """A hash of all that a file's segments depend on; "": that is not known."""
+    how = [run.settings.kept()["input"], limit]
+    return stable_id("segments", file.path, file.seen_as, fingerprint_of(how)) if file.seen_as else ""
+
+
+def _known(run: Run) -> Segments:
+    """Those of the parent snapshot."""
+    before = run.before("read") or Result()
+    parts = before.parts("segments")
+    found: dict[str, list[Segment]] = {}
+    for row in read_table(run.store, parts, None, SEGMENTS).to_pylist():
+        found.setdefault(row.pop("path"), []).append(Segment(**row))
+    known = dict(zip(before.made_from.get("segments", ()), found.values(), strict=False))
+    return {**known, **dict.fromkeys(before.made_from.get("uncut", ()), ())}
+
+
+def _has_parts(file: InputFile, options: Mapping[str, Any]) -> bool:
+    """Whether a part of a file can be had by itself. An HTTP server may send all of it whatever it is asked
+    for, and whoever asked would hold all of it in memory: so its last byte is asked for first, and what comes
+    is not read if it is more than that."""
+    if protocol_of(file.url) not in ("http", "https"):
+        return True
+    try:
+        fs, path = open_elsewhere(file.url, options)
+        with fs.open(path, "rb", size=file.size, cache_type="none") as stream:
+            stream.seek(file.size - 1)
+            return len(stream.read(1)) == 1
+    except Exception:  # noqa: BLE001 - read whole, it is told why it cannot be
+        return False
+
+
+def wants_ranges(error: BaseException) -> bool:
+    """Whether fsspec found that an HTTP server sends only whole files. It has no type of its own for that."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    where = at.tb_frame.f_globals.get("__name__") if at is not None else ""
+    return isinstance(error, ValueError) and where == "fsspec.implementations.http"
+
+
+def _pieces(file: InputFile, segments: Sequence[Segment], limit: int) -> Iterator[Piece]:
+    """The whole file where it cannot be said of all of it where rows begin."""
+    segments = sorted(segments, key=lambda s: s.start)
+    whole = _extension(file) != ".jsonl" or (segments and segments[-1].end == file.size)
+    if not whole or not byte_ranges.without_gap(segments):
+        yield Piece(file, max(1, file.size), stable_id("file", file.path))
+        return
+    segments, row, line = byte_ranges.joined(segments), 1, 1
+    for batch in stable_batches([s.rank for s in segments], [s.size for s in segments], limit):
+        own = [segments[i] for i in batch]
+        stretch = Stretch(own[0].start, own[-1].end, row, line)
+        yield Piece(
+            file, max(1, sum(s.size for s in own)), stable_id("file", file.path, own[0].rank), stretch
+        )
+        row, line = row + sum(s.rows for s in own), line + sum(s.lines for s in own)
+
+
+def _scan(
+    read_as: index_settings.Input,
+    options: Mapping[str, Any],
+    limit: int,
+    store: Store,
+    x: tuple[int, InputFile, int, int],
+) -> Iterator[pa.Table]:
+    """The segments of a .parquet file, or of the lines of a .jsonl file that begin between two places."""
+    n, file, start, end = x
+    try:
+        fs, path = open_elsewhere(file.url, options)
+        if _extension(file) == ".jsonl":
+            segments = _jsonl_segments(fs, path, file.size, start, end, limit, read_as.text_column)
+        else:
+            with fs.open(path, "rb") as stream:
+                segments = segments_of(stream, read_as)
+    except Exception:  # noqa: BLE001 - read whole, it is told why it cannot be
+        return
+    yield pa.Table.from_pylist([{"file": n, **asdict(s)} for s in segments], schema=_FOUND)
+
+
+def _jsonl_segments(
+    fs: Any, path: str, size: int, start: int, end: int, limit: int, text_column: str
+) -> list[Segment]:
+    data = bytearray(fs.cat_file(path, max(start - 1, 0), end))
+    if len(data) != end - max(start - 1, 0):
+        return []  # a server that sends more than it is asked for
+    if start == 0:
+        head = (
+            data[:HEAD_BYTES] if end >= min(HEAD_BYTES, size) else fs.cat_file(path, 0, min(HEAD_BYTES, size))
+        )
+        if not byte_ranges.jsonl_is_split(bytes(head), text_column):
+            return []
+    begin = data.find(b"\n") + 1 if start else 0
+    if (start and not begin) or begin == len(data):
+        return []  # no line begins here
+    while not data.endswith(b"\n") and end < size:
+        more = fs.cat_file(path, end, min(end + _LINE_BYTES, size))
+        stop = more.find(b"\n") + 1 or len(more)
+        if not more:
+            return []
+        data += more[:stop]
+        end += stop
+    lines = byte_ranges.lines_of(bytes(data[begin:]))
+    return byte_ranges.jsonl_segments(lines, max(start - 1, 0) + begin, limit)
+
+
+def read_stretch(fs: Any, path: str, stretch: Stretch) -> bytes:
+    """The bytes of a stretch of a .jsonl file. Raises OSError where they are not there any more."""
+    data: bytes = fs.cat_file(path, stretch.start, stretch.end)
+    if len(data) != stretch.end - stretch.start:
+        raise OSError("it has changed while it was read")
+    return data
+
+
+def _extension(file: InputFile) -> str:
+    return posixpath.splitext(file.path)[1].lower()
 
 
 def read(run: Run, given: str | GivenRows, *, add: bool, allow_deletes: bool) -> Result:
@@ -88,13 +281,16 @@ def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Res
     if listing.own:
         run.observer.note(f"The index lies in INPUT ({listing.own}): its own files are not read.")
     limit = document_parts.split_bytes(sum(f.size for f in files))
-    pieces, segments = pieces_of(run, files, options, limit)
-    splits = stable_batches([p.rank for p in pieces], [p.size for p in pieces], limit)
-    inputs = [[pieces[i] for i in batch] for batch in splits]
-    read = _splits_read(run, options, limit, inputs)
-    if again := _with_earlier_names(run, inputs, read.tables["split_row_names"]):
-        inputs = [again.get(n, split) for n, split in enumerate(inputs)]
-        read = _splits_read(run, options, limit, inputs, read)
+    whole: set[str] = set()
+    while True:
+        pieces, segments = pieces_of(run, files, options, limit, whole)
+        splits = stable_batches([p.rank for p in pieces], [p.size for p in pieces], limit)
+        read = _splits_read(run, options, limit, [[pieces[i] for i in batch] for batch in splits])
+        # A reader of a stretch cannot know the ids of rows before it: such a file is read by one.
+        if not (repeated := _files_with_repeated_ids(run.store, read.tables["split_row_names"])):
+            break
+        whole |= repeated
+        run.kept.pop("read", None)
     tables = {name: list(read.tables[f"split_{name}"]) for name in ("documents", "text_units", "failures")}
     if run.parent is None and not any(tables["documents"]):
         refuse_nothing(run, tables["failures"], "file")
@@ -105,150 +301,65 @@ def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Res
 
 
 def _splits_read(
-    run: Run,
-    options: Mapping[str, Any],
-    limit: int,
-    inputs: Sequence[Sequence[Piece]],
-    now: Result | None = None,
+    run: Run, options: Mapping[str, Any], limit: int, inputs: Sequence[Sequence[Piece]]
 ) -> Result:
-    """Tables split_documents, split_text_units, split_failures and split_row_names, by split. now: what this
-    run has read; None: what its parent had. A split with failures is read by every run."""
+    """Tables split_documents, split_text_units, split_failures and split_row_names, by split. A split with
+    failures is read by every run."""
     settings, kept = run.settings, run.settings.kept()
     model = settings.model(settings.model_name("extract"))
     how = [kept["input"], kept["chunking"], vocabulary_for(model.model, model.tokenizer).name, limit]
-    known = run.taken_over("read", inputs, how, SPLIT, told=[_seen(split) for split in inputs], before=now)
+    known = run.taken_over("read", inputs, how, SPLIT, told=[_seen(split) for split in inputs])
     told = tell_read(run, sum(map(len, known.new)), lambda number: len(known.new[number]))
     read = partial(_read_split, settings, options, limit)
-    one_by_one = Parted[_Split](lambda x: [replace(x, pieces=[piece]) for piece in x.pieces], _unread)
-    written = run.executor.map("read", read, _with_chunks(run, known.new, how), one_by_one, told)
+    one_by_one = Parted[Sequence[Piece]](lambda split: [[piece] for piece in split], _unread)
+    written = run.map("read", read, known.new, one_by_one, told)
     named = [{f"split_{name}": parts for name, parts in done.items()} for done in written]
     result = known.with_new(run.store, named)
     failures = result.tables["split_failures"]
     hashes = ["" if failed else of for of, failed in zip(result.made_from[SPLIT[0]], failures, strict=True)]
-    made_from = {
-        SPLIT[0]: hashes,
-        "places": [_place(split) for split in inputs],
-        "how": [fingerprint_of(how)],
-    }
-    return replace(result, made_from=made_from)
-
-
-@dataclass(frozen=True)
-class _Split:
-    """Files, or stretches of them; documents, units: parts of what the parent snapshot read of the same
-    ones."""
-
-    pieces: Sequence[Piece]
-    documents: Sequence[Part] = ()
-    units: Sequence[Part] = ()
-
-
-def _with_chunks(run: Run, splits: Sequence[Sequence[Piece]], how: Any) -> list[_Split]:
-    """With what the parent snapshot read of the same files, where it would cut a document as this run does:
-    documents of theirs that did not change are not cut again."""
-    before = run.before("read")
-    if before is None or before.made_from.get("how") != [fingerprint_of(how)]:
-        return [_Split(split) for split in splits]
-    places = before.made_from.get("places", ())
-    place = {
-        of: n for n, of in enumerate(places[: min(len(before.tables.get(name, ())) for name in SPLIT[:2])])
-    }
-    found = []
-    for split in splits:
-        at = place.get(_place(split))
-        parts = [before.tables[name][at] for name in SPLIT[:2]] if at is not None else [[], []]
-        found.append(_Split(split) if run.lost([*parts[0], *parts[1]]) else _Split(split, *parts))
-    return found
-
-
-def _place(split: Sequence[Piece]) -> str:
-    """A hash of where its documents are."""
-    return stable_id("place", *(f"{p.file.path} {p.stretch.start if p.stretch else ''}" for p in split))
+    return replace(result, made_from={SPLIT[0]: hashes})
 
 
 def _seen(split: Sequence[Piece]) -> Any:
     """What the documents of a split depend on; None: the storage does not say whether it changed."""
     if not all(piece.file.seen_as for piece in split):
         return None
-    return [[p.file.path, p.file.seen_as, p.stretch and asdict(p.stretch), sorted(p.names)] for p in split]
+    return [[p.file.path, p.file.seen_as, p.stretch and asdict(p.stretch)] for p in split]
 
 
 def _read_split(
-    settings: Settings, options: Mapping[str, Any], limit: int, store: Store, split: _Split
+    settings: Settings, options: Mapping[str, Any], limit: int, store: Store, pieces: Sequence[Piece]
 ) -> Iterator[Mapping[str, pa.Table]]:
-    pieces = split.pieces
-    names = [set(piece.names) for piece in pieces]
+    names: list[set[str]] = [set() for _ in pieces]
     found = (
         one
         for piece, known in zip(pieces, names, strict=True)
         for one in read_file(piece.file, settings, options, piece.stretch, known)
     )
-    known = document_parts.chunks_by_document(
-        read_table(store, split.documents, ["id", "content_hash"], schema.DOCUMENTS),
-        read_table(store, split.units, None, schema.TEXT_UNITS),
-    )
-    yield from document_parts.document_parts(found, settings, limit, known)
-    yield {"row_names": _row_names(pieces, names)}
-
-
-def _row_names(pieces: Sequence[Piece], names: Sequence[set[str]]) -> pa.Table:
-    """What the rows of stretches are called."""
+    yield from document_parts.document_parts(found, settings, limit)
     rows = [
-        {
-            "hash": int(document_id(piece.path, name)[:16], 16),
-            "file": stable_id("file", piece.path),
-            "name": name,
-            "start": piece.stretch.start,
-        }
+        {"hash": int(document_id(piece.path, name)[:16], 16), "path": piece.path}
         for piece, known in zip(pieces, names, strict=True)
         if piece.stretch is not None
         for name in sorted(known)
     ]
-    return pa.Table.from_pylist(rows, schema=_ROW_NAMES)
+    yield {"row_names": pa.Table.from_pylist(rows, schema=_ROW_NAMES)}
 
 
-def _with_earlier_names(
-    run: Run, inputs: Sequence[Sequence[Piece]], row_names: Sequence[Sequence[Part]]
-) -> dict[int, list[Piece]]:
-    """By number, the inputs that have to be read again: a row of theirs has the name of one in an earlier
-    stretch of its file, which its reader could not know."""
-    parts = {n: of for n, of in enumerate(row_names) if of}
-    names = _repeated_names(run.store, parts)
-    first = names.group_by(["file", "name"]).aggregate([("start", "min"), ("start", "count")])
-    repeated = first.filter(pc.greater(first["start_count"], 1))
-    if not repeated.num_rows:
-        return {}
-    earlier: dict[tuple[int, str, int], set[str]] = {}
-    for row in names.join(repeated, ["file", "name"], join_type="inner").to_pylist():
-        if row["start"] > row["start_min"]:
-            earlier.setdefault((row["input"], row["file"], row["start"]), set()).add(row["name"])
-    return {n: [_after(piece, n, earlier) for piece in inputs[n]] for n in sorted({n for n, _, _ in earlier})}
-
-
-def _repeated_names(store: Store, parts: Mapping[int, Sequence[Part]]) -> pa.Table:
-    """The row names that stand in several stretches, and maybe a few others, with the number of their input.
-    Of all rows only the hashes are brought here, 8 bytes each.
-
-    parts: of the row names, by input
-    """
-    hashes = {n: read_table(store, of, ["hash"], _ROW_NAMES)["hash"].to_numpy() for n, of in parts.items()}
-    in_order = np.concatenate([np.empty(0, np.uint64), *hashes.values()])
+def _files_with_repeated_ids(store: Store, row_names: Sequence[Sequence[Part]]) -> set[str]:
+    """Files of which rows in several stretches have the same id, and maybe a few others. Of all rows only the
+    hashes are brought here, 8 bytes each."""
+    parts = [part for of in row_names for part in of]
+    hashes = [read_table(store, [part], ["hash"], _ROW_NAMES)["hash"].to_numpy() for part in parts]
+    in_order = np.concatenate([np.empty(0, np.uint64), *hashes])
     in_order.sort()
     repeated = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])
-    found = [_ROW_NAMES.append(pa.field("input", pa.int64())).empty_table()]
-    for n, own in hashes.items():
+    found: set[str] = set()
+    for part, own in zip(parts, hashes, strict=True):
         if (here := np.isin(own, repeated)).any():
-            table = read_table(store, parts[n], None, _ROW_NAMES).filter(pa.array(here))
-            found.append(table.append_column("input", pa.array([n] * table.num_rows, pa.int64())))
-    return pa.concat_tables(found)
-
-
-def _after(piece: Piece, n: int, earlier: Mapping[tuple[int, str, int], set[str]]) -> Piece:
-    """A piece of an input that knows the names of earlier rows."""
-    if piece.stretch is None:
-        return piece
-    names = earlier.get((n, stable_id("file", piece.path), piece.stretch.start), ())
-    return replace(piece, names=frozenset(names))
+            paths = read_table(store, [part], ["path"], _ROW_NAMES)["path"].filter(pa.array(here))
+            found.update(paths.to_pylist())
+    return found
 
 
 def read_file(
@@ -287,10 +398,10 @@ def _opened(file: InputFile, options: Mapping[str, Any], stretch: Stretch | None
     return fs.open(path, "rb")  # type: ignore[no-any-return]
 
 
-def _unread(split: _Split, why: str) -> Mapping[str, pa.Table]:
+def _unread(split: Sequence[Piece], why: str) -> Mapping[str, pa.Table]:
     """What stands for a file, or a stretch of one, of which processes die."""
     unread = []
-    for piece in split.pieces:
+    for piece in split:
         what = (
             "cannot be read" if piece.stretch is None else f"rows from {piece.stretch.row:,} on are not read"
         )

@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.schema import REFERENCE
 from graphrag_ray.corpus.tokens import count, vocabulary_for
-from graphrag_ray.engine.executor import Tables, Written
+from graphrag_ray.engine.executor import Written
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.graph import report_context
 from graphrag_ray.graph.batches import stable_batches
@@ -38,25 +37,23 @@ from graphrag_ray.graph.summary_dialogue import (
 )
 from graphrag_ray.indexing.run import Run, failure_rows
 from graphrag_ray.indexing.spool import Spool
-from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks
+from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks, blocks_of
 from graphrag_ray.indexing.stages.communities_stage import Layout
 from graphrag_ray.indexing.stages.parent_reports import (
+    SIGNATURES,
     SKETCHES,
     EarlierReports,
+    RowsOf,
+    UnchangedReports,
     earlier_reports,
     report_of,
     sketch_row,
-)
-from graphrag_ray.indexing.stages.short_ids import prefixes_of
-from graphrag_ray.indexing.stages.unchanged_reports import (
-    SIGNATURES,
-    RowsOf,
-    UnchangedReports,
     unchanged_reports,
 )
+from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, write_parts
+from graphrag_ray.store.parts import Part
 from graphrag_ray.store.retries import answered_twice
 
 PLANS_AT_ONCE = 64
@@ -160,20 +157,27 @@ def _vocabulary(run: Run, dialogue: str) -> str:
 
 
 def write_reports(
-    run: Run, corpus: Result, found: Result, layout: Layout, ids: list[str], number: Ints
+    run: Run,
+    corpus: Result,
+    found: Result,
+    load_layout: Callable[[], Layout],
+    ids: list[str],
+    number: Callable[[], Ints],
 ) -> Result:
     """Tables reports (WRITTEN, in groups of `batches_by_number`), sketches (`parent_reports.py`) in the same
     groups, signatures (`unchanged_reports.py`) and failures. number: the short id of each community.
 
     Which reports of the parent snapshot stand is no part of the fingerprint: they stand in the next run, too.
     """
-    options, h = run.settings.reports, layout.hierarchy
-    asking = ReportWork.of(run, layout.blocks, options.keep_below)
-    asked_as, work = _asked_as(asking.spec), asking.work
-    spec, vocabulary = asking.depends_on
+    options = run.settings.reports
+    asking = ReportWork.of(run, blocks_of(found, ELEMENTS.values()), options.keep_below)
+    work, (spec, vocabulary) = asking.work, asking.depends_on
+    asked_as = fingerprint_of(spec)  # what a report must have been asked like to stand
 
     def compute() -> Result:
-        how = fingerprint_of([STAGES["reports"].version, spec, options, vocabulary])
+        how = fingerprint_of([spec, options, vocabulary])
+        layout = load_layout()
+        h = layout.hierarchy
         schedule = partial(
             Schedule, h, layout.elements, options.context_tokens, options.max_claims_per_entity
         )
@@ -196,7 +200,7 @@ def write_reports(
         source = settled(run, work, plan)
         has_report = ~planned
         has_report[source.written.numbers()] = True
-        groups = batches_by_number(ids, h.level, number, has_report)
+        groups = batches_by_number(ids, h.level, number(), has_report)
         numbers = [c for group in groups for c in group]
         makers: dict[str, tuple[pa.Schema, Callable[[int], dict[str, Any]]]] = {
             "reports": (WRITTEN, lambda c: _row(ids[c], source.written[c]))
@@ -215,7 +219,7 @@ def write_reports(
         for name, (columns, made) in makers.items():
             tables_ = _with_unchanged(run, before, name, columns, known.new, ids, made)
             for parts, rows in zip(written, tables_, strict=True):
-                parts[name] = write_parts(run.store, name, [rows])
+                parts[name] = run.write("reports", name, [rows])
         result = known.with_new(run.store, written)
         # In the order of communities, not in that in which they failed.
         failed = failures_of(run, work, sorted(source.failed, key=lambda f: f[0]["community"]))
@@ -224,7 +228,7 @@ def write_reports(
         if options.keep_below:
             counts["kept_reports"] = source.kept
         table = _signature_table(before, signed, numbers, ids, source.written)
-        tables = {"failures": [failed], "signatures": [write_parts(run.store, "signatures", [table])]}
+        tables = {"failures": [failed], "signatures": [run.write("reports", "signatures", [table])]}
         return Result(result.tables | tables, counts, final, result.made_from | {"signatures": [how]})
 
     depends_on = [found, spec, options, vocabulary]
@@ -321,14 +325,7 @@ def failures_of(
     run: Run, work: Work[WrittenReport], failed: Sequence[tuple[Row, Outcome[WrittenReport]]]
 ) -> list[Part]:
     """Parts of table failures."""
-    rows = failure_rows(work.name, work, failed)
-    return run.executor.map(work.name, _just, [{"failures": rows}])[0].get("failures", [])
-
-
-def _asked_as(spec: ReportSpec | SummarySpec) -> str:
-    """What a report must have been asked like to stand. Without `about` where there is none: those of former
-    versions knew of no such field."""
-    return fingerprint_of({k: v for k, v in spec_key(spec).items() if (k, v) != ("about", "")})
+    return run.write(work.name, "failures", [failure_rows(work.name, work, failed)])
 
 
 def settled(run: Run, work: Work[WrittenReport], plan: Callable[[], ReportSource]) -> ReportSource:
@@ -531,7 +528,3 @@ def _in_parts(kept: Spool[Any], level: Ints) -> Iterator[list[int]]:
     numbers = sorted(kept.numbers(), key=lambda c: (level[c], c))
     for at in range(0, len(numbers), PART_ROWS):
         yield numbers[at : at + PART_ROWS]
-
-
-def _just(store: Store, tables: Tables) -> list[Tables]:
-    return [tables]

@@ -11,7 +11,7 @@ What is said of its document (`corpus/document_titles.py`) are words of a chunk,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
@@ -22,14 +22,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import STAGES
+from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.errors import CorruptPart
-from graphrag_ray.base.ids import stable_id
+from graphrag_ray.base.ids import report_id, stable_id
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.results import Results
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.embedded_texts import (
+from graphrag_ray.indexing.stages.embed_stage import (
     TEXTS,
     Texts,
     by_part,
@@ -38,12 +38,11 @@ from graphrag_ray.indexing.stages.embedded_texts import (
     load_texts,
     written_texts,
 )
-from graphrag_ray.indexing.stages.level_indexes import level_fingerprint, level_indexes
-from graphrag_ray.indexing.step_result import Result
+from graphrag_ray.indexing.step_result import Result, code_version
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
-from graphrag_ray.store.search import keyword, vectors
+from graphrag_ray.store.search import chnsw, keyword, vectors
 from graphrag_ray.store.search.vectors import Floats
 from graphrag_ray.store.search.words import common_language
 
@@ -187,9 +186,7 @@ def _shards(
     for batch in stable_batches([part.path for part in parts], sizes, limit):
         own = [texts[i] for i in batch]
         paths = [part.path for x in own for part in (*x.parts, *x.documents)]
-        made_from = stable_id(
-            "search", str(STAGES["search"].version), _stemmer(), kind, by, str(signs), *depends_on, *paths
-        )
+        made_from = stable_id("search", code_version(), _stemmer(), kind, by, str(signs), *depends_on, *paths)
         start, end = (ends[[batch.start, batch.stop]] / ends[-1]).tolist()
         found.append(_Shard(kind, by, own, signs, made_from, language, (start, end)))
     return found
@@ -255,7 +252,7 @@ def index_failure(stage: str, item: str, failed: Mapping[str, str]) -> dict[str,
 def failures_of(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[Part]:
     """The failures table of a step that makes indexes."""
     table = pa.Table.from_pylist(sorted(rows, key=lambda f: f["item"]), schema=schema.FAILURES)
-    return write_parts(store, "failures", [table])
+    return write_parts(store, "search/failures", [table])
 
 
 def _make(store: Store, x: tuple[int, _Shard, _Earlier | None]) -> Iterator[pa.Table]:
@@ -345,3 +342,107 @@ def _note(failed: list[dict[str, str]], id_: str, error: BaseException) -> None:
 def _stemmer() -> str:
     """The version of what makes a shard."""
     return version("PyStemmer")
+
+
+# Indexes of all levels of a hierarchy at once (`chnsw.py`), for hierarchies that are made by meaning. A shard
+# holds consecutive parts of the embeddings of what the hierarchy is over, and its share of the parts of its
+# reports' embeddings. Every shard has all levels; the nearest of a level are the nearest of those of all
+# shards. Where a community has changed, all shards are made anew.
+
+LEVEL_SHARD_ROWS = 262_144
+"""Of what the hierarchy is over. A shard of so many with 256 dimensions is made in 1 GB of memory."""
+LEAST_ROWS = 100_000
+"""Below, a question looks at all vectors: 13 ms at most. To load the compiled loops takes .4 s, once."""
+
+_LEVEL_MADE = pa.schema(
+    [("at", pa.int64()), ("path", pa.string()), ("bytes", pa.int64()), ("rows", pa.int64())]
+)
+
+
+@dataclass(frozen=True)
+class _LevelShard:
+    """parts: of embeddings, of what the hierarchy is over and of its reports; levels: how many there are;
+    level_of: of each report, by id; made_from: a hash of all that it depends on."""
+
+    table: str
+    parts: tuple[Sequence[Part], Sequence[Part]]
+    n_levels: int
+    level_of: Callable[[], Mapping[str, int]]
+    made_from: str
+
+
+def level_indexes(run: Run, results: Results) -> dict[str, list[list[Part]]]:
+    """Tables search_<hierarchy>_levels, a shard a group."""
+    tables: dict[str, list[list[Part]]] = {}
+    for name in _indexed(results):
+        shards = _level_shards(run, results, name)
+        table = schema.search_table(name, "levels")
+        known = blobs.made(run.store, table)
+        missing = [(at, shard) for at, shard in enumerate(shards) if shard.made_from not in known]
+        for made in run.executor.stream("search", _make_levels, missing):
+            for row in made.to_pylist():
+                known[shards[row["at"]].made_from] = row["path"], row["bytes"]
+        tables[table] = []
+        for shard in shards:
+            path, n_bytes = known[shard.made_from]
+            rows = sum(part.rows for parts in shard.parts for part in parts)
+            tables[table].append([Part(path, rows, n_bytes)])
+    return tables
+
+
+def level_fingerprint(results: Results) -> list[Any]:
+    """What they depend on beside embeddings."""
+    return [[name, results.hierarchies[name].level.tolist()] for name in _indexed(results)]
+
+
+def _indexed(results: Results) -> list[str]:
+    """Hierarchies of a graph that are made by meaning and have enough records, where numba is there."""
+    rows = {
+        name: sum(part.rows for part in results.embedded.parts(f"embeddings_{HIERARCHIES[name].over}"))
+        for name in results.hierarchies
+        if HIERARCHIES[name].by_meaning and HIERARCHIES[name].of_graph
+    }
+    return [name for name, n in rows.items() if n >= LEAST_ROWS and chnsw.has_loops()]
+
+
+def _level_shards(run: Run, results: Results, name: str) -> list[_LevelShard]:
+    kind, hierarchy = HIERARCHIES[name], results.hierarchies[name]
+    parts = results.embedded.parts(f"embeddings_{kind.over}")
+    reports = results.embedded.parts(f"embeddings_{kind.reports}")
+    batches = stable_batches([part.path for part in parts], [part.rows for part in parts], LEVEL_SHARD_ROWS)
+    ids, level = [report_id(id_) for id_ in hierarchy.ids], hierarchy.level.tolist()
+    level_of = run.executor.share(dict(zip(ids, level, strict=True)))
+    # The same vectors may come to stand at other levels.
+    levels = stable_id("levels of reports", *ids, *map(str, level))
+    bounds = [len(reports) * at // len(batches) for at in range(len(batches) + 1)]
+    n_levels = int(hierarchy.level.max(initial=-1)) + 1
+    found = []
+    for at, batch in enumerate(batches):
+        own = [parts[i] for i in batch], reports[bounds[at] : bounds[at + 1]]
+        paths = [part.path for some in own for part in some]
+        made_from = stable_id("levels", code_version(), levels, *paths)
+        found.append(_LevelShard(schema.search_table(name, "levels"), own, n_levels, level_of, made_from))
+    return found
+
+
+def _make_levels(store: Store, x: tuple[int, _LevelShard]) -> Iterator[pa.Table]:
+    at, shard = x
+    over, reports = shard.parts
+    levels = [_level_vectors(store, over)]
+    ids, vectors = _level_vectors(store, reports) if reports else ([], levels[0][1][:0])
+    known = shard.level_of()
+    level = np.array([known.get(id_, -1) for id_ in ids], np.int64)
+    for number in reversed(range(shard.n_levels)):
+        rows = np.flatnonzero(level == number)
+        levels.append(([ids[i] for i in rows.tolist()], vectors[rows]))
+    data = chnsw.build(levels)
+    n_rows = sum(len(ids_) for ids_, _ in levels)
+    part = blobs.write(store, shard.table, shard.made_from, data, n_rows)
+    made = {"at": at, "path": part.path, "bytes": part.bytes, "rows": n_rows}
+    yield pa.Table.from_pylist([made], schema=_LEVEL_MADE)
+
+
+def _level_vectors(store: Store, parts: Sequence[Part]) -> tuple[list[str], Any]:
+    table = read_table(store, parts, ["id", "vector"])
+    column = table["vector"].combine_chunks()
+    return table["id"].to_pylist(), column.flatten().to_numpy().reshape(table.num_rows, -1)

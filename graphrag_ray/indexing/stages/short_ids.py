@@ -1,26 +1,89 @@
-"""Short ids, `human_readable_id`: what people see and cite. Carried over from snapshot to snapshot."""
+"""Ids on the driver: columns of tables as integers, ids as their first 64 bits, so that no table's ids are
+all in memory as texts; and short ids, `human_readable_id`, which people see and cite. Those are carried over
+from snapshot to snapshot."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import OF_SECTION
 from graphrag_ray.base.errors import CorruptPart, IndexNotFound
 from graphrag_ray.base.records import Reference, render_references
 from graphrag_ray.graph.integer_arrays import Ints, id_prefixes
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages import id_columns
-from graphrag_ray.indexing.stages.id_columns import Keys
-from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.store.parts import Part, read_table, write_parts
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.parts import Part, read_part
 from graphrag_ray.store.snapshots import Manifest, load
 
-_NOTED = pa.schema([("key", pa.uint64()), ("number", pa.int64())])
+Keys = npt.NDArray[np.uint64]
+GROUP = "group"
+"""The number of a row's group."""
+_NO_ID = "0" * 32
+_THREADS = 8
+IDS = pa.schema([("id", pa.uint64())])
+
+
+def columns_of(store: Store, groups: Sequence[Sequence[Part]], columns: pa.Schema) -> pa.Table:
+    """Columns of all rows, with that of their groups before them. Ids come as their first 64 bits, 0 where
+    there is none; of other texts only whether there is one.
+
+    columns: names, and types of integers
+    """
+    parts = [part for group in groups for part in group]
+    tables = list(in_threads(partial(_as_integers, store, columns), parts, _THREADS))
+    of_part = [n for n, group in enumerate(groups) for _ in group]
+    numbers = np.repeat(np.array(of_part, np.int32), [table.num_rows for table in tables])
+    return pa.concat_tables([columns.empty_table(), *tables]).add_column(0, GROUP, pa.array(numbers))
+
+
+def _as_integers(store: Store, of: pa.Schema, part: Part) -> pa.Table:
+    table = read_part(store, part, of.names)
+    columns = []
+    for field in of:
+        column = table[field.name]
+        if pa.types.is_boolean(field.type):
+            columns.append(pc.not_equal(column, "").combine_chunks())
+        elif pa.types.is_string(column.type):
+            columns.append(pa.array(prefixes_of(column.fill_null(_NO_ID))))
+        else:
+            columns.append(column.cast(field.type).combine_chunks())
+    return pa.Table.from_arrays(columns, schema=of)
+
+
+def prefixes_of(ids: pa.Array | pa.ChunkedArray) -> Keys:
+    """The first 64 bits of ids of our own. Raises ValueError for others."""
+    found = id_prefixes(ids)
+    if found is None:
+        raise ValueError("a column of ids holds what is no id")
+    return found
+
+
+def places_of(ids: Keys, wanted: Keys) -> Ints:
+    """Places of ids among others, which rise. (Two of ten million have the same 64 bits once in 370,000
+    indexes.) Raises ValueError for one that is not there."""
+    at = places_in(ids, wanted)
+    if (at < 0).any():
+        raise ValueError("the end of a relationship is no entity")
+    return at
+
+
+def places_in(ids: Keys, wanted: Keys) -> Ints:
+    """The place of each wanted id among others, which rise; -1: it is not there."""
+    if not len(ids):
+        return np.full(len(wanted), -1, np.int64)
+    at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    return np.where(ids[at] == wanted, at, -1).astype(np.int64)
+
+
+_NUMBERED = pa.schema([*IDS, ("human_readable_id", pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -36,7 +99,7 @@ class Numbers:
         wanted = id_prefixes(ids)
         if wanted is None or not len(self.keys):
             return np.full(len(ids), -1, dtype=np.int64)
-        at = id_columns.places_in(self.keys, wanted)
+        at = places_in(self.keys, wanted)
         return np.where(at >= 0, self.numbers[at], -1)
 
 
@@ -47,7 +110,7 @@ def number(run: Run, table: str, keys: Keys, order: Ints | None = None) -> Numbe
     stand.
     """
     old_keys, old_numbers, first = numbered_before(run, table)
-    at = id_columns.places_in(old_keys, keys)
+    at = places_in(old_keys, keys)
     numbers = np.where(at >= 0, old_numbers[at], -1) if len(old_keys) else at
     sequence = np.arange(len(keys)) if order is None else order
     new = sequence[numbers[sequence] < 0]
@@ -59,30 +122,10 @@ def number(run: Run, table: str, keys: Keys, order: Ints | None = None) -> Numbe
 def numbered_before(run: Run, table: str) -> tuple[Keys, Ints, int]:
     """The ids of the parent snapshot, rising, and their numbers; and the first number that is free."""
     first, parts = _known(run, table)
-    before = run.before("finish")
-    noted = before.parts(_noted(table)) if before and not run.damaged else []
-    if noted:
-        rows = read_table(run.store, noted, None, _NOTED)
-        return rows["key"].to_numpy(), rows["number"].to_numpy(), first
-    if not parts:
-        return np.empty(0, np.uint64), np.empty(0, np.int64), first
-    prefixes = id_columns.keys(run.store, parts)
-    rows = read_table(run.store, parts, ["human_readable_id"], schema.TABLES[table])
-    by_key = np.argsort(prefixes, kind="stable")
-    return prefixes[by_key], rows["human_readable_id"].to_numpy()[by_key], first
-
-
-def noted(run: Run, numbers: Mapping[str, Numbers]) -> Result:
-    """Tables by which the next run knows them, without reading all parts of the snapshot."""
-    tables = {}
-    for table, own in numbers.items():
-        rows = pa.table([pa.array(own.keys), pa.array(own.numbers)], schema=_NOTED)
-        tables[_noted(table)] = [write_parts(run.store, _noted(table), [rows])]
-    return Result(tables)
-
-
-def _noted(table: str) -> str:
-    return f"numbers_{table}"
+    rows = columns_of(run.store, [parts], _NUMBERED)
+    keys = rows["id"].to_numpy()
+    by_key = np.argsort(keys, kind="stable")
+    return keys[by_key], rows["human_readable_id"].to_numpy()[by_key], first
 
 
 def _known(run: Run, table: str) -> tuple[int, list[Part]]:
@@ -112,13 +155,6 @@ def renumbered(ids: pa.Array, numbers: Ints, next_: int) -> Numbers:
     keys = prefixes_of(ids)
     by_key = np.argsort(keys, kind="stable")
     return Numbers(keys[by_key], numbers[by_key], next_)
-
-
-def prefixes_of(ids: pa.Array | pa.ChunkedArray) -> Keys:
-    """The first 64 bits of ids of our own."""
-    found = id_prefixes(ids)
-    assert found is not None, "tables hold ids of our own"
-    return found
 
 
 class Rendered:

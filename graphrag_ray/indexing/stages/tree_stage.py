@@ -47,7 +47,7 @@ from graphrag_ray.graph.summary_tree import (
 )
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks, blocks_of
+from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks, blocks_of, lay_out
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
 from graphrag_ray.indexing.stages.graph_hierarchy import (
     Placed,
@@ -55,7 +55,6 @@ from graphrag_ray.indexing.stages.graph_hierarchy import (
     in_batches,
     numbered_by_level,
 )
-from graphrag_ray.indexing.stages.lay_out import lay_out
 from graphrag_ray.indexing.stages.level_by_level import ReportsSoFar, in_a_file
 from graphrag_ray.indexing.stages.reports_stage import (
     PART_ROWS,
@@ -69,7 +68,7 @@ from graphrag_ray.indexing.stages.short_ids import Numbers, prefixes_of
 from graphrag_ray.indexing.step_result import Result, by_input, joined
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
-from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
+from graphrag_ray.store.parts import Part, read_part, read_table
 from graphrag_ray.store.search.vectors import unit
 
 KIND = HIERARCHIES["tree"]
@@ -117,7 +116,7 @@ class TreeHierarchy:
         chunk_ids = run.executor.share(_column(run, self.chunks, "id", pa.string()))
         order = np.lexsort((np.arange(len(ids)), self.level))
         inputs = in_batches(order, self.tree.sizes()[order])
-        written = run.executor.map("finish", partial(_cluster_table, placed, chunk_ids, period), inputs)
+        written = run.map("finish", partial(_cluster_table, placed, chunk_ids, period), inputs)
         clusters = Result(by_input(written, KIND.communities))
         periods = [period] * len(ids)
         return joined([clusters, finished_reports(run, numbers, placed, KIND, self.reports, periods)])
@@ -227,7 +226,11 @@ class _Chunks:
         for at, clusters in zip(of, self._divided(pieces, tokens, vectors, most, reduction), strict=True):
             parts[at] += clusters
         names = [
-            np.array([_prefix(height, keys[own]) for own in of_group], dtype=np.uint64) for of_group in parts
+            np.array(
+                [int(community_id(f"{KIND.name}, born", height, keys[own])[:16], 16) for own in of_group],
+                dtype=np.uint64,
+            )
+            for of_group in parts
         ]
         if before is not None:
             return with_divided(before, parts, names)
@@ -291,7 +294,7 @@ class _Chunks:
             ]
             for (name, types), values in zip(_LEVEL.items(), columns, strict=True):
                 arrays = {column: pa.array(values[column], type_) for column, type_ in types.items()}
-                tables[name].append(write_parts(run.store, name, [pa.table(arrays)]))
+                tables[name].append(run.write(STEP, name, [pa.table(arrays)]))
         tree = SummaryTree([level.clusters for level in so_far.levels], so_far.main)
         places = zip(tree.first.tolist(), tree.levels, strict=True)
         reports = so_far.by_community(first + np.arange(len(clusters)) for first, clusters in places)
@@ -299,7 +302,7 @@ class _Chunks:
         for first, of_level in zip(tree.first.tolist(), so_far.ids, strict=True):
             of_all[first : first + len(of_level)] = of_level
         rows = report_tables(reports, tree.level, of_all)
-        parts = write_parts(run.store, "reports", rows, max_rows=PART_ROWS)
+        parts = run.write(STEP, "reports", rows, max_rows=PART_ROWS)
         tables["reports"] = [[part] for part in parts]
         tables["failures"] = [failures_of(run, asking.work, so_far.failed)]
         counts: dict[str, Any] = {"summaries": len(reports), "failed_summaries": len(so_far.failed)}
@@ -362,10 +365,6 @@ def _count(count: Count, store: Store, x: tuple[int, Part]) -> Iterator[pa.Table
 def _called(height: int, id_: str) -> str:
     above = f", {height} above those of chunks" if height else ""
     return f"summary {id_}{above}"
-
-
-def _prefix(height: int, keys: Keys) -> int:
-    return int(community_id(f"{KIND.name}, born", height, keys)[:16], 16)
 
 
 def _cluster_table(

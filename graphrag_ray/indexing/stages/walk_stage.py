@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.ids import name_id, stable_id
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.corpus.document_titles import title_name
@@ -31,7 +30,7 @@ from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.search_stage import FAILED_IN_INDEX, failures_of, index_failure
-from graphrag_ray.indexing.step_result import Result
+from graphrag_ray.indexing.step_result import Result, code_version
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.in_threads import in_threads
@@ -103,9 +102,8 @@ def _shards(groups: Sequence[_Group]) -> list[_WalkShard]:
         )
         for group in some
     ]
-    version = str(STAGES["walk"].version)
     return [
-        _WalkShard([some[i] for i in batch], stable_id("walk", version, *(names[i] for i in batch)))
+        _WalkShard([some[i] for i in batch], stable_id("walk", code_version(), *(names[i] for i in batch)))
         for batch in stable_batches(names, sizes, SHARD_BYTES)
     ]
 

@@ -9,6 +9,8 @@ from typing import Any
 from graphrag_ray.base.records import Reference
 from graphrag_ray.query.methods.chain import ChainLink
 
+UNREADABLE = "No part of the index could be read for this question: every call failed."
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -77,6 +79,11 @@ class Answer:
     chain: tuple[ChainLink, ...] = ()
     paths: Mapping[str, str] = field(default_factory=dict)
     seconds: float | None = None
+
+    @property
+    def unread(self) -> bool:
+        """Whether it says no more than that every call failed, and why."""
+        return self.failed_parts > 0 and self.text.startswith(UNREADABLE)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -15,18 +15,16 @@ from typing import Any
 from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
 from graphrag_ray.base.schema import ENDS
 from graphrag_ray.base.wording import plural
-from graphrag_ray.graph.report_context import Context, Record
-from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy
+from graphrag_ray.graph.report_context import Record
+from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, check_embedded
 from graphrag_ray.query.methods.budget import asking, check_room, reducing, refuse_beyond
-from graphrag_ray.query.methods.embedded import check_embedded
 from graphrag_ray.query.methods.filling import Share, fill
-from graphrag_ray.query.methods.local_ranking import relationships_in_order
-from graphrag_ray.query.methods.local_search import EDGES, MOST_EDGES
+from graphrag_ray.query.methods.local_search import EDGES, MOST_EDGES, relationships_in_order
 from graphrag_ray.query.methods.map_parts import Mapped, answered, map_contexts, merged
-from graphrag_ray.query.methods.map_reduce import reduce_spec
-from graphrag_ray.query.methods.method import Given, Hit, LevelSearch, Method, Question, Rows
-from graphrag_ray.query.methods.points import map_points, points_spec
-from graphrag_ray.query.methods.record_rows import looked_up
+from graphrag_ray.query.methods.map_reduce import mapper, reduce_spec
+from graphrag_ray.query.methods.method import Given, Hit, Kind, LevelSearch, Method, Question, Rows
+from graphrag_ray.query.methods.methods import MethodKind
+from graphrag_ray.query.methods.record_rows import loaded
 
 NAME = "archrag"
 ADVICE = "Raise the budget, or lower query.archrag_k."
@@ -41,27 +39,34 @@ def search(question: Question, given: Given) -> Method:
     kind, notes = _hierarchy(given)
     check_embedded(given, NAME, [kind.reports, "entity"])
     settings, query = given.settings, given.settings.query
-    spec, last = points_spec(settings, given.prompts), reduce_spec(settings, given.prompts)
-    check_room(question.text, given, (spec, last))
+    spec, ask = mapper(settings, given.prompts, points=True)
+    check_room(question.text, given, (spec, reduce_spec(settings, given.prompts)))
     found: list[list[Hit]] = yield LevelSearch(kind.name, question.text, query.archrag_k)
     entities, *above = ([hit.id for hit in hits] for hits in found)
     of_level = [(yield from _entities(entities, given))]
     for ids in above:
-        known = (yield from looked_up({kind.reports: ids}, given))[kind.reports]
-        of_level.append([known[id_] for id_ in ids if id_ in known])
-    contexts = [_context(records, given) for records in of_level if records]
+        of_level.append((yield from loaded(((kind.reports, id_) for id_ in ids), given)))
+    contexts = [fill([Share(records)], query.context_tokens, given.count) for records in of_level if records]
     shown = sum(context.n_tokens for context in contexts)
     most = asking(question.text, given, "map", spec, len(contexts), shown)
     refuse_beyond(most + reducing(question.text, given), query, ADVICE)
     said = Mapped()
-    yield from map_contexts(question.text, contexts, spec, map_points, said)
-    what = yield from merged(question.text, given, said.contexts, said.answers, said.errors)
-    return (yield from answered(question.text, NAME, "records", what, notes=[*notes, *_left_out(contexts)]))
+    yield from map_contexts(question.text, contexts, spec, ask, said)
+    what = yield from merged(question.text, given, said)
+    if n := sum(context.left_out for context in contexts):
+        notes.append(f"{plural(n, 'record')} of those found did not fit into the context of a level.")
+    return (yield from answered(question.text, NAME, "records", what, notes=notes))
 
 
-def _left_out(contexts: Sequence[Context]) -> list[str]:
-    n = sum(context.left_out for context in contexts)
-    return [f"{plural(n, 'record')} of those found did not fit into the context of a level."] if n else []
+METHOD = MethodKind(
+    search,
+    asks=("embed", "map", "reduce"),
+    reads="what is nearest on each level",
+    graph=True,
+    instead="local",
+    others=("hybrid", "global"),
+    reports=True,
+)
 
 
 def _hierarchy(given: Given) -> tuple[HierarchyKind, list[str]]:
@@ -79,17 +84,11 @@ def _hierarchy(given: Given) -> tuple[HierarchyKind, list[str]]:
     ]
 
 
-def _context(records: Sequence[Record], given: Given) -> Context:
-    return fill([Share(records)], given.settings.query.context_tokens, given.count)
-
-
 def _entities(ids: Sequence[str], given: Given) -> Generator[Any, Any, list[Record]]:
     """The entities, then relationships that have both ends among them, those of the best connected first."""
     place = {id_: n for n, id_ in enumerate(ids)}
     edges = yield Rows("relationships", EDGES, ids, by=ENDS, most=MOST_EDGES)
     inner = [row for row in edges.to_pylist() if row["source_id"] in place and row["target_id"] in place]
     chosen = relationships_in_order(inner, place, 0)
-    known = yield from looked_up({"entity": ids, "relationship": [row["id"] for row in chosen]}, given)
-    entities = [known["entity"][id_] for id_ in ids if id_ in known["entity"]]
-    there = known["relationship"]
-    return [*entities, *(there[row["id"]] for row in chosen if row["id"] in there)]
+    found: list[tuple[Kind, str]] = [("entity", id_) for id_ in ids]
+    return (yield from loaded([*found, *(("relationship", row["id"]) for row in chosen)], given))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
+from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED, HierarchyKind
 from graphrag_ray.base.errors import NoReports, UsageError
-from graphrag_ray.query.methods.method import Given, Rows
+from graphrag_ray.query.methods.method import Given, Kind, Rows
 
 NO_REPORTS = (
     "this index was made with --build names: it holds names and chunks, and no communities or reports. "
@@ -75,3 +75,18 @@ def communities_of(kind: HierarchyKind) -> Rows:
 
 def _which(names: Collection[str]) -> str:
     return f"it has {', '.join(names)}" if names else "it has none that could be asked"
+
+
+def check_embedded(given: Given, method: str, kinds: Sequence[Kind]) -> None:
+    """Raises UsageError where the snapshot has rows of a kind but no embedding of any."""
+    missing = [
+        SEARCHED[k].table.replace("_", " ")
+        for k in kinds
+        if given.n_rows.get(SEARCHED[k].table) and not given.n_rows.get(f"embeddings_{k}")
+    ]
+    if missing:
+        raise UsageError(
+            f"{method} search needs embeddings of {' and '.join(missing)}, and this snapshot has none: run "
+            "`graphrag-ray index` again, with embeddings.enabled: true. Only the embeddings are asked for; "
+            "nothing that was answered is paid for again"
+        )

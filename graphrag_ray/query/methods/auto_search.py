@@ -15,7 +15,7 @@ from graphrag_ray.base.schema import search_table
 from graphrag_ray.base.wording import plural
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Given, Method, Question, Rows
-from graphrag_ray.query.methods.methods import method
+from graphrag_ray.query.methods.methods import METHODS, MethodKind
 from graphrag_ray.query.methods.question_names import mentions, rarest_first
 
 NAME = "auto"
@@ -75,9 +75,18 @@ def search(question: Question, given: Given) -> Method:
         hybrid=bool(has.get("embeddings_text_unit")) and search_table("text_unit", "keyword") in has,
         reports=bool(given.settings.hierarchies),
     )
-    answer: Answer = yield from method(chosen.method)(question, given)
+    answer: Answer = yield from METHODS[chosen.method].search(question, given)
     note = f"Answered by {chosen.method} search: {chosen.why}."
     return replace(answer, notes=(note, *answer.notes))
+
+
+METHOD = MethodKind(
+    search,
+    asks=("embed", "answer", "map", "reduce"),
+    reads="what one of these reads",
+    dynamic=True,
+    by_replies=True,
+)
 
 
 def route(

@@ -1,27 +1,29 @@
 """What a question may take at most, before anything is asked: its budget, and the room in a context window.
 
 A bound and no forecast: every reply has the length that it is limited to, and no context is filled better
-than it must be. Sizes from tables are in the indexing model's tokens; `recounted.py` raises them by a sample
-where the answering model's are more. Corrections and calls that are sent again are not in it; `query/ask.py`
-stops before these exceed the budget.
+than it must be. Sizes from tables are in the indexing model's tokens; `recounted` raises them by
+a sample where the answering model's are more. Corrections and calls that are sent again are not in it;
+`query/session.py` stops before these exceed the budget.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from graphrag_ray.base.declarations import REPORTS, SEARCHED
 from graphrag_ray.base.errors import BudgetSpent, SettingsError, UsageError
 from graphrag_ray.base.index_settings import Price, Query
 from graphrag_ray.base.wording import plural, price_setting
 from graphrag_ray.graph.plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS
-from graphrag_ray.graph.report_context import Count
-from graphrag_ray.query.methods.map_reduce import AnswerSpec, reduce_spec, variables_of
-from graphrag_ray.query.methods.method import Given
-from graphrag_ray.query.methods.points import mapper
+from graphrag_ray.graph.report_context import Count, shown_content
+from graphrag_ray.query.methods.map_reduce import AnswerSpec, mapper, reduce_spec, variables_of
+from graphrag_ray.query.methods.method import Given, Kind, Rows
 
 Ints = npt.NDArray[np.int64]
 
@@ -200,3 +202,25 @@ def check_room(
             f"{reply:,}, and the context window of {model.model or 'the model'} is {model.context_window:,}: "
             f"{advice}"
         )
+
+
+SAMPLE = 50
+"""Rows that are counted, evenly over the table, so over its documents or levels."""
+
+
+def recounted(kind: Kind, rows: pa.Table, given: Given) -> Generator[Any, Any, pa.Table]:
+    """Rows with their `n_tokens` raised where the answering model counts more; as they are without a budget,
+    which is all that the sizes are bounds for. rows: at least the columns id and n_tokens."""
+    if not rows.num_rows or not has_budget(given.settings.query):
+        return rows
+    places = np.unique(np.linspace(0, rows.num_rows - 1, SAMPLE).astype(np.int64))
+    sample = rows.take(pa.array(places))
+    size = dict(zip(sample["id"].to_pylist(), sample["n_tokens"].to_pylist(), strict=True))
+    column = "full_content" if kind in REPORTS else "text"
+    texts = yield Rows(SEARCHED[kind].table, ["id", column], list(size))
+    worst = 1.0
+    for id_, text in zip(texts["id"].to_pylist(), texts[column].to_pylist(), strict=True):
+        n_tokens = given.count(shown_content(text) if kind in REPORTS else text)
+        worst = max(worst, n_tokens / max(1, size[id_]))
+    raised = np.ceil(rows["n_tokens"].to_numpy() * worst).astype(np.int64)
+    return rows.set_column(rows.column_names.index("n_tokens"), "n_tokens", pa.array(raised))

@@ -12,39 +12,46 @@ global search over all answers by falling score.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
+from pydantic import Field
 
 from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.graph.report_context import Context
-from graphrag_ray.query.methods.answer import ContextUsed
-from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, communities_of, reports_of
-from graphrag_ray.query.methods.budget import Most, asking, check_room, reducing, refuse_beyond
-from graphrag_ray.query.methods.cited_numbers import shown_in
-from graphrag_ray.query.methods.drift_dialogues import (
-    HYPOTHESIS,
-    LOCAL,
-    PRIMER,
-    FollowUp,
-    Step,
-    drift_spec,
-    hypothesis,
-    looked_up,
-    primer,
+from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply, schema_of
+from graphrag_ray.base.messages import ChatReply, Dialogue
+from graphrag_ray.base.prompts import Prompt
+from graphrag_ray.graph.report_context import Context, clean
+from graphrag_ray.query.methods.asked_hierarchy import (
+    asked_hierarchy,
+    check_embedded,
+    communities_of,
+    reports_of,
 )
-from graphrag_ray.query.methods.embedded import check_embedded
+from graphrag_ray.query.methods.budget import Most, asking, check_room, reducing, refuse_beyond
 from graphrag_ray.query.methods.levels import is_auto, levels
 from graphrag_ray.query.methods.local_search import DEFAULT_LEVEL, context_for
-from graphrag_ray.query.methods.map_parts import answered, merged
-from graphrag_ray.query.methods.map_reduce import MapAnswer, reduce_spec
+from graphrag_ray.query.methods.map_parts import Mapped, answered, merged
+from graphrag_ray.query.methods.map_reduce import (
+    AnswerSpec,
+    MapAnswer,
+    reduce_spec,
+    request_of,
+    resolved_answer,
+    spec_of,
+    usable_reply,
+    variables_of,
+    without_scores,
+)
 from graphrag_ray.query.methods.method import Dialogues, Given, Method, Question, Ran, Search
+from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.nearest import nearest
+from graphrag_ray.query.methods.one_context import context_used
 
 NAME = "drift"
 MAX_FOLLOW_UP_TOKENS = 150
@@ -55,16 +62,13 @@ ADVICE = "Raise the budget, or lower query.drift_depth or query.drift_breadth."
 
 
 @dataclass
-class _Found:
+class _Found(Mapped):
     """What the rounds have found so far.
 
     asked   questions that were looked up, as `_plain` writes them
     open    questions that were not, by `_plain`
     """
 
-    contexts: list[ContextUsed] = field(default_factory=list)
-    answers: list[MapAnswer] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
     looked_up: list[str] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
     open: dict[str, FollowUp] = field(default_factory=dict)
@@ -82,20 +86,40 @@ def search(question: Question, given: Given) -> Method:
     _check(text, given)
     finest, of_level = yield from _level(question.level, kind)
     found = _Found(asked={_plain(text)})
-    wanted = yield from _wanted(text, given)
+    wanted = text
+    if _has_hypothesis(given.settings):
+        spec = drift_spec(HYPOTHESIS, given.settings, given.prompts)
+        (ran,) = yield Dialogues("drift", [partial(hypothesis, text, spec)])
+        wanted = f"{text}\n\n{ran.result}" if ran.result else text
     reports = yield from nearest([Search(kind.reports, "vector", wanted, 0, of_level)], given)
     if reports.numbering:
         spec = drift_spec(PRIMER, given.settings, given.prompts)
         ran = yield Dialogues("drift", [partial(primer, text, reports, spec, query.drift_breadth)])
         _note(found, [""], [reports], ran, given)
     for _ in range(query.drift_depth):
-        following = _most_promising(found.open.values(), query.drift_breadth)
+        promising = sorted(
+            (f for f in found.open.values() if f.score > 0), key=lambda f: (-f.score, f.question)
+        )
+        following = promising[: query.drift_breadth]
         if not following:
             break
         yield from _round(text, given, found, following, finest)
     notes = [f"Looked up: {' '.join(found.looked_up)}"] if found.looked_up else []
-    what = yield from merged(text, given, found.contexts, found.answers, found.errors)
+    what = yield from merged(text, given, found)
     return (yield from answered(text, NAME, "records", what, notes=notes))
+
+
+METHOD = MethodKind(
+    search,
+    asks=("embed", "drift", "reduce"),
+    reads="reports, then what they leave open",
+    levels=True,
+    graph=True,
+    instead="local",
+    others=("hybrid", "global"),
+    by_replies=True,
+    reports=True,
+)
 
 
 def _level(level: str | int | None, kind: HierarchyKind) -> Generator[Any, Any, tuple[int, list[str]]]:
@@ -108,15 +132,6 @@ def _level(level: str | int | None, kind: HierarchyKind) -> Generator[Any, Any, 
         return finest, []
     rows = known.at(min(finest, known.n_levels - 1)).rows
     return finest, reports["id"].take(pa.array(rows)).to_pylist()
-
-
-def _wanted(text: str, given: Given) -> Generator[Any, Any, str]:
-    """What reports should be near: the question and, where it is written, a paragraph that may answer it."""
-    if not _has_hypothesis(given.settings):
-        return text
-    spec = drift_spec(HYPOTHESIS, given.settings, given.prompts)
-    (ran,) = yield Dialogues("drift", [partial(hypothesis, text, spec)])
-    return f"{text}\n\n{ran.result}" if ran.result else text
 
 
 def _has_hypothesis(settings: Settings) -> bool:
@@ -154,19 +169,17 @@ def _round(
         if context.numbering:
             contexts[follow_up.question] = context
     found.looked_up += contexts
-    asked = _newest(found.looked_up, given)
+    ends = accumulate(given.count(f"{question}\n") for question in reversed(found.looked_up))
+    n = sum(end <= ASKED_TOKENS for end in ends)
+    asked_before = found.looked_up[len(found.looked_up) - n :]
     ran = yield Dialogues(
         "drift",
-        [partial(looked_up, text, q, context, spec, breadth, asked) for q, context in contexts.items()],
+        [
+            partial(looked_up, text, q, context, spec, breadth, asked_before)
+            for q, context in contexts.items()
+        ],
     )
     _note(found, list(contexts), list(contexts.values()), ran, given)
-
-
-def _newest(questions: Sequence[str], given: Given) -> list[str]:
-    """The last of them, as many as fit into ASKED_TOKENS."""
-    ends = accumulate(given.count(f"{question}\n") for question in reversed(questions))
-    n = sum(end <= ASKED_TOKENS for end in ends)
-    return list(questions[len(questions) - n :])
 
 
 def _note(
@@ -174,9 +187,7 @@ def _note(
 ) -> None:
     """asked: the follow-up question of each context; "" for the primer."""
     for question, context, said in zip(asked, contexts, ran, strict=True):
-        used = ContextUsed(
-            "drift", shown_in(context.numbering), context.n_tokens, context.left_out, context.cut
-        )
+        used = context_used("drift", context)
         if said.result is None:
             found.errors.append(said.error)
         else:
@@ -184,25 +195,108 @@ def _note(
             used = replace(used, score=answer.score)
             found.answers.append(replace(answer, text=f"{heading}{answer.text}" if answer.text else ""))
             for follow_up in said.result.follow_ups:
-                _open(found, follow_up, given)
+                key = _plain(follow_up.question)
+                if key in found.asked or given.count(follow_up.question) > MAX_FOLLOW_UP_TOKENS:
+                    continue
+                if key not in found.open or found.open[key].score < follow_up.score:
+                    found.open[key] = follow_up
         found.contexts.append(used)
-
-
-def _open(found: _Found, follow_up: FollowUp, given: Given) -> None:
-    key = _plain(follow_up.question)
-    known = found.open.get(key)
-    if key in found.asked or given.count(follow_up.question) > MAX_FOLLOW_UP_TOKENS:
-        return
-    if known is None or known.score < follow_up.score:
-        found.open[key] = follow_up
-
-
-def _most_promising(open_: Iterable[FollowUp], n: int) -> list[FollowUp]:
-    """By falling score; those of 0 are not looked up."""
-    promising = [f for f in open_ if f.score > 0]
-    return sorted(promising, key=lambda f: (-f.score, f.question))[:n]
 
 
 def _plain(question: str) -> str:
     """Alike for questions that differ in case, white space or punctuation alone."""
     return " ".join("".join(c if c.isalnum() else " " for c in question.casefold()).split())
+
+
+HYPOTHESIS, PRIMER, LOCAL = "drift_hypothesis", "drift_primer", "drift_local"
+HYPOTHESIS_TOKENS = 250
+NO_SCORE = "`score` must be a number from 0 to 100"
+NO_ANSWER = "`answer` must be a text that is not empty, or `score` must be 0"
+
+
+class FollowUpReply(JsonReply):
+    question: str
+    score: float = Field(default=50.0, le=100)
+    """Without one, a question counts as half as promising as can be."""
+
+
+class StepReply(JsonReply):
+    answer: str = ""
+    score: float = Field(le=100)
+    follow_ups: list[FollowUpReply] = Field(default=[])
+
+
+STEP_SCHEMA: Mapping[str, Any] = schema_of(StepReply)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUp:
+    """score: how much its answer would add, 0–100."""
+
+    question: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one context says, and what to ask next."""
+
+    answer: MapAnswer
+    follow_ups: tuple[FollowUp, ...] = ()
+
+
+def drift_spec(prompt: str, settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
+    """prompt: HYPOTHESIS, PRIMER or LOCAL."""
+    most = HYPOTHESIS_TOKENS if prompt == HYPOTHESIS else settings.query.max_map_tokens
+    return spec_of("drift", settings, prompts, most, prompt)
+
+
+def hypothesis(question: str, spec: AnswerSpec) -> Dialogue[str]:
+    """Ask for a paragraph that might answer the question; "" where the reply is empty."""
+    reply: ChatReply = yield request_of(HYPOTHESIS, variables_of(question, spec), spec)
+    return clean(reply.text).strip()
+
+
+def primer(question: str, context: Context, spec: AnswerSpec, n_follow_ups: int) -> Dialogue[Step]:
+    """Ask for a first answer and what to look up. Raises DialogueFailed as `_step`."""
+    return (yield from _step(PRIMER, question, context, spec, {"n_follow_ups": str(n_follow_ups)}))
+
+
+def looked_up(
+    question: str,
+    follow_up: str,
+    context: Context,
+    spec: AnswerSpec,
+    n_follow_ups: int,
+    asked: Sequence[str] = (),
+) -> Dialogue[Step]:
+    """Ask for the answer to a follow-up question. asked: those that were looked up, this one among them.
+    Raises DialogueFailed as `_step`."""
+    own = {"n_follow_ups": str(n_follow_ups), "follow_up": follow_up, "asked": "\n".join(asked)}
+    return (yield from _step(LOCAL, question, context, spec, own))
+
+
+def _step(
+    prompt: str, question: str, context: Context, spec: AnswerSpec, own: Mapping[str, str]
+) -> Dialogue[Step]:
+    """Ask, and once more where the reply cannot be used. Raises DialogueFailed where the second cannot
+    either."""
+    variables = {**variables_of(question, spec), "context": context.text, **own}
+    request = request_of(prompt, variables, spec, STEP_SCHEMA)
+    said, reply = yield from usable_reply(request, lambda reply: parse_step(reply.text), spec, prompt)
+    answer = resolved_answer(said.answer, said.score, reply, context.numbering)
+    return Step(answer, tuple(FollowUp(one.question, one.score) for one in said.follow_ups))
+
+
+def parse_step(reply: str) -> StepReply | ReplyProblem:
+    """The answer, its score and the follow-up questions of a reply. A score that is missing is a problem,
+    never a zero; follow-up questions that are missing are none."""
+    found = read_reply(reply, StepReply)
+    if isinstance(found, ReplyProblem):
+        return ReplyProblem(NO_SCORE)
+    answer = without_scores(found.answer)
+    if found.score > 0 and not answer:
+        return ReplyProblem(NO_ANSWER)
+    asked = [(clean(one.question).strip(), one.score) for one in found.follow_ups]
+    follow_ups = [FollowUpReply(question=text, score=score) for text, score in asked if text]
+    return StepReply(answer=answer, score=found.score, follow_ups=follow_ups)

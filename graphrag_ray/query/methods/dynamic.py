@@ -8,35 +8,45 @@ so far, the next level is rated whole, since a report on thousands of entities m
 Where the description is silent: a report without a rating, because its call failed, counts as relevant; a
 community without a report is passed through. With a budget, the descent ends where another level could exceed
 it, and the finest selection within it is read.
+
+One call rates several reports, each by itself: one call a report would send the instructions and the question
+(some 600 tokens) with every report of some 600, at twice the price and ten times the calls that a rate limit
+counts. More than RATED_TOGETHER dilute a model's attention, and lose more where a reply fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Generator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from graphrag_ray.base.declarations import SEARCHED
+from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply, schema_of
+from graphrag_ray.base.messages import ChatReply, Dialogue
+from graphrag_ray.base.prompts import Prompt
+from graphrag_ray.graph.report_context import Context, Count, Record, clean, longest_start
 from graphrag_ray.query.methods.answer import ContextUsed
 from graphrag_ray.query.methods.budget import Most, check_room, reading, refuse_beyond, showing
-from graphrag_ray.query.methods.cited_numbers import shown_in
 from graphrag_ray.query.methods.levels import Levels
-from graphrag_ray.query.methods.map_reduce import pack
-from graphrag_ray.query.methods.method import Dialogues, Given, Kind, Ran, Rows
-from graphrag_ray.query.methods.rating import (
-    BELOW_TOKENS,
-    RATED_TOGETHER,
-    RELEVANT_FROM,
-    Ratings,
-    rate_reports,
-    rate_spec,
-    with_below,
+from graphrag_ray.query.methods.map_reduce import (
+    AnswerSpec,
+    pack,
+    request_of,
+    spec_of,
+    usable_reply,
+    variables_of,
 )
+from graphrag_ray.query.methods.method import Dialogues, Given, Kind, Ran, Rows
+from graphrag_ray.query.methods.one_context import context_used
 from graphrag_ray.query.methods.record_rows import looked_up
 
 Ints = npt.NDArray[np.int64]
@@ -44,7 +54,7 @@ Ints = npt.NDArray[np.int64]
 ADVICE = "Raise the budget, or ask without --dynamic."
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rated:
     """What rating has found so far. Places are those of `Levels`.
 
@@ -57,13 +67,13 @@ class Rated:
     ended      why it went no deeper, as a sentence; "" where it went as far as it was asked to
     """
 
-    relevant: Mapping[int, float] = field(default_factory=dict)
-    passed: frozenset[int] = frozenset()
-    seen: frozenset[int] = frozenset()
+    relevant: dict[int, float] = field(default_factory=dict)
+    passed: set[int] = field(default_factory=set)
+    seen: set[int] = field(default_factory=set)
     n_rated: int = 0
     unrated: int = 0
-    contexts: tuple[ContextUsed, ...] = ()
-    errors: tuple[str, ...] = ()
+    contexts: list[ContextUsed] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     most: Most = field(default_factory=Most)
     ended: str = ""
 
@@ -106,20 +116,32 @@ def select(
             one = reading(question, given, [query.context_tokens])
             refuse_beyond(most + one, query, ADVICE, "rating C0, and reading one context of it,")
         elif not (most + selected.most).within(query):
-            rated = replace(rated, ended=f"C{known.level[frontier[0]]} could not be rated within the budget.")
+            rated.ended = f"C{known.level[frontier[0]]} could not be rated within the budget."
             break
-        rated = yield from _rate_level(
-            question, given, kind, known, ids, frontier, max_level, replace(rated, most=most)
-        )
-        found = _selection(question, given, known, rated)
+        rated.most = most
+        yield from _rate_level(question, given, kind, known, ids, frontier, max_level, rated)
+        kept, missing = kept_and_missing(known, rated.relevant.keys(), rated.passed, rated.seen)
+        found = Selected(kept, missing, reading(question, given, known.n_tokens[kept]), rated)
         if selected is None or (rated.most + found.most).within(query):
             selected = found
         if rated.ended:
             break
-        frontier = _next(known, rated, frontier, max_level)
+        going_on = np.array(sorted(rated.relevant.keys() | rated.passed), dtype=np.int64)
+        above = frontier[np.isin(frontier, going_on)] if rated.relevant else frontier
+        below = np.flatnonzero(np.isin(known.parent, known.community[above]))
+        frontier = below[known.level[below] <= max_level]
     if selected is None:
         return Selected(np.zeros(0, dtype=np.int64), 0, Most(), rated)
-    return _affordable(question, given, known, replace(selected, rated=rated))
+    # As many of the reports as the budget leaves room for, the most relevant first.
+    order = sorted(selected.places.tolist(), key=lambda place: (-rated.relevant[place], place))
+
+    def most_of(n: int) -> Most:
+        return reading(question, given, known.n_tokens[order[:n]])
+
+    numbers = range(1, len(order) + 1)
+    n = bisect_left(numbers, True, key=lambda n: not (rated.most + most_of(n)).within(query))
+    places = np.array(sorted(order[:n]), dtype=np.int64)
+    return replace(selected, places=places, most=most_of(n), left_out=len(order) - n)
 
 
 def _rate_level(
@@ -130,8 +152,9 @@ def _rate_level(
     ids: Sequence[str],
     frontier: Ints,
     max_level: int,
-    before: Rated,
-) -> Generator[Any, Any, Rated]:
+    rated: Rated,
+) -> Generator[Any, Any, None]:
+    """Rate the reports of places, and note what comes of it."""
     query, spec = given.settings.query, rate_spec(given.settings, given.prompts)
     with_report = frontier[known.report[frontier] >= 0]
     place_of = {ids[known.report[place]]: int(place) for place in with_report}
@@ -142,25 +165,20 @@ def _rate_level(
             id_: with_below(r, below.get(place_of[id_], []), given.count) for id_, r in records.items()
         }
     packed = pack(records.values(), query.context_tokens, query.seed, given.count, RATED_TOGETHER)
-    ran: list[Ran[Ratings]] = yield Dialogues(
+    ran: list[Ran[Mapping[str, float]]] = yield Dialogues(
         "rate", [partial(rate_reports, question, context, spec) for context in packed]
     )
-    ratings = {id_: r for said in ran if said.result for id_, r in said.result.by_id.items()}
-    errors = [said.error for said in ran if said.result is None]
-    used = [ContextUsed("rate", shown_in(c.numbering), c.n_tokens, cut=c.cut) for c in packed]
+    ratings = {id_: r for said in ran if said.result for id_, r in said.result.items()}
     found = {place: ratings.get(id_, RELEVANT_FROM) for id_, place in place_of.items()}
-    n_rated, unrated = before.n_rated + len(place_of), before.unrated + len(place_of) - len(ratings)
-    return replace(
-        before,
-        relevant={**before.relevant, **{p: r for p, r in found.items() if r >= RELEVANT_FROM}},
-        passed=before.passed | set(frontier[known.report[frontier] < 0].tolist()),
-        seen=before.seen | set(frontier.tolist()),
-        n_rated=n_rated,
-        unrated=unrated,
-        contexts=(*before.contexts, *used),
-        errors=(*before.errors, *errors),
-        ended="No call that rates reports succeeded." if n_rated and unrated == n_rated else "",
-    )
+    rated.relevant |= {place: rating for place, rating in found.items() if rating >= RELEVANT_FROM}
+    rated.passed |= set(frontier[known.report[frontier] < 0].tolist())
+    rated.seen |= set(frontier.tolist())
+    rated.n_rated += len(place_of)
+    rated.unrated += len(place_of) - len(ratings)
+    rated.contexts += [context_used("rate", context) for context in packed]
+    rated.errors += [said.error for said in ran if said.result is None]
+    if rated.n_rated and rated.unrated == rated.n_rated:
+        rated.ended = "No call that rates reports succeeded."
 
 
 def _titles_below(
@@ -178,38 +196,6 @@ def _titles_below(
     for row in sorted(rows, key=lambda r: (-(r["rank"] or 0.0), r["id"])):
         found.setdefault(above[row["id"]], []).append(row["title"] or "")
     return found
-
-
-def _next(known: Levels, rated: Rated, frontier: Ints, max_level: int) -> Ints:
-    """The communities to look at next."""
-    going_on = np.array(sorted(rated.relevant.keys() | rated.passed), dtype=np.int64)
-    above = frontier[np.isin(frontier, going_on)] if rated.relevant else frontier
-    below = np.flatnonzero(np.isin(known.parent, known.community[above]))
-    return below[known.level[below] <= max_level]
-
-
-def _selection(question: str, given: Given, known: Levels, rated: Rated) -> Selected:
-    kept, missing = kept_and_missing(known, rated.relevant.keys(), rated.passed, rated.seen)
-    return Selected(kept, missing, reading(question, given, known.n_tokens[kept]), rated)
-
-
-def _affordable(question: str, given: Given, known: Levels, selected: Selected) -> Selected:
-    """As many of the reports as the budget leaves room for, the most relevant first."""
-    query, rated = given.settings.query, selected.rated
-    order = sorted(selected.places.tolist(), key=lambda place: (-rated.relevant[place], place))
-
-    def most(n: int) -> Most:
-        return reading(question, given, known.n_tokens[order[:n]])
-
-    low, high = 0, len(order)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if (rated.most + most(middle)).within(query):
-            low = middle
-        else:
-            high = middle - 1
-    places = np.array(sorted(order[:low]), dtype=np.int64)
-    return replace(selected, places=places, most=most(low), left_out=len(order) - low)
 
 
 def kept_and_missing(
@@ -233,3 +219,81 @@ def kept_and_missing(
     deepest = {place for place in passed if int(known.community[place]) not in parents}
     missing = sum(not kept.intersection(above(place)) for place in deepest)
     return np.array(sorted(kept), dtype=np.int64), missing
+
+
+HIGHEST = 5.0
+RELEVANT_FROM = 1.0
+"""A report rated so, or higher, is relevant: 0 alone is of no use."""
+
+RATED_TOGETHER = 10
+MAX_RATE_TOKENS = 1_000
+"""Of a reply: some 40 tokens each, and room for a model that gives long reasons."""
+
+
+class RatingReply(JsonReply):
+    id: int = 0
+    reason: str = ""
+    rating: float | None = Field(default=None, le=HIGHEST)
+
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"id": ("report", "reportid"), "rating": ("score",)}
+
+
+class RatingsReply(JsonReply):
+    ratings: list[RatingReply]
+
+
+RATING_SCHEMA: Mapping[str, Any] = schema_of(RatingsReply)
+
+COLUMNS = ("id", "title", "below", "content")
+"""Of reports that are rated, where one of them has others below it."""
+BELOW_SHOWN = 6
+BELOW_TOKENS = 80
+"""Of the titles below a report, at most."""
+
+
+def with_below(report: Record, titles: Sequence[str], count: Count) -> Record:
+    """The record of a report with what stands below it. titles: the most important first."""
+    more = len(titles) - BELOW_SHOWN
+    told = "; ".join([*map(clean, titles[:BELOW_SHOWN]), *([f"and {more} more"] if more > 0 else [])])
+    if count(told) > BELOW_TOKENS:
+        told = longest_start(told, lambda start: count(f"{start}…") <= BELOW_TOKENS) + "…"
+    title, content = report.fields
+    return replace(report, fields=(title, told, content), columns=COLUMNS)
+
+
+def rate_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
+    return spec_of("rate", settings, prompts, MAX_RATE_TOKENS)
+
+
+def rate_reports(question: str, context: Context, spec: AnswerSpec) -> Dialogue[Mapping[str, float]]:
+    """Ask how relevant the reports of a context are, and once more where a rating is missing: id of each
+    report with a rating that can be read -> 0–5.
+
+    Raises DialogueFailed where neither reply has one.
+    """
+    known = {n: id_ for (_, n), id_ in context.numbering.items()}
+    found: dict[int, float] = {}
+
+    def read(reply: ChatReply) -> Mapping[int, float] | ReplyProblem:
+        found.update(parse_ratings(reply.text, known, reply.finish_reason))
+        without = ", ".join(str(n) for n in known if n not in found)
+        return ReplyProblem(f"it has no rating from 0 to 5 for {without}") if without else found
+
+    variables = {**variables_of(question, spec), "context": context.text}
+    try:
+        yield from usable_reply(request_of("rate", variables, spec, RATING_SCHEMA), read, spec, "rate")
+    except DialogueFailed:
+        if not found:
+            raise
+    return {known[n]: rating for n, rating in found.items()}
+
+
+def parse_ratings(reply: str, known: Collection[int], finish_reason: str = "stop") -> dict[int, float]:
+    """Rating of each known number that has one; the highest, where a reply contradicts itself: a branch
+    that is read in vain costs less than one that is missed."""
+    listed = read_reply(reply, RatingsReply, finish_reason)
+    found: dict[int, float] = {}
+    for one in [] if isinstance(listed, ReplyProblem) else listed.ratings:
+        if one.id in known and one.rating is not None:
+            found[one.id] = max(one.rating, found.get(one.id, 0.0))
+    return found

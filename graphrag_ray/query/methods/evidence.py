@@ -61,7 +61,8 @@ def passages(answer: str) -> dict[Reference, list[str]]:
     found: dict[Reference, list[str]] = {}
     at, before = 0, ""
     for start, marker in find_references(answer):
-        said = _last_paragraph(answer[at:start])
+        parts = [p for p in _PARAGRAPH.split(answer[at:start]) if _words(_HEADING.sub("", p))]
+        said = _HEADING.sub("", parts[-1]).strip() if parts else ""
         before = said if _words(said) else before  # a reference next to another is to the same passage
         at = marker.end()
         for reference in references_in(marker.group()):
@@ -109,11 +110,6 @@ def evidence(
 def can_be_found(quotation: str) -> bool:
     """Whether it is long enough to be looked for as it stands."""
     return len(_words(quotation)) >= MIN_WORDS
-
-
-def _last_paragraph(text: str) -> str:
-    parts = [p for p in _PARAGRAPH.split(text) if _words(_HEADING.sub("", p))]
-    return _HEADING.sub("", parts[-1]).strip() if parts else ""
 
 
 def _quotations(passage: str) -> list[str]:

@@ -93,9 +93,17 @@ class _Sheet:
         free = free if anything_left else min(room, free)
         for place in range(first, len(waiting)):
             record = waiting[place]
-            fitted = self._fitted(record, room)
-            cost = self._cost(fitted) if fitted else free + 1
-            if fitted is None or cost > free:
+            # Cut where it is too long for a context like this.
+            limit = (
+                room - self._count(records.heading(record.section, COLUMNS[record.section])) - NUMBER_TOKENS
+            )
+            if record.section not in (*REPORT_SECTIONS, "Sources"):
+                limit = min(limit, element_cap(self._budget))
+            if limit < MIN_SHOWN_TOKENS:
+                return place
+            fitted = fit(record, limit, self._count)
+            cost = self._cost(fitted)
+            if cost > free:
                 return place
             self.shown.append(fitted)
             self._cut.append(fitted is not record)
@@ -140,18 +148,7 @@ class _Sheet:
         """Tokens of the context with this record at this place."""
         return self._count(write([*self.shown[:at], record, *self.shown[at:]])[0])
 
-    def _fitted(self, record: Record, room: int) -> Record | None:
-        """The record, cut where it is too long for a context like this; None where nothing of it fits."""
-        limit = room - self._heading(record.section, always=True) - NUMBER_TOKENS
-        if record.section not in (*REPORT_SECTIONS, "Sources"):
-            limit = min(limit, element_cap(self._budget))
-        return fit(record, limit, self._count) if limit >= MIN_SHOWN_TOKENS else None
-
     def _cost(self, record: Record) -> int:
         number = self._numbers[record.section] + 1
-        return self._heading(record.section) + self._count(records.line([number, *record.fields]))
-
-    def _heading(self, section: str, always: bool = False) -> int:
-        if self._numbers[section] and not always:
-            return 0
-        return self._count(records.heading(section, COLUMNS[section]))
+        heading = "" if number > 1 else records.heading(record.section, COLUMNS[record.section])
+        return self._count(records.line([number, *record.fields])) + (self._count(heading) if heading else 0)

@@ -4,23 +4,28 @@ with `query.dynamic` those that were rated relevant from the top."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
 
 from graphrag_ray.base.declarations import HierarchyKind
-from graphrag_ray.base.errors import BudgetSpent, GraphRagError
-from graphrag_ray.base.index_settings import Query
+from graphrag_ray.base.errors import BudgetSpent
 from graphrag_ray.base.wording import plural
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, communities_of, reports_of
-from graphrag_ray.query.methods.budget import Most, budget_in_words, has_budget, reading, refuse_beyond
+from graphrag_ray.query.methods.budget import (
+    Most,
+    budget_in_words,
+    has_budget,
+    reading,
+    recounted,
+    refuse_beyond,
+)
 from graphrag_ray.query.methods.dynamic import Selected, select
 from graphrag_ray.query.methods.levels import Ints, LevelReports, Levels, is_auto, levels
 from graphrag_ray.query.methods.map_parts import ToRead, answered, read
 from graphrag_ray.query.methods.method import Given, Method, Question
-from graphrag_ray.query.methods.recounted import recounted
+from graphrag_ray.query.methods.methods import MethodKind
 
 NAME = "global"
 ADVICE = "Raise the budget, or let it decide the level: --level auto."
@@ -36,12 +41,35 @@ def search(question: Question, given: Given) -> Method:
     reports, communities = yield reports_of(kind), communities_of(kind)
     reports = yield from recounted(kind.reports, reports, given)
     known = levels(communities, reports, kind.name)
-    if given.settings.query.dynamic:
-        return (yield from _dynamic(question, given, known, kind, reports))
+    query = given.settings.query
+    if query.dynamic:
+        if not known.n_levels or not (known.report >= 0).any():
+            raise known.empty()
+        deepest = min(query.dynamic_max_level, known.n_levels - 1)
+        if not is_auto(question.level):
+            deepest = known.parse(question.level, query.context_tokens)
+        ids = reports["id"].to_pylist()
+        selected = yield from select(question.text, given, kind.reports, known, ids, deepest)
+        what = yield from read(question.text, given, of_rows(kind, reports, known.report[selected.places]))
+        notes = rated_in_words(selected, deepest)
+        answer: Answer = yield from answered(question.text, NAME, "reports", what, notes=notes)
+        return replace(answer, contexts=(*selected.rated.contexts, *answer.contexts))
     chosen, why = choose(question, given, known, reports)
     what = yield from read(question.text, given, of_rows(kind, reports, chosen.rows))
     notes = (*why, *gaps(chosen))
     return (yield from answered(question.text, NAME, "reports", what, level=chosen.level, notes=notes))
+
+
+METHOD = MethodKind(
+    search,
+    asks=("map", "reduce"),
+    reads="what the reports say of the whole",
+    levels=True,
+    dynamic=True,
+    instead="text",
+    others=("local", "hybrid"),
+    reports=True,
+)
 
 
 def choose(
@@ -57,49 +85,24 @@ def choose(
     auto = is_auto(question.level)
     if auto and has_budget(query):
         found = known.finest(lambda at: most(at).within(query))
+        with_reports = [at for k in range(known.n_levels) if len((at := known.at(k)).rows)]
+        if not with_reports:
+            raise known.empty()
         if found is None:
-            raise _too_little(known, most, query)
-        return found, (_within_budget(found, known, most),)
+            least = min(with_reports, key=lambda at: most(at).tokens)
+            raise BudgetSpent(
+                f"even C{least.level} would take {most(least)}; {budget_in_words(query)}. No answer was "
+                "asked for. Raise the budget, or ask with --method vector."
+            )
+        finer = next((at for at in with_reports if at.level > found.level), None)
+        more = f"; C{finer.level} would take {most(finer)}" if finer else ""
+        return found, (f"C{found.level} is the finest level within the budget: {most(found)}{more}.",)
     level = known.parse(None if auto else question.level, query.context_tokens)
     chosen = known.at(level)
     refuse_beyond(most(chosen), query, ADVICE)
-    told = question.level is not None and auto
-    why = f"C{level} is the coarsest level with enough reports to fill a context." if told else ""
-    return chosen, ((why,) if why else ())
-
-
-def _too_little(known: Levels, most: Callable[[LevelReports], Most], query: Query) -> GraphRagError:
-    with_reports = [at for k in range(known.n_levels) if len((at := known.at(k)).rows)]
-    if not with_reports:
-        return known.empty()
-    least = min(with_reports, key=lambda at: most(at).tokens)
-    return BudgetSpent(
-        f"even C{least.level} would take {most(least)}; {budget_in_words(query)}. No answer was asked for. "
-        "Raise the budget, or ask with --method vector."
-    )
-
-
-def _within_budget(found: LevelReports, known: Levels, most: Callable[[LevelReports], Most]) -> str:
-    finer = next((at for k in range(found.level + 1, known.n_levels) if len((at := known.at(k)).rows)), None)
-    more = f"; C{finer.level} would take {most(finer)}" if finer else ""
-    return f"C{found.level} is the finest level within the budget: {most(found)}{more}."
-
-
-def _dynamic(
-    question: Question, given: Given, known: Levels, kind: HierarchyKind, reports: pa.Table
-) -> Method:
-    query = given.settings.query
-    if not known.n_levels or not (known.report >= 0).any():
-        raise known.empty()
-    deepest = min(query.dynamic_max_level, known.n_levels - 1)
-    if not is_auto(question.level):
-        deepest = known.parse(question.level, query.context_tokens)
-    ids = reports["id"].to_pylist()
-    selected = yield from select(question.text, given, kind.reports, known, ids, deepest)
-    what = yield from read(question.text, given, of_rows(kind, reports, known.report[selected.places]))
-    notes = rated_in_words(selected, deepest)
-    answer: Answer = yield from answered(question.text, NAME, "reports", what, notes=notes)
-    return replace(answer, contexts=(*selected.rated.contexts, *answer.contexts))
+    if question.level is None or not auto:
+        return chosen, ()
+    return chosen, (f"C{level} is the coarsest level with enough reports to fill a context.",)
 
 
 def rated_in_words(selected: Selected, deepest: int) -> tuple[str, ...]:

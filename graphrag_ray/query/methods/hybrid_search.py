@@ -6,13 +6,15 @@ and what stands first in it fills one context.
 
 from __future__ import annotations
 
-from graphrag_ray.query.methods.embedded import check_embedded
-from graphrag_ray.query.methods.method import Given, Method, Question, Search
+from graphrag_ray.query.methods.asked_hierarchy import check_embedded
+from graphrag_ray.query.methods.method import By, Given, Method, Question, Search
+from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.nearest import nearest
-from graphrag_ray.query.methods.one_context import answered, read
+from graphrag_ray.query.methods.one_context import answer_from
 from graphrag_ray.query.methods.where import among, within
 
 NAME = "hybrid"
+WAYS: tuple[By, ...] = ("vector", "keyword")
 
 
 def search(question: Question, given: Given) -> Method:
@@ -24,10 +26,14 @@ def search(question: Question, given: Given) -> Method:
     searches = []
     for kind in kinds:
         ids = yield from among(kind, chunks)
-        searches += [
-            Search(kind, "vector", question.text, 0, ids),
-            Search(kind, "keyword", question.text, 0, ids),
-        ]
+        searches += [Search(kind, by, question.text, among=ids) for by in WAYS]
     context = yield from nearest(searches, given, chunks)
-    what = yield from read(question.text, given, context)
-    return (yield from answered(question.text, NAME, what))
+    return (yield from answer_from(question.text, given, NAME, context))
+
+
+METHOD = MethodKind(
+    search,
+    asks=("embed", "answer"),
+    reads="passages, by words and meaning",
+    others=("local", "global"),
+)

@@ -115,10 +115,15 @@ class Levels:
         missing: list[Ints] = []
         replaced: list[int] = []
         for index in without.tolist():
-            here, gaps = self._descend(index)
-            found.append(here)
-            missing.append(gaps)
-            if len(here):
+            covered = False
+            todo = np.array([index], dtype=np.int64)
+            while len(todo):
+                children = np.flatnonzero(np.isin(self.parent, self.community[todo]))
+                missing.append(todo[~np.isin(self.community[todo], self.parent)])
+                found.append(children[self.report[children] >= 0])
+                covered = covered or len(found[-1]) > 0
+                todo = children[self.report[children] < 0]
+            if covered:
                 replaced.append(index)
         none = np.zeros(0, dtype=np.int64)
         return (
@@ -126,17 +131,6 @@ class Levels:
             np.array(replaced, dtype=np.int64),
             np.concatenate([none, *missing]),
         )
-
-    def _descend(self, index: int) -> tuple[Ints, Ints]:
-        found: list[Ints] = []
-        missing: list[Ints] = []
-        todo = np.array([index], dtype=np.int64)
-        while len(todo):
-            children = np.flatnonzero(np.isin(self.parent, self.community[todo]))
-            missing.append(todo[~np.isin(self.community[todo], self.parent)])
-            found.append(children[self.report[children] >= 0])
-            todo = children[self.report[children] < 0]
-        return np.concatenate(found), np.concatenate(missing)
 
     def empty(self) -> LevelNotFound:
         """There is no report at all."""

@@ -16,28 +16,40 @@ LightRAG by nearness alone, and a reranking model may sort them.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import nsmallest
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
+from pydantic import Field
 
+from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply, schema_of
+from graphrag_ray.base.messages import Dialogue
+from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.base.schema import ENDS
-from graphrag_ray.graph.report_context import Context, Record
-from graphrag_ray.query.methods.asked_hierarchy import check_graph
+from graphrag_ray.graph.report_context import Context, Record, clean
+from graphrag_ray.query.methods.asked_hierarchy import check_embedded, check_graph
 from graphrag_ray.query.methods.budget import asking, check_room, refuse_beyond
-from graphrag_ray.query.methods.embedded import check_embedded
 from graphrag_ray.query.methods.filling import Share, fill, first_fitting
-from graphrag_ray.query.methods.lightrag_keywords import STAGE, DualKeywords, keywords_spec, list_keywords
-from graphrag_ray.query.methods.local_ranking import by_turns, worth
-from graphrag_ray.query.methods.local_search import EDGES, MOST_CHUNKS
-from graphrag_ray.query.methods.map_reduce import answer_spec
+from graphrag_ray.query.methods.local_search import EDGES, MOST_CHUNKS, by_turns, worth
+from graphrag_ray.query.methods.map_reduce import (
+    AnswerSpec,
+    answer_spec,
+    request_of,
+    spec_of,
+    usable_reply,
+    variables_of,
+)
 from graphrag_ray.query.methods.method import Dialogues, Given, Hit, Kind, Method, Question, Rows, Search
-from graphrag_ray.query.methods.one_context import ADVICE, PHASE, answered, read
-from graphrag_ray.query.methods.record_rows import fitting, looked_up
+from graphrag_ray.query.methods.methods import MethodKind
+from graphrag_ray.query.methods.one_context import ADVICE, PHASE, answer_from
+from graphrag_ray.query.methods.record_rows import fitting, loaded, looked_up
 from graphrag_ray.query.methods.where import among, within
 
 NAME = "lightrag"
@@ -66,8 +78,18 @@ def search(question: Question, given: Given) -> Method:
     chunks = yield from within(question.where)
     wanted, notes = yield from _wanted(question.text, given)
     context = yield from _context(question.text, wanted, given, chunks)
-    what = yield from read(question.text, given, context, TOKENS)
-    return (yield from answered(question.text, NAME, what, notes))
+    return (yield from answer_from(question.text, given, NAME, context, notes, TOKENS))
+
+
+METHOD = MethodKind(
+    search,
+    asks=("embed", "keywords", "answer"),
+    reads="what its keywords are near to in the graph",
+    graph=True,
+    others=("hybrid", "global"),
+    option=("mode", "lightrag_mode"),
+    by_replies=True,
+)
 
 
 def _check(text: str, given: Given) -> None:
@@ -185,8 +207,7 @@ def _sources(
     stating, n_stating = yield from _stating(text, shown, found, given, chunks)
     order = list(by_turns([found.near, stating]))[: query.lightrag_chunks]
     chosen, _ = yield from fitting(order, given, context_tokens=query.lightrag_tokens)
-    known = (yield from looked_up({"text_unit": chosen}, given))["text_unit"]
-    sources = [known[id_] for id_ in chosen if id_ in known]
+    sources = yield from loaded((("text_unit", id_) for id_ in chosen), given)
     return sources, max(n_stating, len(order)) - len(sources)
 
 
@@ -236,3 +257,61 @@ def _stating(
     most = given.settings.query.lightrag_chunks
     first = nsmallest(most, held, key=lambda c: (-held[c], place.get(c, len(place))))
     return first, len(held)
+
+
+STAGE = "keywords"
+MAX_OUTPUT_TOKENS = 500
+MOST_KEYWORDS, MOST_CHARACTERS = 20, 200
+"""Of one list, and of one keyword: what is more would blur what is searched for."""
+
+
+class KeywordsReply(JsonReply):
+    high_level: list[str] = Field(default=[])
+    low_level: list[str] = Field(default=[])
+
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "high_level": ("highlevelkeywords",),
+        "low_level": ("lowlevelkeywords",),
+    }
+
+
+KEYWORDS_SCHEMA: Mapping[str, Any] = schema_of(KeywordsReply)
+NO_LISTS = "it holds no JSON object with the lists `high_level` and `low_level`, of which one has a keyword"
+
+_SEPARATORS = re.compile(r"[,;\n]")
+
+
+@dataclass(frozen=True, slots=True)
+class DualKeywords:
+    """high: subjects and kinds of connection; low: names and particular things."""
+
+    high: tuple[str, ...] = ()
+    low: tuple[str, ...] = ()
+
+
+def keywords_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
+    return spec_of(STAGE, settings, prompts, MAX_OUTPUT_TOKENS)
+
+
+def list_keywords(question: str, spec: AnswerSpec) -> Dialogue[DualKeywords | None]:
+    """Ask for the keywords of a question, and once more where the reply has none; None where the second has
+    none either."""
+    request = request_of(STAGE, variables_of(question, spec), spec, KEYWORDS_SCHEMA)
+    try:
+        found, _ = yield from usable_reply(request, lambda reply: parse_keywords(reply.text), spec, STAGE)
+    except DialogueFailed:
+        return None
+    return found
+
+
+def parse_keywords(reply: str) -> DualKeywords | ReplyProblem:
+    """The keywords of a reply: a list that is missing is empty, a text in its place is divided at commas."""
+    said = read_reply(reply, KeywordsReply)
+    if isinstance(said, ReplyProblem):
+        return ReplyProblem(NO_LISTS)
+    lists = []
+    for level in (said.high_level, said.low_level):
+        parts = _SEPARATORS.split(level[0]) if len(level) == 1 else level
+        found = dict.fromkeys(clean(part[:MOST_CHARACTERS]).strip() for part in parts)
+        lists.append(tuple(keyword for keyword in found if keyword)[:MOST_KEYWORDS])
+    return DualKeywords(*lists) if any(lists) else ReplyProblem(NO_LISTS)

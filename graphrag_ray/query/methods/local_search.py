@@ -12,34 +12,30 @@ and how near they are to the question, so that an entity that is everywhere does
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from graphrag_ray.base.arrow_arrays import arrow, strings
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.schema import ENDS, WALKS, search_table
 from graphrag_ray.graph.report_context import Context, Record, claim_of
-from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, communities_of
-from graphrag_ray.query.methods.embedded import check_embedded
+from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, check_embedded, communities_of
 from graphrag_ray.query.methods.filling import Share, fill
 from graphrag_ray.query.methods.levels import is_auto, levels
-from graphrag_ray.query.methods.local_ranking import (
-    Row,
-    chunks_in_order,
-    claims_in_order,
-    communities_in_order,
-    memberships,
-    relationships_in_order,
-)
-from graphrag_ray.query.methods.method import By, Given, Hit, Kind, Method, Question, Rows, Search
-from graphrag_ray.query.methods.nearest import fused
-from graphrag_ray.query.methods.neighbours import with_neighbours
-from graphrag_ray.query.methods.one_context import answered, read
+from graphrag_ray.query.methods.method import By, Given, Kind, Method, Question, Rows, Search
+from graphrag_ray.query.methods.methods import MethodKind
+from graphrag_ray.query.methods.nearest import ranked, with_neighbours
+from graphrag_ray.query.methods.one_context import answer_from
 from graphrag_ray.query.methods.question_names import mentions, rarest_first
-from graphrag_ray.query.methods.record_rows import fitting, looked_up
+from graphrag_ray.query.methods.record_rows import fitting, loaded, looked_up
 from graphrag_ray.query.methods.walked_chunks import walked
 from graphrag_ray.query.methods.where import among, within
 
@@ -71,8 +67,19 @@ def search(question: Question, given: Given) -> Method:
     check_embedded(given, NAME, ["entity"])
     finest = yield from finest_level(question.level, given)
     context = yield from context_for(question.text, given, finest=finest, chunks=chunks)
-    what = yield from read(question.text, given, context)
-    return (yield from answered(question.text, NAME, what, [] if chunks is None else [NO_REPORTS]))
+    notes = [] if chunks is None else [NO_REPORTS]
+    return (yield from answer_from(question.text, given, NAME, context, notes))
+
+
+METHOD = MethodKind(
+    search,
+    asks=("embed", "answer"),
+    reads="what stands around a name",
+    levels=True,
+    graph=True,
+    others=("hybrid", "global"),
+    reports=True,
+)
 
 
 def context_for(
@@ -89,7 +96,10 @@ def context_for(
     around = yield from _around(list(near), given, chunks)
     elements = yield from _elements(near, around, given, chunks)
     sources, left_out = yield from _sources(text, near, named, around, given, chunks)
-    reports = [] if chunks is not None else (yield from _reports(near, around, finest, given))
+    reports: list[Record] = []
+    if chunks is None:
+        found = yield from reports_around(near, given, around.communities, finest)
+        reports = yield from loaded(found, given)
     query = given.settings.query
     shares = [
         Share(sources, query.local_text_share),
@@ -166,7 +176,7 @@ def _around(
             by="subject_entity_id",
             most=None if all_of else query.local_claims,
         ),
-        Rows(asked_hierarchy(given).communities, MEMBERS, entities, by="entity_ids", only_these=True),
+        communities_around(entities, given),
     )
 
     def stated(rows: Sequence[Row]) -> list[Row]:
@@ -189,7 +199,7 @@ def _elements(
     """The entities; then relationships and claims by turns, so that neither crowds out the other."""
     ids: dict[Kind, list[str]] = {"entity": list(near), "relationship": [e["id"] for e in around.edges]}
     known = yield from looked_up(ids, given, chunks)
-    entities, related = (_in_order(ids[kind], known[kind]) for kind in ids)
+    entities, related = ([known[kind][id_] for id_ in own if id_ in known[kind]] for kind, own in ids.items())
     by_turns = zip_longest(related, map(claim_of, around.claims))
     return [*entities, *(record for pair in by_turns for record in pair if record)]
 
@@ -207,14 +217,19 @@ def _sources(
     if given.settings.query.local_walk and WALKS in given.n_rows:
         (hits,) = yield from walked([text], given, most, chunks)
         chosen, _ = yield from fitting([hit.id for hit in hits], given)
-        known = yield from looked_up({"text_unit": chosen}, given)
-        return _in_order(chosen, known["text_unit"]), len(hits) - len(chosen)
-    ways = _ways(given)
+        return (yield from loaded((("text_unit", id_) for id_ in chosen), given)), len(hits) - len(chosen)
+    ways: list[By] = ["vector"] if given.n_rows.get("embeddings_text_unit") else []
+    if search_table("text_unit", "keyword") in given.n_rows:
+        ways.append("keyword")
     everywhere = {id_ for id_, n in near.items() if n > MOST_CHUNKS} if ways else set()
     rows = yield Rows("entities", ["id", "text_unit_ids"], [id_ for id_ in near if id_ not in everywhere])
     lists = {row["id"]: row["text_unit_ids"] or [] for row in rows.to_pylist()}
     held = {c for own in lists.values() for c in own if chunks is None or c in chunks}
-    order = yield from _nearest(text, ways, chunks if everywhere else held, most, given)
+    possible = chunks if everywhere else held
+    searches = [
+        Search("text_unit", by, text, among=None if possible is None else sorted(possible)) for by in ways
+    ]
+    order = [id_ for _, id_ in (yield from ranked(searches, given, most))]
     if everywhere:
         rows = yield Rows("text_units", ["id", "entity_ids"], order)
         holds = {row["id"]: everywhere.intersection(row["entity_ids"] or ()) for row in rows.to_pylist()}
@@ -224,50 +239,181 @@ def _sources(
     entities = [{"id": id_, "text_unit_ids": lists.get(id_, [])} for id_ in near]
     found = chunks_in_order(entities, around.edges, named, places, chunks, most)
     chosen, _ = yield from fitting(found, given)
-    known = yield from looked_up({"text_unit": chosen}, given)
+    records = yield from loaded((("text_unit", id_) for id_ in chosen), given)
     n_held = max([len(held), *(near[id_] for id_ in everywhere if chunks is None)])
-    return _in_order(chosen, known["text_unit"]), n_held - len(chosen)
+    return records, n_held - len(chosen)
 
 
-def _ways(given: Given) -> list[By]:
-    """How an index can look for the nearest chunks."""
-    ways: list[By] = []
-    if given.n_rows.get("embeddings_text_unit"):
-        ways.append("vector")
-    if search_table("text_unit", "keyword") in given.n_rows:
-        ways.append("keyword")
-    return ways
+def communities_around(entities: Sequence[str], given: Given) -> Rows:
+    """The communities that hold some of the entities."""
+    return Rows(asked_hierarchy(given).communities, MEMBERS, entities, by="entity_ids", only_these=True)
 
 
-def _nearest(
-    text: str, ways: Sequence[By], among: Collection[str] | None, most: int, given: Given
-) -> Generator[Any, Any, list[str]]:
-    """The chunks, of all or of some, that keywords and embeddings find, fused as in hybrid search."""
-    ids = None if among is None else sorted(among)
-    lists: list[list[Hit]] = yield tuple(Search("text_unit", by, text, most, ids) for by in ways)
-    weight = given.settings.query.hybrid_vector_weight
-    return fused(
-        [{hit.id: hit.score for hit in hits} for hits in lists],
-        [weight if by == "vector" else 1 - weight for by in ways],
-    )
+def reports_around(
+    entities: Collection[str], given: Given, communities: pa.Table | None = None, finest: int = DEFAULT_LEVEL
+) -> Generator[Any, Any, list[tuple[Kind, str]]]:
+    """The reports on the finest communities of entities, down to a level: those that hold most of them first.
 
-
-def _reports(
-    near: Collection[str], around: _Around, finest: int, given: Given
-) -> Generator[Any, Any, list[Record]]:
-    kind = asked_hierarchy(given)
-    found = memberships(around.communities, near, finest)
+    communities: `communities_around` them, where these are known
+    """
+    kind = asked_hierarchy(given, over="entity")
+    if communities is None:
+        communities = yield communities_around(list(entities), given)
+    found = memberships(communities, entities, finest)
     report = {m.community: report_id(m.community) for m in found}
     ranks = _by_id((yield Rows(kind.reports_table, ["id", "rank"], list(report.values()))))
     rank = {c: ranks[id_]["rank"] for c, id_ in report.items() if id_ in ranks}
-    ids = [report[c] for c in communities_in_order(found, rank)]
-    known = yield from looked_up({kind.reports: ids}, given)
-    return _in_order(ids, known[kind.reports])
-
-
-def _in_order(ids: Sequence[str], records: Mapping[str, Record]) -> list[Record]:
-    return [records[id_] for id_ in ids if id_ in records]
+    return [(kind.reports, report[c]) for c in communities_in_order(found, rank)]
 
 
 def _by_id(table: pa.Table) -> dict[str, Row]:
     return {row["id"]: row for row in table.to_pylist()}
+
+
+Row: TypeAlias = Mapping[str, Any]
+
+
+def relationships_in_order(rows: Iterable[Row], place: Mapping[str, int], per_entity: int) -> list[Row]:
+    """Relationships between the entities, then at most `per_entity` for each entity of those that lead
+    elsewhere: first those to what many of the entities lead to.
+
+    rows: id, source_id, target_id, combined_degree, weight
+    """
+    inside: list[Row] = []
+    outside: list[tuple[str, Row]] = []
+    touched: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        ends = [row["source_id"], row["target_id"]]
+        others = [e for e in ends if e not in place]
+        if not others:
+            inside.append(row)
+        elif len(others) == 1:
+            outside.append((others[0], row))
+            touched[others[0]].update(e for e in ends if e in place)
+    inside.sort(key=worth)
+    outside.sort(key=lambda found: (-len(touched[found[0]]), worth(found[1])))
+    return inside + [row for _, row in outside[: per_entity * len(place)]]
+
+
+def worth(row: Row) -> tuple[float, float, str]:
+    """Sorts relationships: those of the best connected entities first, then the strongest."""
+    return -row["combined_degree"], -row["weight"], row["id"]
+
+
+def claims_in_order(rows: Iterable[Row], place: Mapping[str, int], per_entity: int) -> list[Row]:
+    """Claims by the place of their subject, at most `per_entity` of each: those that most chunks state.
+
+    rows: id, subject_entity_id, text_unit_ids
+    """
+    taken: Counter[str] = Counter()
+    chosen = []
+    order = sorted(rows, key=lambda r: (place[r["subject_entity_id"]], -len(r["text_unit_ids"]), r["id"]))
+    for row in order:
+        taken[row["subject_entity_id"]] += 1
+        if taken[row["subject_entity_id"]] <= per_entity:
+            chosen.append(row)
+    return chosen
+
+
+def chunks_in_order(
+    entities: Sequence[Row],
+    relationships: Iterable[Row],
+    named: Collection[str],
+    near: Mapping[str, int],
+    within: Collection[str] | None,
+    most: int,
+) -> list[str]:
+    """Ids of the first `most` chunks that hold some of the entities: first those that hold most of the named
+    ones; among these the entities take turns, each with its chunk that is nearest to the question.
+
+    entities       id, text_unit_ids; by falling priority
+    relationships  the first of theirs: source_id, target_id, text_unit_ids
+    named          ids of the entities that the question names
+    near           places of the chunks that are nearest to the question; the others of an entity follow by
+                   how many of its relationships they state, then as they stand in the corpus
+    within         the only chunks that count; None: all
+
+    Takes time in proportion to the lists of ids, and log(most) a chunk.
+    """
+    stated: dict[str, Counter[str]] = {e["id"]: Counter() for e in entities}
+    for row in relationships:
+        for end in {row["source_id"], row["target_id"]} & stated.keys():
+            stated[end].update(row["text_unit_ids"])
+    chunks = {e["id"]: [c for c in e["text_unit_ids"] if within is None or c in within] for e in entities}
+    held = Counter(c for id_ in chunks.keys() & set(named) for c in set(chunks[id_]))
+    by_held: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for id_, own in chunks.items():
+        for chunk in own:
+            by_held[held[chunk]][id_].append(chunk)
+
+    def nearest_first(id_: str, own: Iterable[str]) -> list[str]:
+        return nsmallest(most, own, key=lambda c: (near.get(c, len(near)), -stated[id_][c]))
+
+    chosen: dict[str, None] = {}
+    for n in sorted(by_held, reverse=True):
+        for chunk in by_turns(nearest_first(*one) for one in by_held[n].items()):
+            chosen[chunk] = None
+            if len(chosen) == most:
+                return list(chosen)
+    return list(chosen)
+
+
+def by_turns(lists: Iterable[Sequence[str]]) -> Iterator[str]:
+    """What the lists hold, once each: by turns the next of each list that was not yet taken."""
+    taken: set[str] = set()
+    waiting = [iter(one) for one in lists]
+    while waiting:
+        going = []
+        for rest in waiting:
+            found = next((id_ for id_ in rest if id_ not in taken), None)
+            if found is not None:
+                taken.add(found)
+                going.append(rest)
+                yield found
+        waiting = going
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A community, and which of the entities are in it."""
+
+    community: str
+    level: int
+    members: frozenset[str]
+
+
+def memberships(communities: pa.Table, entities: Collection[str], level: int) -> list[Membership]:
+    """The communities of at most `level` that hold some of the entities.
+
+    communities: id, level, entity_ids; the coarsest may list all entities of the index, so that no Python
+    object is made of any but ours
+    """
+    levels = communities["level"].to_pylist()
+    own = communities.take(arrow(np.flatnonzero([of <= level for of in levels])))
+    lists = own["entity_ids"].combine_chunks()
+    ids = lists.flatten()
+    ours = pc.is_in(ids, value_set=strings(sorted(entities)))
+    members: dict[int, set[str]] = defaultdict(set)
+    parents = pc.list_parent_indices(lists).filter(ours).to_pylist()
+    for parent, id_ in zip(parents, ids.filter(ours).to_pylist(), strict=True):
+        members[parent].add(id_)
+    rows = own.select(["id", "level"]).to_pylist()
+    return [Membership(rows[i]["id"], rows[i]["level"], frozenset(m)) for i, m in sorted(members.items())]
+
+
+def communities_in_order(found: Sequence[Membership], rank: Mapping[str, float]) -> list[str]:
+    """Ids of the communities whose reports are shown: for each entity the finest that has one; those that
+    hold most of the entities first, then by their reports' rank.
+
+    rank: of the report of each community that has one
+    """
+    finest: dict[str, Membership] = {}
+    for membership in (m for m in found if m.community in rank):
+        for entity in membership.members:
+            known = finest.get(entity)
+            if known is None or membership.level > known.level:
+                finest[entity] = membership
+    chosen = {m.community: m for m in finest.values()}.values()
+    return [
+        m.community for m in sorted(chosen, key=lambda m: (-len(m.members), -rank[m.community], m.community))
+    ]

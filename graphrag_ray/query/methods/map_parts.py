@@ -15,14 +15,15 @@ from typing import Any
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.records import Reference
 from graphrag_ray.graph.report_context import Context
-from graphrag_ray.query.methods.answer import Answer, ContextUsed
+from graphrag_ray.query.methods.answer import UNREADABLE, Answer, ContextUsed
 from graphrag_ray.query.methods.budget import check_room
-from graphrag_ray.query.methods.cited_numbers import numbered, shown_in, shown_to_people
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     MapAnswer,
+    Mapper,
     ReduceContext,
     Reduced,
+    mapper,
     pack,
     reduce_answer,
     reduce_context,
@@ -30,10 +31,8 @@ from graphrag_ray.query.methods.map_reduce import (
     shuffled,
 )
 from graphrag_ray.query.methods.method import Dialogues, Given, Kind, Ran
-from graphrag_ray.query.methods.points import Mapper, mapper
+from graphrag_ray.query.methods.one_context import context_used, numbered, shown_to_people
 from graphrag_ray.query.methods.record_rows import looked_up
-
-UNREADABLE = "No part of the index could be read for this question: every call failed."
 
 BATCH_TOKENS = 16_000_000
 """Read and asked at once: some 70 MB of text, 2,000 contexts of the usual size."""
@@ -82,10 +81,10 @@ def read(question: str, given: Given, wanted: ToRead) -> Generator[Any, Any, Map
         records = (yield from looked_up({wanted.kind: ids}, given))[wanted.kind]
         packed = pack(records.values(), query.context_tokens, query.seed, given.count)
         yield from map_contexts(question, packed, spec, asked, found)
-    return (yield from merged(question, given, found.contexts, found.answers, found.errors))
+    return (yield from merged(question, given, found))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Mapped:
     """What contexts said so far; see `MapReading`."""
 
@@ -102,8 +101,7 @@ def map_contexts(
         "map", [partial(asked, question, context, spec) for context in contexts]
     )
     for context, said in zip(contexts, ran, strict=True):
-        shown = shown_in(context.numbering)
-        used = ContextUsed("map", shown, context.n_tokens, context.left_out, context.cut)
+        used = context_used("map", context)
         if said.result is None:
             found.errors.append(said.error)
         else:
@@ -115,20 +113,18 @@ def map_contexts(
 def merged(
     question: str,
     given: Given,
-    contexts: Sequence[ContextUsed],
-    answers: Sequence[MapAnswer],
-    errors: Sequence[str],
+    said: Mapped,
     prompt: str = "reduce",
 ) -> Generator[Any, Any, MapReading]:
     """Draw the answers together, by falling score, in one call. prompt: its name. Raises GraphRagError where
     that fails."""
-    to_reduce = reduce_context(answers, given.settings.query.context_tokens, given.count)
+    to_reduce = reduce_context(said.answers, given.settings.query.context_tokens, given.count)
     final = partial(reduce_answer, question, to_reduce, reduce_spec(given.settings, given.prompts, prompt))
     (reduced,) = yield Dialogues("reduce", [final], last=True, numbering=to_reduce.numbering)
     if reduced.result is None:
         raise GraphRagError(f"the answer could not be put together: {reduced.error}")
-    dropped = sum(a.dropped_references for a in answers)
-    return MapReading(contexts, to_reduce, reduced.result, errors, dropped)
+    dropped = sum(a.dropped_references for a in said.answers)
+    return MapReading(said.contexts, to_reduce, reduced.result, said.errors, dropped)
 
 
 def batches(wanted: ToRead, seed: int, tokens: int) -> Iterator[list[str]]:
@@ -178,6 +174,15 @@ def compose(
     reduced, failed = read.reduced, len(read.errors)
     lost = bool(read.contexts) and failed == len(read.contexts)
     why = f"Most often because of: {Counter(read.errors).most_common(1)[0][0]}" if read.errors else ""
+    left_out, cut = read.reduce_context.left_out, sum(c.cut for c in read.contexts)
+    missing = f"{failed} of {len(read.contexts)} parts of the {what} got no usable reply and are missing."
+    told = (
+        (failed, f"{missing} {'' if lost else why}".strip()),
+        (cut, f"{cut} {what} were longer than a context and were read without their end."),
+        (left_out, f"{left_out} of the less helpful partial answers did not fit into the last context."),
+        (read.reduce_context.cut, "The most helpful partial answer alone was too long and was cut."),
+        (reduced.truncated, "The answer ended at the model's output limit."),
+    )
     return Answer(
         question=question,
         text=f"{UNREADABLE} {why}".strip() if lost else shown_to_people(reduced.text, number),
@@ -185,33 +190,11 @@ def compose(
         references=reduced.references,
         level=level,
         found=reduced.found,
-        contexts=(*read.contexts, *_reduced(read.reduce_context)),
+        contexts=(
+            *read.contexts,
+            *([context_used("reduce", read.reduce_context)] if read.reduce_context.shown else []),
+        ),
         failed_parts=failed,
         dropped_references=reduced.dropped_references + read.dropped_references,
-        notes=(*notes, *_notes(what, read, failed, "" if lost else why)),
+        notes=(*notes, *(text for applies, text in told if applies)),
     )
-
-
-def unread(answer: Answer) -> bool:
-    """Whether it says no more than that every call failed, and why."""
-    return answer.failed_parts > 0 and answer.text.startswith(UNREADABLE)
-
-
-def _reduced(context: ReduceContext) -> tuple[ContextUsed, ...]:
-    if not context.shown:
-        return ()
-    shown = shown_in(context.numbering)
-    return (ContextUsed("reduce", shown, context.n_tokens, context.left_out, context.cut),)
-
-
-def _notes(what: str, read: MapReading, failed: int, why: str) -> tuple[str, ...]:
-    left_out, cut = read.reduce_context.left_out, sum(c.cut for c in read.contexts)
-    missing = f"{failed} of {len(read.contexts)} parts of the {what}"
-    said = (
-        (failed, f"{missing} got no usable reply and are missing. {why}".strip()),
-        (cut, f"{cut} {what} were longer than a context and were read without their end."),
-        (left_out, f"{left_out} of the less helpful partial answers did not fit into the last context."),
-        (read.reduce_context.cut, "The most helpful partial answer alone was too long and was cut."),
-        (read.reduced.truncated, "The answer ended at the model's output limit."),
-    )
-    return tuple(text for applies, text in said if applies)

@@ -5,21 +5,28 @@
 
 For global search the records are reports; nothing but their section differs for source chunks (the
 paper's TS). Between map and reduce, answers hold string ids, so that the reduce context can number
-their references anew. A way of mapping that yields several scored points per context hands on one
-`MapAnswer` for each.
+their references anew.
+
+The paper asks each context for one answer with one score (`map_answer`), a line `<ANSWER_HELPFULNESS> 85
+</ANSWER_HELPFULNESS>` (E.3). `map_points` asks for a list of scored points as JSON: they cost about as
+much, and one good point among weak ones keeps its own score.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, TypeAlias, TypeVar
+
+from pydantic import Field
 
 from graphrag_ray.base import records
 from graphrag_ray.base.errors import DialogueFailed, SettingsError
 from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply, schema_of
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.graph.about_corpus import about_line
@@ -34,8 +41,9 @@ from graphrag_ray.graph.report_context import (
     record_tokens,
     write,
 )
-from graphrag_ray.graph.report_reply import ReplyProblem
-from graphrag_ray.query.methods.score import parse_scored, without_scores
+
+T = TypeVar("T")
+Mapper: TypeAlias = Callable[[str, Context, "AnswerSpec"], Dialogue[tuple["MapAnswer", ...]]]
 
 NOTHING_FOUND = "Nothing in the index answers this question."
 ANSWER_COLUMNS = ("id", "score", "answer")
@@ -44,6 +52,31 @@ _GENERAL_KNOWLEDGE = (
     "General knowledge that bears on the question may be added to what the data say. End each such "
     "statement with [general knowledge], so that nobody takes it for the data's."
 )
+
+
+_NAME = r"ANSWER[\s_]*HELPFULNESS"
+_SCORE = re.compile(
+    rf"[*`]{{0,4}}<\s*{_NAME}\s*[>:=][\s:=*`]*(-?\d+(?:\.\d+)?)(?:\s*/\s*100\b|\s*%)?>?"
+    rf"(?:[\s*`.]*<\s*/\s*{_NAME}\s*>[*`]*)?",
+    re.IGNORECASE,
+)
+_TAG = re.compile(rf"<\s*+(?:/\s*+)?{_NAME}\s*>", re.IGNORECASE)
+"""What the corpus says cannot pass for a score: `report_context.clean` takes the tag's bracket out of it."""
+
+
+class PointReply(JsonReply):
+    description: str = ""
+    score: float | None = Field(default=None, le=100)
+
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {"description": ("point", "text", "answer")}
+
+
+class PointsReply(JsonReply):
+    points: list[PointReply]
+
+
+POINTS = "map_points"
+POINTS_SCHEMA: Mapping[str, Any] = schema_of(PointsReply)
 
 
 @dataclass(frozen=True)
@@ -66,16 +99,25 @@ class AnswerSpec:
     about: str = ""
 
 
-def map_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    return spec_of("map", settings, prompts, settings.query.max_map_tokens)
-
-
 def reduce_spec(settings: Settings, prompts: Mapping[str, Prompt], prompt: str = "reduce") -> AnswerSpec:
     return spec_of("reduce", settings, prompts, settings.query.max_reduce_tokens, prompt)
 
 
 def answer_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
     return spec_of("answer", settings, prompts, settings.query.max_reduce_tokens)
+
+
+def map_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
+    return spec_of("map", settings, prompts, settings.query.max_map_tokens)
+
+
+def mapper(
+    settings: Settings, prompts: Mapping[str, Prompt], points: bool = False
+) -> tuple[AnswerSpec, Mapper]:
+    """What is asked of each context: points, or as query.map_protocol says."""
+    if not points and settings.query.map_protocol == "answer":
+        return map_spec(settings, prompts), map_answer
+    return spec_of("map", settings, prompts, settings.query.max_map_tokens, POINTS), map_points
 
 
 @dataclass(frozen=True)
@@ -164,22 +206,28 @@ def pack(
     return contexts
 
 
-def map_answer(question: str, context: Context, spec: AnswerSpec) -> Dialogue[MapAnswer]:
+def map_answer(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tuple[MapAnswer, ...]]:
     """Ask what one context says on the question, and once more where the reply has no usable score.
 
     Raises DialogueFailed where the second has none either: an unread part, not an unhelpful one.
     """
+    request = request_of("map", {**variables_of(question, spec), "context": context.text}, spec)
+    scored, reply = yield from usable_reply(request, lambda reply: parse_scored(reply.text), spec, "map")
+    return (resolved_answer(scored.text, scored.score, reply, context.numbering),)
+
+
+def map_points(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tuple[MapAnswer, ...]]:
+    """Ask which points of a context answer the question, and once more where the reply cannot be used.
+
+    One MapAnswer a point, in the order of the reply; () where nothing there helps. Raises DialogueFailed
+    where the second reply cannot be used either.
+    """
     variables = {**variables_of(question, spec), "context": context.text}
-    request = request_of("map", variables, spec)
-    reply: ChatReply = yield request
-    scored = parse_scored(reply.text)
-    if isinstance(scored, ReplyProblem):
-        reply = yield correction_of(request, reply, scored, spec)
-        scored = parse_scored(reply.text)
-    if isinstance(scored, ReplyProblem):
-        raise DialogueFailed(f"map: still not usable after a correction: {scored.text}")
-    text, references, dropped, truncated = resolved(scored.text, reply, context.numbering)
-    return MapAnswer(text, scored.score, references, truncated, dropped)
+    request = request_of(POINTS, variables, spec, POINTS_SCHEMA)
+    found, reply = yield from usable_reply(
+        request, lambda reply: parse_points(reply.text, reply.finish_reason), spec, "map"
+    )
+    return tuple(resolved_answer(point.text, point.score, reply, context.numbering) for point in found)
 
 
 def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Count) -> ReduceContext:
@@ -201,7 +249,12 @@ def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Cou
         shown.append(answer)
     cut = 0
     if helpful and not shown:
-        shown, cut = [_shortened(helpful[0], sheet, context_tokens)], 1
+
+        def start_of(text: str) -> MapAnswer:
+            return replace(helpful[0], text=records.without_unfinished(text) + "…")
+
+        start = longest_start(helpful[0].text, lambda text: sheet.fits(start_of(text), context_tokens))
+        shown, cut = [start_of(start)], 1
         sheet.add(shown[0], context_tokens)
     return ReduceContext(
         text=sheet.text if shown else "",
@@ -236,13 +289,29 @@ def asked_for_text(
     shown: what the prompt's own placeholders hold; numbering: of the records in it. Raises DialogueFailed.
     """
     request = request_of(prompt, {**variables_of(question, spec), **shown}, spec)
-    reply: ChatReply = yield request
-    if not without_scores(reply.text):
-        reply = yield correction_of(request, reply, ReplyProblem("it is empty"), spec)
-    if not (written := without_scores(reply.text)):
-        raise DialogueFailed(f"{prompt}: the reply is empty, also after a correction")
+    written, reply = yield from usable_reply(request, written_in, spec, prompt)
     text, references, dropped, truncated = resolved(written, reply, numbering)
     return Reduced(text, references, truncated=truncated, dropped_references=dropped)
+
+
+def usable_reply(
+    request: ChatRequest, read: Callable[[ChatReply], T | ReplyProblem], spec: AnswerSpec, name: str
+) -> Dialogue[tuple[T, ChatReply]]:
+    """Ask, and once more with what is wrong where `read` makes nothing of the reply: what it made, and of
+    which reply. Raises DialogueFailed, which names the dialogue, where the second cannot be used either."""
+    reply: ChatReply = yield request
+    found = read(reply)
+    if isinstance(found, ReplyProblem):
+        reply = yield correction_of(request, reply, found, spec)
+        found = read(reply)
+    if isinstance(found, ReplyProblem):
+        raise DialogueFailed(f"{name}: still not usable after a correction: {found.text}")
+    return found, reply
+
+
+def written_in(reply: ChatReply) -> str | ReplyProblem:
+    """The text of a reply, without a score."""
+    return without_scores(reply.text) or ReplyProblem("it is empty")
 
 
 class _Answers:
@@ -280,13 +349,6 @@ class _Answers:
         return self.text + records.line([self._n + 1, f"{answer.score:g}", text]), numbers
 
 
-def _shortened(answer: MapAnswer, sheet: _Answers, context_tokens: int) -> MapAnswer:
-    def start_of(text: str) -> MapAnswer:
-        return replace(answer, text=records.without_unfinished(text) + "…")
-
-    return start_of(longest_start(answer.text, lambda text: sheet.fits(start_of(text), context_tokens)))
-
-
 def _page(page: Sequence[Record], context_tokens: int, count: Count) -> tuple[Context, int]:
     """One map context, counted exactly, and how many of the records it holds: nearly always all. The
     first is cut where it alone is too long."""
@@ -313,6 +375,13 @@ def resolved(
         text = records.without_unfinished(text)
     out, references, dropped = records.resolve_references(text, numbering)
     return out.strip(), tuple(references), dropped, truncated
+
+
+def resolved_answer(
+    text: str, score: float, reply: ChatReply, numbering: Mapping[tuple[str, int], str]
+) -> MapAnswer:
+    text, references, dropped, truncated = resolved(text, reply, numbering)
+    return MapAnswer(text, score, references, truncated, dropped)
 
 
 def variables_of(question: str, spec: AnswerSpec) -> dict[str, str]:
@@ -367,3 +436,51 @@ def spec_of(
         max_tokens=max_tokens,
         about=about_line(settings, chosen),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """text: the reply without its score; score: 0–100."""
+
+    text: str
+    score: float
+
+
+def parse_scored(reply: str) -> Scored | ReplyProblem:
+    """Split a map reply into its answer and its score. An answer may be empty where the score is zero.
+
+    A score that is missing or contradicts itself is a problem, never a zero: a zero drops the answer.
+    """
+    scores = {min(max(float(number), 0.0), 100.0) for number in _SCORE.findall(reply)}
+    if not scores:
+        return ReplyProblem(
+            "it has no score, which is a line <ANSWER_HELPFULNESS> N </ANSWER_HELPFULNESS> with a number "
+            "from 0 to 100 for N"
+        )
+    if len(scores) > 1:
+        return ReplyProblem("it has several scores that differ, and needs one for the whole answer")
+    score = scores.pop()
+    text = without_scores(reply)
+    if not text and score > 0:
+        return ReplyProblem("it has a score above zero but no answer")
+    return Scored(text, score)
+
+
+def without_scores(reply: str) -> str:
+    return _TAG.sub("", _SCORE.sub("", reply)).strip()
+
+
+def parse_points(reply: str, finish_reason: str = "stop") -> tuple[Scored, ...] | ReplyProblem:
+    """The points of a reply; those without a text do not count.
+
+    A score that cannot be read is a problem, never a zero: a zero drops the point.
+    """
+    found = read_reply(reply, PointsReply, finish_reason)
+    if isinstance(found, ReplyProblem):
+        return found
+    points = [(without_scores(one.description), one.score) for one in found.points]
+    if any(text and score is None for text, score in points):
+        return ReplyProblem("a point has no `score`, which is a number from 0 to 100")
+    if points and not any(text for text, _ in points):
+        return ReplyProblem("no point has a `description`")
+    return tuple(Scored(text, score) for text, score in points if text and score is not None)

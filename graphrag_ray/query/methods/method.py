@@ -9,7 +9,7 @@
     Notice      what whoever asks should know before    -> None
 
 or a tuple of these, answered together and sent as a list. So a way of answering is one file of this room,
-does no I/O and can be tested with tables and replies at hand; `query/ask.py` gives one question what it
+does no I/O and can be tested with tables and replies at hand; `query/asking.py` gives one question what it
 needs.
 """
 
@@ -57,6 +57,7 @@ class Rows:
 class Search:
     """At most k records nearest to a text, best first.
 
+    k       0: as many as fill a context, where `nearest.py` asks
     by      "vector": cosine similarity of embeddings; "keyword": BM25
     among   ids of the only records that count; None: all
     """
@@ -64,7 +65,7 @@ class Search:
     kind: Kind
     by: By
     text: str
-    k: int
+    k: int = 0
     among: Sequence[str] | None = None
 
 
@@ -165,8 +166,8 @@ class Question:
 
     text: str
     level: str | int | None = None
-    where: tuple[str, ...] = ()
-    history: tuple[tuple[str, str], ...] = ()
+    where: Sequence[str] = ()
+    history: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)

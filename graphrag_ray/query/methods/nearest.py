@@ -6,11 +6,10 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
-from graphrag_ray.graph.report_context import Context, Record
-from graphrag_ray.query.methods.filling import Share, fill
-from graphrag_ray.query.methods.method import Given, Hit, Kind, Search
-from graphrag_ray.query.methods.neighbours import with_neighbours
-from graphrag_ray.query.methods.record_rows import fitting, looked_up
+from graphrag_ray.graph.report_context import Context, Record, source
+from graphrag_ray.query.methods.filling import MIN_NEIGHBOUR_TOKENS, Neighbour, Share, fill
+from graphrag_ray.query.methods.method import Given, Hit, Kind, Rows, Search
+from graphrag_ray.query.methods.record_rows import fitting, looked_up, with_documents
 
 T = TypeVar("T")
 
@@ -20,27 +19,38 @@ MIN_HITS = 32
 Found: TypeAlias = tuple[Kind, str]
 
 
+def ranked(
+    searches: Sequence[Search], given: Given, k: int | None = None
+) -> Generator[Any, Any, list[Found]]:
+    """Kind and id of what the searches find, their lists fused by score.
+
+    k: hits of each search; None: as many as it takes to fill a context
+    """
+    query = given.settings.query
+    weights = {"vector": query.hybrid_vector_weight, "keyword": 1 - query.hybrid_vector_weight}
+    k = k or usual_hits(given)
+    lists: list[list[Hit]] = yield tuple(replace(s, k=k) for s in searches)
+    return fused(
+        [{(s.kind, hit.id): hit.score for hit in hits} for s, hits in zip(searches, lists, strict=True)],
+        [weights[s.by] for s in searches],
+    )
+
+
+def usual_hits(given: Given) -> int:
+    return max(MIN_HITS, 2 * given.settings.query.context_tokens // USUAL_CHUNK_TOKENS)
+
+
 def nearest(
     searches: Sequence[Search], given: Given, within: Collection[str] | None = None
 ) -> Generator[Any, Any, Context]:
-    """A context of at most query.context_tokens with what the searches find, their lists fused by score; in
-    what room is left, the chunks beside the first ones.
-
-    searches  their `k` is set here: as many hits as it takes to fill the context
-    within    ids of the only chunks that count
-    """
-    query = given.settings.query
-    budget = query.context_tokens
-    weights = {"vector": query.hybrid_vector_weight, "keyword": 1 - query.hybrid_vector_weight}
-    k = max(MIN_HITS, 2 * budget // USUAL_CHUNK_TOKENS)
+    """A context of at most query.context_tokens with what the searches find (`ranked`); in what room is left,
+    the chunks beside the first ones. within: ids of the only chunks that count."""
+    budget = given.settings.query.context_tokens
+    k = usual_hits(given)
     known: dict[Found, Record] = {}
     contexts = 1.5
     while True:
-        lists: list[list[Hit]] = yield tuple(replace(s, k=k) for s in searches)
-        order = fused(
-            [{(s.kind, hit.id): hit.score for hit in hits} for s, hits in zip(searches, lists, strict=True)],
-            [weights[s.by] for s in searches],
-        )
+        order = yield from ranked(searches, given, k)
         chunks = [id_ for kind, id_ in order if kind == "text_unit"]
         while True:
             first, are_all = (yield from fitting(chunks, given, contexts)) if chunks else ([], True)
@@ -57,7 +67,7 @@ def nearest(
             if context.left_out or are_all:
                 break
             contexts *= 2
-        if context.left_out or all(len(hits) < k for hits in lists):
+        if context.left_out or len(order) < k:
             context = yield from with_neighbours(context, shares, given)
             return replace(context, left_out=0)  # a hit that did not fit is just not among the nearest
         k *= 4
@@ -77,3 +87,50 @@ def fused(lists: Sequence[Mapping[T, float]], weights: Sequence[float]) -> list[
             share = (score - low) / (high - low) if high > low else 1.0
             sums[found] = sums.get(found, 0.0) + weight * share
     return sorted(sums, key=lambda found: -sums[found])
+
+
+def with_neighbours(
+    context: Context, shares: Sequence[Share], given: Given, left_out: int = 0
+) -> Generator[Any, Any, Context]:
+    """The context that `fill` made of these shares; with room left, the chunk after and the one before each
+    of its first query.neighbours chunks stand beside it."""
+    query = given.settings.query
+    sources = [id_ for (section, _), id_ in context.numbering.items() if section == "Sources"]
+    first = sources[: query.neighbours]
+    if not first or query.context_tokens - context.n_tokens < MIN_NEIGHBOUR_TOKENS:
+        return context
+    beside = yield from _beside(first, given)
+    return fill(shares, query.context_tokens, given.count, left_out, beside) if beside else context
+
+
+def _beside(chunks: Sequence[str], given: Given) -> Generator[Any, Any, list[Neighbour]]:
+    rows = (yield Rows("text_units", ["id", "document_id", "start", "end"], chunks)).to_pylist()
+    own = {row["id"]: row for row in rows if row["document_id"]}
+    ids = list(dict.fromkeys(row["document_id"] for row in own.values()))
+    documents = (yield Rows("documents", ["id", "text_unit_ids"], ids)).to_pylist() if ids else []
+    order = {d["id"]: d["text_unit_ids"] or [] for d in documents}
+    wanted: list[tuple[str, str, bool]] = []
+    for chunk, row in ((chunk, own[chunk]) for chunk in chunks if chunk in own):
+        there = order.get(row["document_id"], [])
+        at = there.index(chunk) if chunk in there else len(there)
+        wanted += [(id_, chunk, False) for id_ in there[at + 1 : at + 2]]
+        wanted += [(id_, chunk, True) for id_ in there[:at][-1:]]
+    if not wanted:
+        return []
+    columns = ["id", "text", "document_id", "start", "end"]
+    found = (yield Rows("text_units", columns, list(dict.fromkeys(w[0] for w in wanted)))).to_pylist()
+    by_id = {row["id"]: row for row in (yield from with_documents(found, given))}
+    beside = []
+    for id_, chunk, before in wanted:
+        if id_ not in by_id:
+            continue
+        row, start, end = by_id[id_], own[chunk]["start"], own[chunk]["end"]
+        # Without what the chunk beside it also holds.
+        text = (
+            row["text"][: max(0, start - row["start"])]
+            if before
+            else row["text"][max(0, end - row["start"]) :]
+        )
+        if text := text.strip():
+            beside.append(Neighbour(source(id_, text, row.get("document", "")), chunk, before))
+    return beside

@@ -2,55 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
+from graphrag_ray.base.declarations import OF_SECTION
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.messages import Dialogue
+from graphrag_ray.base.records import SECTIONS, Reference, render_references, strip_references
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.query.methods.answer import Answer, ContextUsed
 from graphrag_ray.query.methods.budget import asking, check_room, refuse_beyond
-from graphrag_ray.query.methods.cited_numbers import numbered, shown_in, shown_to_people
 from graphrag_ray.query.methods.map_reduce import (
     NOTHING_FOUND,
     AnswerSpec,
+    ReduceContext,
     Reduced,
     answer_spec,
     asked_for_text,
 )
-from graphrag_ray.query.methods.method import Dialogues, Given, Ran
+from graphrag_ray.query.methods.method import Dialogues, Given, Ran, Rows
+
+
+def numbered(references: Iterable[Reference]) -> Generator[Any, Any, dict[Reference, int]]:
+    """Ask for the human_readable_id of each record; one that the snapshot does not hold is left out."""
+    wanted = list(references)
+    ids = {s: [r.id for r in wanted if r.section == s] for s in SECTIONS}
+    cited = [s for s in SECTIONS if ids[s]]
+    tables: list[pa.Table] = yield tuple(
+        Rows(OF_SECTION[s].table, ["id", "human_readable_id"], ids[s]) for s in cited
+    )
+    return {
+        Reference(section, row["id"]): row["human_readable_id"]
+        for section, table in zip(cited, tables, strict=True)
+        for row in table.to_pylist()
+    }
+
+
+def shown_to_people(text: str, number: Mapping[Reference, int]) -> str:
+    """The text with short numbers in its references instead of string ids."""
+    return render_references(text, number.get)
+
+
+def shown_in(numbering: Mapping[tuple[str, int], str]) -> tuple[Reference, ...]:
+    """The records of a context."""
+    return tuple(Reference(section, id_) for (section, _), id_ in numbering.items())
+
+
+def context_used(phase: str, context: Context | ReduceContext) -> ContextUsed:
+    """A context, as an answer tells of it."""
+    return ContextUsed(phase, shown_in(context.numbering), context.n_tokens, context.left_out, context.cut)
+
 
 PHASE = "answer"
 ADVICE = "Raise the budget, or lower query.{}."
 
 
-@dataclass(frozen=True)
-class ContextReading:
-    """What was read, and what it says."""
+def answer_from(
+    question: str,
+    given: Given,
+    method: str,
+    context: Context,
+    notes: Sequence[str] = (),
+    setting: str = "context_tokens",
+) -> Generator[Any, Any, Answer]:
+    """Answer from one context, in one call; nothing is asked of an empty one. Raises UsageError for a
+    question that leaves no room for data, BudgetSpent.
 
-    context: Context
-    said: Reduced
-
-
-def read(
-    question: str, given: Given, context: Context, setting: str = "context_tokens"
-) -> Generator[Any, Any, ContextReading]:
-    """Ask one context; nothing is asked of an empty one. Raises UsageError for a question that leaves no room
-    for data, BudgetSpent.
-
+    notes: of the method itself
     setting: of `query`, which says how many tokens the context may have
     """
     if not context.numbering:
-        return ContextReading(context, Reduced(NOTHING_FOUND, found=False))
+        nothing = Reduced(NOTHING_FOUND, found=False)
+        return (yield from answered(question, method, context, nothing, notes))
     spec = answer_spec(given.settings, given.prompts)
     check_room(question, given, [spec], setting=setting)
     most = asking(question, given, PHASE, spec, 1, context.n_tokens)
     refuse_beyond(most, given.settings.query, ADVICE.format(setting))
     last = partial(answer_context, question, context, spec)
     (ran,) = yield Dialogues(PHASE, [last], last=True, numbering=context.numbering)
-    return ContextReading(context, result_of(ran))
+    return (yield from answered(question, method, context, result_of(ran), notes))
 
 
 def result_of(ran: Ran[Reduced]) -> Reduced:
@@ -61,38 +95,43 @@ def result_of(ran: Ran[Reduced]) -> Reduced:
 
 
 def answered(
-    question: str, method: str, read: ContextReading, notes: Sequence[str] = ()
+    question: str, method: str, context: Context, said: Reduced, notes: Sequence[str] = ()
 ) -> Generator[Any, Any, Answer]:
     """The answer, without costs and seconds, which the caller knows; what cites nothing found nothing.
 
     notes: of the method itself
     """
-    context, said = read.context, read.said
     number = yield from numbered(said.references)
-    shown = shown_in(context.numbering)
-    used = ContextUsed(PHASE, shown, context.n_tokens, context.left_out, context.cut)
-    told = (
-        (context.cut, _cut(context.cut)),
-        (said.truncated, "The answer ended at the model's output limit."),
-    )
+    cut = f"{context.cut} records were longer than their part of the context and were read without their end."
+    if context.cut == 1:
+        cut = "1 record was longer than its part of the context and was read without its end."
+    told = ((context.cut, cut), (said.truncated, "The answer ended at the model's output limit."))
     return Answer(
         question=question,
         text=shown_to_people(said.text, number),
         method=method,
         references=said.references,
         found=said.found and bool(said.references or said.dropped_references),
-        contexts=(used,) if shown else (),
+        contexts=(context_used(PHASE, context),) if context.numbering else (),
         dropped_references=said.dropped_references,
         notes=(*notes, *(text for applies, text in told if applies)),
     )
 
 
-def _cut(n: int) -> str:
-    if n == 1:
-        return "1 record was longer than its part of the context and was read without its end."
-    return f"{n} records were longer than their part of the context and were read without their end."
-
-
 def answer_context(question: str, context: Context, spec: AnswerSpec) -> Dialogue[Reduced]:
     """Ask what a context says on the question. Raises DialogueFailed where the reply is empty twice."""
     return (yield from asked_for_text("answer", question, {"context": context.text}, context.numbering, spec))
+
+
+_INSUFFICIENT = re.compile(
+    r"[\W_]*(?:answer\W+)?insufficient(?:\s+(?:data|information|evidence))?\s*(?:[^\w\s]|$)", re.IGNORECASE
+)
+
+
+def is_insufficient(answer: str) -> bool:
+    """Whether an answer says no more than that what was found does not suffice, in the prompt's word."""
+    return _INSUFFICIENT.match(first_line(answer)) is not None
+
+
+def first_line(text: str) -> str:
+    return strip_references(text).strip().partition("\n")[0]

@@ -2,10 +2,10 @@
 2025), and further walks where the first one does not hold the answer.
 
 A walk begins at the names that the question holds, and at the chunks that match its words
-(`restarts.py`); it goes from names to the chunks that hold them and from these to the names that they hold
-(`walk.py`). So it finds the passage that shares no word with the question: the one on the husband of
-whom the question asks about. The chunks where it is most often are read, in one context, and the answer ends
-in the chain of links that led to it.
+(`walked_chunks.py`); it goes from names to the chunks that hold them and from these to their names
+(`walk.py`). So it finds the passage that shares no word with the question: the one on the husband of whom the
+question asks about. The chunks where it is most often are read, in one context, and the answer ends in the
+chain of links that led to it.
 
 Steps: where they do not suffice, one call says what is known and asks what is to be looked up next ("Who was
 her husband?"); each of these questions is walked, their chunks join the context, and the question is answered
@@ -22,25 +22,37 @@ facts are picked only where that is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
-from graphrag_ray.base.errors import UsageError
+from pydantic import Field
+
+from graphrag_ray.base.errors import DialogueFailed, UsageError
 from graphrag_ray.base.ids import name_id
+from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply, schema_of
+from graphrag_ray.base.messages import ChatRequest, Dialogue
+from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.base.records import Reference, strip_references
 from graphrag_ray.base.schema import WALKS
-from graphrag_ray.graph.report_context import Context, write
-from graphrag_ray.query.methods import restarts
+from graphrag_ray.graph.report_context import Context, clean, write
 from graphrag_ray.query.methods.answer import Answer, ContextUsed
 from graphrag_ray.query.methods.budget import asking, check_room, refuse_beyond
-from graphrag_ray.query.methods.chain import ChainLink, checked, split_chain
-from graphrag_ray.query.methods.cited_numbers import numbered, shown_in, shown_to_people
-from graphrag_ray.query.methods.fgrag_dialogues import is_insufficient
+from graphrag_ray.query.methods.chain import checked, split_chain
 from graphrag_ray.query.methods.filling import Share, fill, first_fitting
-from graphrag_ray.query.methods.map_reduce import NOTHING_FOUND, Reduced
+from graphrag_ray.query.methods.map_reduce import (
+    NOTHING_FOUND,
+    AnswerSpec,
+    Reduced,
+    asked_for_text,
+    request_of,
+    spec_of,
+    usable_reply,
+    variables_of,
+)
 from graphrag_ray.query.methods.method import (
     Dialogues,
     Given,
@@ -53,24 +65,18 @@ from graphrag_ray.query.methods.method import (
     Search,
     WalkHit,
 )
-from graphrag_ray.query.methods.one_context import PHASE, ContextReading, answered, result_of
-from graphrag_ray.query.methods.record_rows import looked_up
-from graphrag_ray.query.methods.step_dialogues import (
-    ANSWER,
-    FACTS,
-    INSUFFICIENT,
-    LAST,
-    MAX_TOKENS,
-    NEXT,
-    NEXT_QUESTIONS,
-    STAGE,
-    NextStep,
-    next_questions,
-    pick_facts,
-    step_spec,
-    walk_answer,
+from graphrag_ray.query.methods.methods import MethodKind
+from graphrag_ray.query.methods.one_context import (
+    PHASE,
+    answered,
+    context_used,
+    is_insufficient,
+    numbered,
+    result_of,
+    shown_to_people,
 )
-from graphrag_ray.query.methods.walked_chunks import walked
+from graphrag_ray.query.methods.record_rows import loaded
+from graphrag_ray.query.methods.walked_chunks import FACT_WEIGHT, rarity, walked
 from graphrag_ray.query.methods.where import within
 
 NAME = "ppr"
@@ -87,7 +93,12 @@ ADVICE = "Raise the budget, or lower query.ppr_steps, query.ppr_k or query.conte
 def search(question: Question, given: Given) -> Method:
     """Answer from the chunks that walks come to. Raises UsageError for an index that cannot be walked, a
     question that leaves no room for data, and conditions that cannot be met; BudgetSpent."""
-    check_walks(given)
+    if WALKS not in given.n_rows:
+        raise UsageError(
+            f"{NAME} search walks over names, and this index has none: it was made without a graph. "
+            "`graphrag-ray index --build names` with another --root finds them without a model; a hierarchy "
+            "over entities beside the one that is there (--set hierarchies=…,leiden) has a model find them"
+        )
     text, query = question.text, given.settings.query
     _check(text, given)
     chunks = yield from within(question.where)
@@ -104,7 +115,7 @@ def search(question: Question, given: Given) -> Method:
         if not found.questions:
             said = yield from _answer(text, context, True, given)
             break
-        looked.contexts.append(_used(context))
+        looked.contexts.append(context_used(PHASE, context))
         more = yield from walked(found.questions, given, STEP_CHUNKS, chunks)
         before = len(looked.paths)
         for asked, hits_of in zip(found.questions, more, strict=True):
@@ -113,6 +124,17 @@ def search(question: Question, given: Given) -> Method:
             said = yield from _answer(text, context, True, given)
             break
     return (yield from _finished(text, said, context, looked))
+
+
+METHOD = MethodKind(
+    search,
+    asks=("embed", "answer", "steps"),
+    reads="passages that a walk over names comes to",
+    graph=True,
+    others=("hybrid", "local"),
+    option=("steps", "ppr_steps"),
+    by_replies=True,
+)
 
 
 @dataclass
@@ -143,22 +165,6 @@ class _LookedUp:
         return list(dict.fromkeys(id_ for row in rows for id_ in row if id_ is not None))[:most]
 
 
-def check_walks(given: Given) -> None:
-    """Raises UsageError for an index without a graph, and for one of an earlier version."""
-    if WALKS in given.n_rows:
-        return
-    if "entities" not in given.n_rows:
-        raise UsageError(
-            f"{NAME} search walks over names, and this index has none: it was made without a graph. "
-            "`graphrag-ray index --build names` with another --root finds them without a model; a hierarchy "
-            "over entities beside the one that is there (--set hierarchies=…,leiden) has a model find them"
-        )
-    raise UsageError(
-        f"{NAME} search needs an index for walks, and this snapshot has none: it was made by an earlier "
-        "graphrag-ray. Run the same `graphrag-ray index` command again to build it; no model is asked"
-    )
-
-
 def _check(text: str, given: Given) -> None:
     """Raises UsageError or BudgetSpent before anything is asked."""
     query, settings, prompts = given.settings.query, given.settings, given.prompts
@@ -181,8 +187,7 @@ def _check(text: str, given: Given) -> None:
 
 def _context(chunks: Sequence[str], given: Given) -> Generator[Any, Any, Context]:
     """The chunks in their order, as many as fit."""
-    known = (yield from looked_up({"text_unit": chunks}, given))["text_unit"]
-    records = [known[id_] for id_ in chunks if id_ in known]
+    records = yield from loaded((("text_unit", id_) for id_ in chunks), given)
     context = fill([Share(records)], given.settings.query.context_tokens, given.count)
     return replace(context, left_out=0)  # it is just not among the first
 
@@ -221,10 +226,13 @@ def _finished(text: str, said: Reduced, context: Context, looked: _LookedUp) -> 
         said, links = replace(said, found=False), []
     if not body and links:  # a chain alone
         body = strip_references(links[-1].found).strip()
-    reading = ContextReading(context, replace(said, text=body or said.text))
-    answer = yield from answered(text, NAME, reading, looked.notes)
-    passages = yield from _texts(links)
-    number = yield from numbered(dict.fromkeys([*said.references, *_sources(looked, said)]))
+    answer = yield from answered(text, NAME, context, replace(said, text=body or said.text), looked.notes)
+    ids = list(dict.fromkeys(r.id for link in links for r in link.references if r.section == "Sources"))
+    rows = (yield Rows("text_units", ["id", "text", "header"], ids)).to_pylist() if ids else []
+    passages = {row["id"]: f"{row['header'] or ''}\n{row['text']}" for row in rows}
+    ways = [looked.paths.get(reference.id, ("", ()))[1] for reference in said.references]
+    between = [Reference("Sources", id_) for way in ways for id_ in way[-2::-2]]
+    number = yield from numbered(dict.fromkeys([*said.references, *between]))
     chain = tuple(
         replace(link, found=shown_to_people(link.found, number))
         for link in (checked(link, passages) for link in links)
@@ -240,21 +248,6 @@ def _finished(text: str, said: Reduced, context: Context, looked: _LookedUp) -> 
     return replace(answer, chain=chain, paths=paths, contexts=contexts, found=found)
 
 
-def _texts(links: Sequence[ChainLink]) -> Generator[Any, Any, dict[str, str]]:
-    """Of the chunks that a chain cites."""
-    ids = list(dict.fromkeys(r.id for link in links for r in link.references if r.section == "Sources"))
-    if not ids:
-        return {}
-    rows = yield Rows("text_units", ["id", "text", "header"], ids)
-    return {row["id"]: f"{row['header'] or ''}\n{row['text']}" for row in rows.to_pylist()}
-
-
-def _sources(looked: _LookedUp, said: Reduced) -> list[Reference]:
-    """The chunks on the ways to what is cited."""
-    ways = [looked.paths.get(reference.id, ("", ()))[1] for reference in said.references]
-    return [Reference("Sources", id_) for way in ways for id_ in way[-2::-2]]
-
-
 def _path(question: str, way: Sequence[str], number: Mapping[Reference, int]) -> str:
     """`“Who was her husband?” → Saw Thanda → Sources (12) → Naratheinkha`: names, and the chunks between
     them."""
@@ -268,18 +261,13 @@ def _path(question: str, way: Sequence[str], number: Mapping[Reference, int]) ->
     return " → ".join([*([f"“{question}”"] if question else []), *reversed(shown)])
 
 
-def _used(context: Context) -> ContextUsed:
-    return ContextUsed(PHASE, shown_in(context.numbering), context.n_tokens, context.left_out, context.cut)
-
-
 def _facts(text: str, given: Given, looked: _LookedUp) -> Generator[Any, Any, dict[str, float]]:
     """Names that are linked by the nearest facts that a model picks, the rarer the heavier."""
     if not given.n_rows.get("embeddings_relationship"):
         looked.notes.append("No facts were picked, since the index has no embeddings of relationships.")
         return {}
     hits: list[Hit] = yield Search("relationship", "vector", text, given.settings.query.ppr_facts)
-    known = (yield from looked_up({"relationship": [hit.id for hit in hits]}, given))["relationship"]
-    near = [known[hit.id] for hit in hits if hit.id in known]
+    near = yield from loaded((("relationship", hit.id) for hit in hits), given)
     shown, _ = first_fitting(near, given.settings.query.context_tokens, given.count)
     if not shown:
         return {}
@@ -292,4 +280,126 @@ def _facts(text: str, given: Given, looked: _LookedUp) -> Generator[Any, Any, di
     rows = (yield Rows("relationships", FACT_COLUMNS, picked)).to_pylist() if picked else []
     title = {name_id(row[end]): row[end] for row in rows for end in ("source", "target")}
     counts: dict[str, int] = yield NameCounts({id_: name for id_, name in title.items() if id_})
-    return {id_: restarts.FACTS * restarts.rarity(n) for id_, n in counts.items()}
+    return {id_: FACT_WEIGHT * rarity(n) for id_, n in counts.items()}
+
+
+T = TypeVar("T")
+
+STAGE = "steps"
+ANSWER, NEXT, FACTS = "walk_answer", "next_questions", "pick_facts"
+"""Prompts. Stage `answer` asks the first one, STAGE the others."""
+MAX_TOKENS: Mapping[str, int] = {NEXT: 400, FACTS: 100}
+NEXT_QUESTIONS = 2
+MOST_FACTS = 5
+"""That are picked, as in HippoRAG 2."""
+MOST_CHARACTERS = 400
+"""Of a question, and of a sentence on what is known."""
+MOST_KNOWN = 10
+
+INSUFFICIENT = (
+    "Where the passages do not hold the answer, or a link on the way to it is missing, the whole reply is "
+    "the English word Insufficient, in every form and language: what is missing is looked up then."
+)
+LAST = (
+    "Nothing can be looked up any more. Where a link is missing and all that the passages say leaves one "
+    "answer alone, give it. Where they leave none, or several: in a short form the whole reply is the "
+    "English word Insufficient; in any other form say what is known on the way to the answer, with "
+    "references, and what is not."
+)
+
+
+class NextReply(JsonReply):
+    known: list[str] = Field(default=[])
+    next: list[str] = Field(default=[])
+
+
+class FactsReply(JsonReply):
+    facts: list[int]
+
+
+NEXT_SCHEMA: Mapping[str, Any] = schema_of(NextReply)
+FACTS_SCHEMA: Mapping[str, Any] = schema_of(FactsReply)
+NO_NEXT = "it holds no JSON object with the lists `known` and `next`"
+NO_FACTS = "it holds no JSON object with the list `facts`, whose members are numbers of facts"
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """What is known on the way to an answer, and what is to be looked up next."""
+
+    known: tuple[str, ...] = ()
+    questions: tuple[str, ...] = ()
+
+
+def step_spec(prompt: str, settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
+    """prompt: ANSWER, NEXT or FACTS."""
+    if prompt == ANSWER:
+        return spec_of("answer", settings, prompts, settings.query.max_reduce_tokens, ANSWER)
+    return spec_of(STAGE, settings, prompts, MAX_TOKENS[prompt], prompt)
+
+
+def walk_answer(question: str, context: Context, last: bool, spec: AnswerSpec) -> Dialogue[Reduced]:
+    """Ask what passages say on the question, with the chain that leads to it. last: nothing is looked up
+    after it. Raises DialogueFailed where the reply is empty twice."""
+    shown = {"context": context.text, "if_missing": LAST if last else INSUFFICIENT}
+    return (yield from asked_for_text(ANSWER, question, shown, context.numbering, spec))
+
+
+def next_questions(
+    question: str, asked: Sequence[str], context: Context, spec: AnswerSpec
+) -> Dialogue[NextStep | None]:
+    """Ask what is to be looked up next, and once more where the reply cannot be read; None where the second
+    cannot either. asked: what was looked up already."""
+    variables = {
+        **variables_of(question, spec),
+        "context": context.text,
+        "asked": "\n".join(f"- {one}" for one in asked),
+        "n_questions": str(NEXT_QUESTIONS),
+    }
+    request = request_of(NEXT, variables, spec, NEXT_SCHEMA)
+    return (yield from _read(request, lambda text: parse_next(text, asked), spec))
+
+
+def pick_facts(question: str, facts: str, n: int, spec: AnswerSpec) -> Dialogue[tuple[int, ...] | None]:
+    """Ask which facts lead to the answer: their numbers, from 1 to n. None where two replies cannot be
+    read."""
+    variables = {**variables_of(question, spec), "context": facts, "n_facts": str(MOST_FACTS)}
+    request = request_of(FACTS, variables, spec, FACTS_SCHEMA)
+    return (yield from _read(request, lambda text: parse_facts(text, n), spec))
+
+
+def _read(
+    request: ChatRequest, parse: Callable[[str], T | ReplyProblem], spec: AnswerSpec
+) -> Dialogue[T | None]:
+    """What the reply says, or else the one after a correction; None where neither can be read."""
+    try:
+        found, _ = yield from usable_reply(request, lambda reply: parse(reply.text), spec, request.prompt)
+    except DialogueFailed:
+        return None
+    return found
+
+
+def parse_next(reply: str, asked: Sequence[str]) -> NextStep | ReplyProblem:
+    """What a reply says. A question that was asked already, or that says nothing, does not count: a model may
+    break a question into itself."""
+    said = read_reply(reply, NextReply)
+    if isinstance(said, ReplyProblem) or not said.model_fields_set:
+        return ReplyProblem(NO_NEXT)
+    known, questions = (
+        [text for one in listed if (text := clean(one[:MOST_CHARACTERS]).strip())]
+        for listed in (said.known, said.next)
+    )
+    before = {name_id(one) for one in asked}
+    new: dict[str, str] = {}
+    for one in questions:
+        if (id_ := name_id(one)) and id_ not in before:
+            new.setdefault(id_, one)
+    return NextStep(tuple(dict.fromkeys(known))[:MOST_KNOWN], tuple(new.values())[:NEXT_QUESTIONS])
+
+
+def parse_facts(reply: str, n: int) -> tuple[int, ...] | ReplyProblem:
+    """The numbers of a reply that are of facts, each once."""
+    said = read_reply(reply, FactsReply)
+    if isinstance(said, ReplyProblem):
+        return ReplyProblem(NO_FACTS)
+    return tuple(dict.fromkeys(number for number in said.facts if 1 <= number <= n))[:MOST_FACTS]

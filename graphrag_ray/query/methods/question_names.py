@@ -33,9 +33,13 @@ class Mentions:
         A name inside a longer one that is known too is not meant, nor is a short word in small letters.
         """
         found = sorted((s, id_) for id_ in set(known) & self.spans.keys() for s in self.spans[id_])
-        outer = _outermost({span for span, _ in found})
-        own = [id_ for span, id_ in found if span in outer and self._is_name(*span)]
-        return list(dict.fromkeys(own))
+        outer, end = set(), -1
+        for span in sorted({span for span, _ in found}, key=lambda s: (s[0], -s[1])):
+            if span[1] > end:
+                outer.add(span)
+                end = span[1]
+        own = [(s, id_) for s, id_ in found if s in outer]
+        return list(dict.fromkeys(id_ for s, id_ in own if self._is_written(*s) or s[1] - s[0] >= MIN_PLAIN))
 
     def as_names(self, known: Collection[str]) -> list[str]:
         """Those of `named` that cannot be words that only happen to be a name as well (data, church): names
@@ -59,9 +63,6 @@ class Mentions:
         text = self.question[start:end]
         capital = any(c.isdigit() or c != c.lower() for c in text) and self.question[:start].strip()
         return bool(capital) or text.lower() == text.upper()
-
-    def _is_name(self, start: int, end: int) -> bool:
-        return self._is_written(start, end) or end - start >= MIN_PLAIN
 
 
 def rarest_first(could_be: Mentions, frequency: Mapping[str, int]) -> list[str]:
@@ -105,13 +106,3 @@ def _written(question: str, start: int, end: int) -> set[tuple[int, int]]:
 def _marks(text: str) -> str:
     found = _MARKS.match(text)
     return found.group() if found else ""
-
-
-def _outermost(spans: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Those that lie in no other one."""
-    found, end = set(), -1
-    for span in sorted(spans, key=lambda s: (s[0], -s[1])):
-        if span[1] > end:
-            found.add(span)
-            end = span[1]
-    return found

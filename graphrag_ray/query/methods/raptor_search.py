@@ -16,8 +16,9 @@ from typing import Any
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.query.methods.filling import Share, fill
 from graphrag_ray.query.methods.method import Given, Hit, Kind, Method, Question, Rows, Search
-from graphrag_ray.query.methods.one_context import answered, read
-from graphrag_ray.query.methods.record_rows import looked_up
+from graphrag_ray.query.methods.methods import MethodKind
+from graphrag_ray.query.methods.one_context import answer_from
+from graphrag_ray.query.methods.record_rows import loaded
 from graphrag_ray.query.methods.trex_search import node_kinds, tree_of
 
 NAME = "raptor"
@@ -36,13 +37,21 @@ def search(question: Question, given: Given) -> Method:
         setting = "raptor_tokens"
     nearest = sorted(hits, key=lambda hit: -hit[1].score)
     first = nearest if query.traversal == "tree" else nearest[:k]
-    known = yield from looked_up(
-        {own: [hit.id for kind, hit in first if kind == own] for own in kinds}, given
-    )
-    records = [known[kind][hit.id] for kind, hit in first if hit.id in known[kind]]
+    records = yield from loaded(((kind, hit.id) for kind, hit in first), given)
     context = fill([Share(records)], getattr(query, setting), given.count)
-    what = yield from read(question.text, given, context, setting)
-    return (yield from answered(question.text, NAME, what))
+    return (yield from answer_from(question.text, given, NAME, context, setting=setting))
+
+
+METHOD = MethodKind(
+    search,
+    asks=("embed", "answer"),
+    reads="passages and summaries, by meaning",
+    hierarchy="tree",
+    instead="vector",
+    others=("trex", "hybrid"),
+    option=("traversal", "traversal"),
+    reports=True,
+)
 
 
 def _descended(text: str, given: Given) -> Generator[Any, Any, list[tuple[Kind, Hit]]]:

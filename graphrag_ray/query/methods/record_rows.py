@@ -7,7 +7,7 @@ title, date, and the columns of its metadata that `chunking.prepend` names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -76,6 +76,18 @@ def looked_up(
             rows = yield from with_documents(rows, given)
         found[kind] = _records_from(kind, rows, given, within)
     return found
+
+
+def loaded(
+    found: Iterable[tuple[Kind, str]], given: Given, within: Collection[str] | None = None
+) -> Generator[Any, Any, list[Record]]:
+    """The records of kinds and ids, in this order, read at once; what the snapshot lacks is left out."""
+    order = list(found)
+    ids: dict[Kind, list[str]] = {}
+    for kind, id_ in order:
+        ids.setdefault(kind, []).append(id_)
+    known = yield from looked_up(ids, given, within)
+    return [known[kind][id_] for kind, id_ in order if id_ in known[kind]]
 
 
 def fitting(

@@ -9,11 +9,11 @@ import numpy as np
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.wording import plural
-from graphrag_ray.query.methods.budget import reading, refuse_beyond
+from graphrag_ray.query.methods.budget import reading, recounted, refuse_beyond
 from graphrag_ray.query.methods.map_parts import ToRead, answered, read
 from graphrag_ray.query.methods.method import Given, Method, Notice, Question, Rows
+from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.record_rows import label_tokens
-from graphrag_ray.query.methods.recounted import recounted
 from graphrag_ray.query.methods.where import among, within
 
 NAME = "text"
@@ -35,3 +35,10 @@ def search(question: Question, given: Given) -> Method:
     wanted = ToRead("text_unit", chunks["id"].to_pylist(), chunks["n_tokens"].to_pylist())
     what = yield from read(question.text, given, wanted)
     return (yield from answered(question.text, NAME, "chunks", what))
+
+
+METHOD = MethodKind(
+    search,
+    asks=("map", "reduce"),
+    reads="all of the text",
+)

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 
 from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy
-from graphrag_ray.query.methods.embedded import check_embedded
+from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, check_embedded
 from graphrag_ray.query.methods.filling import Share, fill
 from graphrag_ray.query.methods.method import By, Given, Hit, Kind, Method, Question, Search
+from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.nearest import Found, fused
-from graphrag_ray.query.methods.one_context import answered, read
-from graphrag_ray.query.methods.record_rows import looked_up
+from graphrag_ray.query.methods.one_context import answer_from
+from graphrag_ray.query.methods.record_rows import loaded
 
 NAME = "trex"
 TREE = "tree"
@@ -46,12 +46,20 @@ def search(question: Question, given: Given) -> Method:
     weight = given.settings.query.hybrid_vector_weight
     order = fused([_first(lists[by]) for by in _WAYS], [weight, 1 - weight])
     first = order[: given.settings.query.trex_k]
-    known = yield from looked_up({k: [id_ for kind, id_ in first if kind == k] for k in kinds}, given)
-    records = [known[kind][id_] for kind, id_ in first if id_ in known[kind]]
+    records = yield from loaded(first, given)
     context = fill([Share(records)], given.settings.query.context_tokens, given.count)
-    what = yield from read(question.text, given, context)
     notes = [] if given.settings.hierarchies else [WITHOUT_TREE]
-    return (yield from answered(question.text, NAME, what, notes))
+    return (yield from answer_from(question.text, given, NAME, context, notes))
+
+
+METHOD = MethodKind(
+    search,
+    asks=("embed", "answer"),
+    reads="passages and summaries, by words and meaning",
+    hierarchy="tree",
+    instead="hybrid",
+    others=("hybrid", "global"),
+)
 
 
 def tree_of(given: Given, method: str) -> HierarchyKind:

@@ -3,10 +3,11 @@ context, and one call."""
 
 from __future__ import annotations
 
-from graphrag_ray.query.methods.embedded import check_embedded
+from graphrag_ray.query.methods.asked_hierarchy import check_embedded
 from graphrag_ray.query.methods.method import Given, Method, Question, Search
+from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.nearest import nearest
-from graphrag_ray.query.methods.one_context import answered, read
+from graphrag_ray.query.methods.one_context import answer_from
 from graphrag_ray.query.methods.where import among, within
 
 NAME = "vector"
@@ -17,7 +18,14 @@ def search(question: Question, given: Given) -> Method:
     conditions that cannot be met."""
     check_embedded(given, NAME, ["text_unit"])
     chunks = yield from within(question.where)
-    find = Search("text_unit", "vector", question.text, 0, (yield from among("text_unit", chunks)))
+    find = Search("text_unit", "vector", question.text, among=(yield from among("text_unit", chunks)))
     context = yield from nearest([find], given, chunks)
-    what = yield from read(question.text, given, context)
-    return (yield from answered(question.text, NAME, what))
+    return (yield from answer_from(question.text, given, NAME, context))
+
+
+METHOD = MethodKind(
+    search,
+    asks=("embed", "answer"),
+    reads="passages, by meaning",
+    others=("hybrid", "local"),
+)

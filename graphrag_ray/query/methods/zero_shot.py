@@ -12,7 +12,8 @@ from graphrag_ray.graph.report_context import Context
 from graphrag_ray.query.methods.budget import asking, refuse_beyond
 from graphrag_ray.query.methods.map_reduce import AnswerSpec, asked_for_text, spec_of
 from graphrag_ray.query.methods.method import Dialogues, Given, Method, Question
-from graphrag_ray.query.methods.one_context import PHASE, ContextReading, answered, result_of
+from graphrag_ray.query.methods.methods import MethodKind
+from graphrag_ray.query.methods.one_context import PHASE, answered, result_of
 
 NAME = "none"
 PROMPT = "zero_shot"
@@ -31,6 +32,12 @@ def search(question: Question, given: Given) -> Method:
     refuse_beyond(asking(question.text, given, PHASE, spec, 1, 0), settings.query, ADVICE)
     ask = partial(asked_for_text, PROMPT, question.text, {}, {}, spec)
     (ran,) = yield Dialogues(PHASE, [ask], last=True, numbering={})
-    reading = ContextReading(Context("", {}, 0), result_of(ran))
-    answer = yield from answered(question.text, NAME, reading, [NOTE])
+    answer = yield from answered(question.text, NAME, Context("", {}, 0), result_of(ran), [NOTE])
     return replace(answer, found=True)
+
+
+METHOD = MethodKind(
+    search,
+    asks=("answer",),
+    reads="nothing",
+)

@@ -17,10 +17,10 @@ from graphrag_ray.base.prompts import (
 from graphrag_ray.base.records import SECTIONS, references_in
 from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, FIELD, parse_claims, parse_records
 from graphrag_ray.graph.extraction_dialogue import examples_text
-from graphrag_ray.query.methods.drift_dialogues import STEP_SCHEMA
-from graphrag_ray.query.methods.points import POINTS_SCHEMA
+from graphrag_ray.query.methods.drift_search import STEP_SCHEMA
+from graphrag_ray.query.methods.dynamic import RATING_SCHEMA
+from graphrag_ray.query.methods.map_reduce import POINTS_SCHEMA
 from graphrag_ray.query.methods.quotes import quotes_in
-from graphrag_ray.query.methods.rating import RATING_SCHEMA
 
 
 @pytest.fixture(scope="module")

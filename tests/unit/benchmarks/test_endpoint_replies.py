@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from driving import Snapshot
 
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import ChatReply, ChatRequest
 from graphrag_ray.base.prompts import PLACEHOLDERS, load_prompts, reply_lengths
 from graphrag_ray.base.records import heading, line
@@ -23,13 +24,12 @@ from graphrag_ray.evaluate.judging.corpus_questions import (
 from graphrag_ray.evaluate.judging.correct_answer import correct_spec, is_correct
 from graphrag_ray.evaluate.judging.judge_dialogue import judge, judge_spec
 from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse_records
-from graphrag_ray.graph.report_reply import ReplyProblem, ReportDraft, parse_report
+from graphrag_ray.graph.report_reply import ReportDraft, parse_report
 from graphrag_ray.llm.quirks import yes_no_bias
-from graphrag_ray.query.methods.drift_dialogues import parse_step
-from graphrag_ray.query.methods.fgrag_dialogues import parse_names, parse_questions
-from graphrag_ray.query.methods.points import parse_points
-from graphrag_ray.query.methods.rating import parse_ratings
-from graphrag_ray.query.methods.score import Scored, parse_scored
+from graphrag_ray.query.methods.drift_search import parse_step
+from graphrag_ray.query.methods.dynamic import parse_ratings
+from graphrag_ray.query.methods.fgrag_search import parse_names, parse_questions
+from graphrag_ray.query.methods.map_reduce import Scored, parse_points, parse_scored
 
 sys.path.append(str(Path(__file__).parents[3]))
 
@@ -194,7 +194,7 @@ def test_replies_in_json_are_read_without_loss() -> None:
         for name in ("drift_primer", "drift_local"):
             step = parse_step(_reply(_messages(name, context=context)))
             assert not isinstance(step, ReplyProblem)
-            assert step.follow_ups and "[Data: " in step.text
+            assert step.follow_ups and "[Data: " in step.answer
     drawn = [parse_ratings(_reply(_messages("rate", context=REPORTS), seed=s), {1, 2, 3}) for s in range(60)]
     assert all(len(ratings) == 3 for ratings in drawn)
     relevant = sum(r > 0 for ratings in drawn for r in ratings.values()) / 180

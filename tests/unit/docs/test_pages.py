@@ -146,7 +146,12 @@ def test_every_file_that_a_page_names_exists():
 
 
 @pytest.mark.parametrize(
-    ("script", "page"), [("settings_reference.py", "settings.md"), ("prompts.py", "prompts.md")]
+    ("script", "page"),
+    [
+        ("settings_reference.py", "settings.md"),
+        ("prompts.py", "prompts.md"),
+        ("tables_reference.py", "tables.md"),
+    ],
 )
 def test_a_generated_page_is_what_its_command_writes(script: str, page: str):
     command = [sys.executable, TOP / "docs" / script]

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base import records
 from graphrag_ray.base.declarations import REPORT_SECTIONS
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.graph import report_context as ctx
 from graphrag_ray.graph.plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS, NUMBER_TOKENS
-from graphrag_ray.graph.report_reply import ReplyProblem
-from graphrag_ray.query.methods.score import parse_scored
+from graphrag_ray.query.methods.map_reduce import parse_scored
 
 CL100K = quicktok.get_encoding("cl100k_base").count
 

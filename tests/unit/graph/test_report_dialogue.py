@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import PLACEHOLDERS, load_prompts, parse_prompt
 from graphrag_ray.base.records import Reference, references_in
@@ -23,7 +24,7 @@ from graphrag_ray.graph.report_dialogue import (
     report,
     report_spec,
 )
-from graphrag_ray.graph.report_reply import ReplyProblem, ReportDraft, parse_report
+from graphrag_ray.graph.report_reply import ReportDraft, parse_report
 
 CONTEXT = Context(
     "-----Entities-----\nid,entity,description\n1,MARA,Mayor\n2,MILL,A mill\n",

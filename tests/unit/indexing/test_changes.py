@@ -25,7 +25,7 @@ from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing import changes as comparing
 from graphrag_ray.indexing.changes import changes
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.row_indexes import index_rows
+from graphrag_ray.indexing.stages.finish_stage import index_rows
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, write_part

@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from graphrag_ray.base import schema
-from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.indexing.taken_over import TakenOver, taken_over
+from graphrag_ray.indexing.step_result import Result, TakenOver
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, write_part
 
@@ -16,8 +15,7 @@ TABLES = ("found_entities", "failures")
 
 
 def of(before: Result | None, inputs: list[str], depends_on: str = "x", **more) -> TakenOver[str]:
-    more = {"damaged": (), "retried": "", **more}
-    return taken_over(before, more.pop("damaged"), "extract", inputs, depends_on, TABLES, inputs, **more)
+    return TakenOver.of(before, "extract", inputs, depends_on, TABLES, inputs, **{"retried": "", **more})
 
 
 def part(name: str) -> Part:
@@ -49,11 +47,6 @@ def test_what_depends_on_other_things_is_done_again(tmp_path: Path):
     assert of(first, ["a", "b"], "y").new == ["a", "b"]
 
 
-def test_a_damaged_group_is_done_again_and_the_others_stay(tmp_path: Path):
-    first = done(Store(str(tmp_path)), of(None, ["a", "b"]))
-    assert of(first, ["a", "b"], damaged={part("b").path}).new == ["b"]
-
-
 def test_what_failed_for_now_is_done_again_and_what_failed_for_good_when_it_was_put_back(tmp_path: Path):
     store = Store(str(tmp_path))
     failures = {"a": failed(store, "transient"), "b": failed(store, "permanent")}
@@ -69,11 +62,6 @@ def test_an_input_that_every_run_does_is_never_taken_over(tmp_path: Path):
     store = Store(str(tmp_path))
 
     def known(before: Result | None) -> TakenOver[str]:
-        return taken_over(before, (), "extract", ["a"], "x", TABLES, [None], "")
+        return TakenOver.of(before, "extract", ["a"], "x", TABLES, [None], "")
 
     assert known(done(store, known(None), {"a": failed(store, "permanent")})).new == ["a"]
-
-
-def test_a_stranger_s_manifest_whose_groups_do_not_fit_is_of_no_use():
-    odd = Result({"found_entities": [[part("a")]]}, made_from={"found_entities": ["0" * 32, "1" * 32]})
-    assert of(odd, ["a"]).new == ["a"]

@@ -6,7 +6,7 @@ import json
 
 from graphrag_ray.base.records import heading, line
 from graphrag_ray.offline.step_replies import answer_with_chain, ask_next, facts_in_common
-from graphrag_ray.query.methods.step_dialogues import INSUFFICIENT, LAST
+from graphrag_ray.query.methods.ppr_search import INSUFFICIENT, LAST
 
 SOURCES = heading("Sources", ("id", "document", "text"))
 QUESTION = "Where did the husband of Nora Lind die?"

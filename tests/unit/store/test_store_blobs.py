@@ -220,8 +220,8 @@ def test_a_part_is_checked_piece_by_piece(either: Store, monkeypatch: pytest.Mon
     monkeypatch.setattr(parquet, "_PIECE", 100_000)
     monkeypatch.setattr(Store, "read", None)
     parquet.check(either, part.path)
-    with pytest.raises(FileNotFoundError, match=r"tables/t/part-none"):
-        parquet.check(either, "tables/t/part-none.blocks")
+    with pytest.raises(FileNotFoundError, match=r"indexes/t/part-none"):
+        parquet.check(either, "indexes/t/part-none.blocks")
 
 
 def test_of_a_part_elsewhere_only_what_is_wanted_is_read(far: Store, asked: list[tuple[int, int]]):
@@ -418,7 +418,7 @@ def test_storage_that_does_not_answer_is_no_damage(far: Store, monkeypatch: pyte
 
 def test_a_local_file_that_cannot_be_opened_is_no_damage(store: Store):
     part = written(store)
-    folder = Path(store.url) / "tables" / "t"
+    folder = Path(store.url) / "indexes" / "t"
     folder.rename(folder.with_name("elsewhere"))
     folder.touch()
     with pytest.raises(StoreError, match=r"cannot read .*part-ab12.*Not a directory") as caught:
@@ -586,7 +586,7 @@ def stored(store: Store, sums: Sequence[int] = SUMS, **changes: int | bytes) -> 
     summed = struct.pack(f"<{len(sums)}I", *sums)
     tail = {"size": len(SMALL), "block": BLOCK_BYTES, "count": len(sums), "sum": zlib.crc32(summed)}
     file = SMALL + summed + struct.pack("<QIII8s", *(tail | {"magic": b"grblocks"} | changes).values())
-    part = Part("tables/t/part-ab12-cd34.blocks", 1, len(file))
+    part = Part("indexes/t/part-ab12-cd34.blocks", 1, len(file))
     store.write(part.path, file)
     return part
 
@@ -633,7 +633,7 @@ def test_no_bytes_are_taken_for_a_part(tmp_path_factory, data: bytes):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(blobs.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
             for at in (Store(str(tmp_path_factory.mktemp("blobs"))), another_far()):
-                part = Part("tables/t/part-ab12-cd34.blocks", 1, len(file))
+                part = Part("indexes/t/part-ab12-cd34.blocks", 1, len(file))
                 at.write(part.path, file)
                 with pytest.raises(CorruptPart, match="is damaged"):
                     blobs.opened(at, part)

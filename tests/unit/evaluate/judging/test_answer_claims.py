@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.drive import run
 from graphrag_ray.evaluate.judging.answer_claims import answer_claims, answer_claims_spec
 from graphrag_ray.evaluate.judging.asked_as_json import list_schema, texts_in
-from graphrag_ray.graph.report_reply import ReplyProblem
 from graphrag_ray.offline import answer as offline_answer
 
 SPEC = answer_claims_spec(parse_settings({}), load_prompts())

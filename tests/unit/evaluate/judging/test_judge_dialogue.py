@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.records import blind_references
@@ -23,7 +24,6 @@ from graphrag_ray.evaluate.judging.judge_dialogue import (
     judge_spec,
     parse_verdict,
 )
-from graphrag_ray.graph.report_reply import ReplyProblem
 from graphrag_ray.offline import answer as offline_answer
 
 SPEC = judge_spec(parse_settings({}), load_prompts())
@@ -111,7 +111,7 @@ def test_a_reply_that_was_cut_off_behind_its_verdict_counts():
     assert said.winner == 2
 
 
-@pytest.mark.parametrize("reason", [None, 5, ["a"], ""])
+@pytest.mark.parametrize("reason", [None, 5, [1], ""])
 def test_a_verdict_needs_no_reason(reason: object):
     assert drive(judged(), verdict(1, reason))[0] == Verdict(1, "")
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from graphrag_ray.indexing.stages import search_stage
-from graphrag_ray.indexing.stages.embedded_texts import TEXTS, Texts
+from graphrag_ray.indexing.stages.embed_stage import TEXTS, Texts
 from graphrag_ray.indexing.stages.search_stage import By, _differing, _nearest, _Shard, _shards
 from graphrag_ray.store.parts import Part
 

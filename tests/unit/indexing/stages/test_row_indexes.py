@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from graphrag_ray.base import schema
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.base.ids import stable_id
-from graphrag_ray.indexing.stages import row_indexes
-from graphrag_ray.indexing.stages.row_indexes import CoveredParts, WantedIndex, make_index
+from graphrag_ray.indexing.stages import finish_stage
+from graphrag_ray.indexing.stages.finish_stage import CoveredParts, WantedIndex, make_index
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_part, write_part
@@ -69,8 +69,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Part]:
         found.append(part)
         return of_part(store, table, part)
 
-    of_part = row_indexes._of_part
-    monkeypatch.setattr(row_indexes, "_of_part", told)
+    of_part = finish_stage._of_part
+    monkeypatch.setattr(finish_stage, "_of_part", told)
     return found
 
 

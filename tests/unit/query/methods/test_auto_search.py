@@ -128,7 +128,7 @@ def test_the_answer_is_that_of_the_chosen_method_and_says_why(
         held, lambda s: [row["id"] for row in held.get("text_units", ()) if s.kind == "text_unit"]
     )
     answer = snap.run(auto_search.search(Question(question, where=where), snap.given()))
-    alone = snap.run(methods.method(chosen)(Question(question, where=where), snap.given()))
+    alone = snap.run(methods.METHODS[chosen].search(Question(question, where=where), snap.given()))
     assert answer.method == chosen and (answer.text, answer.contexts) == (alone.text, alone.contexts)
     assert answer.notes[0].startswith(f"Answered by {chosen} search: ") and answer.notes[1:] == alone.notes
 

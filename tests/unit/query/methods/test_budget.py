@@ -28,9 +28,9 @@ from graphrag_ray.query.methods.budget import (
     refuse_beyond,
     showing,
 )
+from graphrag_ray.query.methods.dynamic import RATED_TOGETHER, rate_spec
 from graphrag_ray.query.methods.map_reduce import map_spec, pack, reduce_spec
 from graphrag_ray.query.methods.method import Given
-from graphrag_ray.query.methods.rating import RATED_TOGETHER, rate_spec
 
 GIVEN = Snapshot({}).given()
 PRICES = {"map": Price(input_usd_per_mtok=1.0, output_usd_per_mtok=10.0)}
@@ -186,4 +186,4 @@ def test_one_context_is_refused_beyond_the_budget_as_well():
     given_ = Snapshot({}).given(budget_tokens=1_000)
     context = Context("data\n" * 20, {("Sources", 1): "t1"}, 40)
     with pytest.raises(BudgetSpent, match=r"in 1 call; query\.budget_tokens is 1,000.*context_tokens"):
-        Snapshot({}).run(one_context.read("Why?", given_, context))
+        Snapshot({}).run(one_context.answer_from("Why?", given_, "vector", context))

@@ -15,24 +15,25 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import BudgetSpent, DialogueFailed, LevelNotFound, UsageError
 from graphrag_ray.base.ids import entity_id
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Reply, Request
 from graphrag_ray.base.prompts import load_prompts, parse_prompt
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.graph.report_context import Context
-from graphrag_ray.graph.report_reply import ReplyProblem
-from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.drift_dialogues import (
+from graphrag_ray.query.methods.answer import UNREADABLE, Answer
+from graphrag_ray.query.methods.drift_search import (
+    ASKED_TOKENS,
     HYPOTHESIS,
     LOCAL,
+    MAX_FOLLOW_UP_TOKENS,
     PRIMER,
     FollowUp,
     drift_spec,
     looked_up,
     parse_step,
     primer,
+    search,
 )
-from graphrag_ray.query.methods.drift_search import ASKED_TOKENS, MAX_FOLLOW_UP_TOKENS, search
-from graphrag_ray.query.methods.map_parts import UNREADABLE
 from graphrag_ray.query.methods.method import Dialogues, Question, Rows, Search
 
 NAMES = ["ALICE", "BOB", "CAROL", "DAVE", "ERIN", "FRANK"]

@@ -19,11 +19,10 @@ from graphrag_ray.base.messages import ChatReply, ChatRequest, Reply, Request
 from graphrag_ray.base.records import parse_sections
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.asked_hierarchy import communities_of, reports_of
-from graphrag_ray.query.methods.dynamic import Selected, select
+from graphrag_ray.query.methods.dynamic import BELOW_TOKENS, RATED_TOGETHER, Selected, select
 from graphrag_ray.query.methods.global_search import search
 from graphrag_ray.query.methods.levels import Levels, levels
 from graphrag_ray.query.methods.method import Dialogues, Question
-from graphrag_ray.query.methods.rating import BELOW_TOKENS, RATED_TOGETHER
 
 Tree = Mapping[int, tuple[int, int]]
 

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.query.methods.expansion import (
+from graphrag_ray.query.methods.fgrag_search import (
     MOST_HOPS,
     MOST_IN_ALL,
     MOST_LINKS,

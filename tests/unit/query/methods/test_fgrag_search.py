@@ -13,10 +13,8 @@ from driving import Snapshot
 from graphrag_ray.base.errors import BudgetSpent, UsageError
 from graphrag_ray.base.ids import entity_id
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Reply, Request
-from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.expansion import MOST_IN_ALL, MOST_LINKS
-from graphrag_ray.query.methods.fgrag_search import NEAREST, search
-from graphrag_ray.query.methods.map_parts import UNREADABLE
+from graphrag_ray.query.methods.answer import UNREADABLE, Answer
+from graphrag_ray.query.methods.fgrag_search import MOST_IN_ALL, MOST_LINKS, NEAREST, search
 from graphrag_ray.query.methods.method import Dialogues, Question, Rows, Search
 
 PEOPLE = ("ALICE", "BOB", "CAROL", "DAVE", "ERIN", "FRANK")

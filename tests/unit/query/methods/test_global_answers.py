@@ -7,10 +7,10 @@ import json
 import numpy as np
 
 from graphrag_ray.base.records import Reference
-from graphrag_ray.query.methods.answer import Answer, ContextUsed, Phase
+from graphrag_ray.query.methods.answer import UNREADABLE, Answer, ContextUsed, Phase
 from graphrag_ray.query.methods.global_search import gaps
 from graphrag_ray.query.methods.levels import LevelReports
-from graphrag_ray.query.methods.map_parts import UNREADABLE, MapReading, compose
+from graphrag_ray.query.methods.map_parts import MapReading, compose
 from graphrag_ray.query.methods.map_reduce import MapAnswer, Reduced, reduce_answer, reduce_context
 
 A, B = Reference("Reports", "aa"), Reference("Reports", "bb")

@@ -9,10 +9,10 @@ from driving import drive
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.graph.report_reply import ReplyProblem
-from graphrag_ray.query.methods.lightrag_keywords import (
+from graphrag_ray.query.methods.lightrag_search import (
     MOST_CHARACTERS,
     MOST_KEYWORDS,
     DualKeywords,

@@ -15,15 +15,19 @@ from hypothesis import strategies as st
 from graphrag_ray.base.errors import LevelNotFound, UsageError
 from graphrag_ray.base.ids import entity_id, report_id
 from graphrag_ray.base.records import parse_sections
-from graphrag_ray.query.methods.local_ranking import (
+from graphrag_ray.query.methods.local_search import (
+    MOST_CHUNKS,
+    MOST_EDGES,
     Membership,
     by_turns,
     chunks_in_order,
     claims_in_order,
     communities_in_order,
+    context_for,
+    finest_level,
     relationships_in_order,
+    search,
 )
-from graphrag_ray.query.methods.local_search import MOST_CHUNKS, MOST_EDGES, context_for, finest_level, search
 from graphrag_ray.query.methods.method import Question, Rows, Search
 
 NAMES = ["ALICE", "BOB", "CAROL", "DAVE", "ERIN"]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from graphrag_ray.base import records
 from graphrag_ray.base.errors import DialogueFailed, SettingsError
 from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import load_prompts, parse_prompt
 from graphrag_ray.base.records import Reference
@@ -21,18 +22,18 @@ from graphrag_ray.graph.extraction_dialogue import extract_spec
 from graphrag_ray.graph.plan import MIN_CONTEXT_TOKENS
 from graphrag_ray.graph.report_context import Context, Record, report_record
 from graphrag_ray.graph.report_dialogue import report_spec
-from graphrag_ray.graph.report_reply import ReplyProblem
 from graphrag_ray.query.methods import map_reduce
 from graphrag_ray.query.methods.map_reduce import (
     NOTHING_FOUND,
     AnswerSpec,
     MapAnswer,
+    Scored,
     map_answer,
     pack,
+    parse_scored,
     reduce_answer,
     reduce_context,
 )
-from graphrag_ray.query.methods.score import Scored, parse_scored
 
 CL100K = quicktok.get_encoding("cl100k_base").count
 
@@ -167,7 +168,7 @@ def test_a_missing_or_contradictory_score_is_a_problem_and_not_a_zero(reply: str
 
 
 def test_a_map_reply_becomes_a_scored_answer_whose_references_are_ids() -> None:
-    answer, requests = drive(
+    (answer,), requests = drive(
         map_answer("Why?", CONTEXT, MAP), scored(70, "A [Data: Reports (1, 2, 9)]. B [Data: Entities (1)].")
     )
     assert answer == MapAnswer(
@@ -182,7 +183,7 @@ def test_a_map_reply_becomes_a_scored_answer_whose_references_are_ids() -> None:
 
 
 def test_a_reply_without_a_score_gets_one_correction_turn() -> None:
-    answer, requests = drive(map_answer("Why?", CONTEXT, MAP), "Because.", scored(40, "Because."))
+    (answer,), requests = drive(map_answer("Why?", CONTEXT, MAP), "Because.", scored(40, "Because."))
     assert answer == MapAnswer("Because.", 40)
     assert requests[1].prompt == "correct"
     assert "it has no score" in requests[1].messages[-1].content
@@ -195,14 +196,14 @@ def test_a_context_whose_replies_never_have_a_score_fails() -> None:
 
 
 def test_a_zero_needs_no_answer() -> None:
-    answer, requests = drive(map_answer("Why?", CONTEXT, MAP), scored(0, ""))
+    (answer,), requests = drive(map_answer("Why?", CONTEXT, MAP), scored(0, ""))
     assert answer == MapAnswer("", 0)
     assert len(requests) == 1
 
 
 def test_a_truncated_map_answer_is_kept_without_its_broken_reference() -> None:
     reply = ChatReply(scored(60, "A [Data: Reports (1)]. B [Data: Rep"), "length")
-    answer, _ = drive(map_answer("Why?", CONTEXT, MAP), reply)
+    (answer,), _ = drive(map_answer("Why?", CONTEXT, MAP), reply)
     assert answer == MapAnswer("A [Data: Reports (aa)]. B", 60, (Reference("Reports", "aa"),), truncated=True)
 
 

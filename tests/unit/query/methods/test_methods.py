@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.query.methods import methods
 
+QUESTIONS = Path(__file__).parents[4] / "docs" / "questions.md"
+
 
 def test_a_baseline_is_none_of_those_that_are_offered_and_says_where_it_can_be_asked():
-    assert "none" in methods.METHODS and "none" not in methods.OFFERED
+    assert "none" in methods.BASELINES and "none" not in methods.METHODS
     with pytest.raises(
         UsageError, match=r"`graphrag-ray evaluate` alone .*An index is asked by global, text"
     ):
@@ -18,7 +22,9 @@ def test_a_baseline_is_none_of_those_that_are_offered_and_says_where_it_can_be_a
 
 
 def test_messages_name_only_what_is_offered():
-    with pytest.raises(UsageError, match="there is no method 'globul'") as unknown:
+    with pytest.raises(
+        UsageError, match=r"Unknown search method 'globul'.* Choose from: global, text"
+    ) as unknown:
         methods.check("globul", None, ())
     with pytest.raises(UsageError, match="global search cannot be restricted") as restricted:
         methods.check("global", None, ("path=a.txt",))
@@ -33,3 +39,10 @@ def test_a_mode_is_refused_where_a_method_has_none():
         UsageError, match="mode is for lightrag search \\(local, global, hybrid, mix\\); local search"
     ):
         methods.check_modes("local", {"mode": "mix"})
+
+
+def test_every_method_says_what_it_reads_and_stands_on_the_page_of_questions():
+    page = QUESTIONS.read_text("utf-8")
+    for name, kind in methods.usable().items():
+        assert kind.reads and kind.asks
+        assert f"| `{name}` |" in page

@@ -8,13 +8,20 @@ import pytest
 from driving import drive
 
 from graphrag_ray.base.errors import DialogueFailed
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply
 from graphrag_ray.base.prompts import parse_prompt
 from graphrag_ray.base.records import Reference
 from graphrag_ray.graph.report_context import Context
-from graphrag_ray.graph.report_reply import ReplyProblem
-from graphrag_ray.query.methods.map_reduce import AnswerSpec, MapAnswer, reduce_context
-from graphrag_ray.query.methods.points import POINTS_SCHEMA, Point, map_points, parse_points
+from graphrag_ray.query.methods.map_reduce import (
+    POINTS_SCHEMA,
+    AnswerSpec,
+    MapAnswer,
+    Scored,
+    map_points,
+    parse_points,
+    reduce_context,
+)
 
 SPEC = AnswerSpec(
     parse_prompt("map_points", "{question}|{context}|{response_type}|{knowledge}|{language}|{max_tokens}"),
@@ -68,7 +75,7 @@ def test_a_score_that_cannot_be_read_is_a_problem_and_not_a_zero():
 
 
 def test_points_without_a_text_do_not_count_but_there_must_be_one_with():
-    assert parse_points(points(("", 5), ("B.", "60/100"))) == (Point("B.", 60.0),)
+    assert parse_points(points(("", 5), ("B.", "60/100"))) == (Scored("B.", 60.0),)
     assert isinstance(parse_points(points(("", 5))), ReplyProblem)
 
 

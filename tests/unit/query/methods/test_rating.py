@@ -13,7 +13,7 @@ from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.graph.report_context import Context
-from graphrag_ray.query.methods.rating import parse_ratings, rate_reports, rate_spec
+from graphrag_ray.query.methods.dynamic import parse_ratings, rate_reports, rate_spec
 
 SPEC = rate_spec(parse_settings({}), load_prompts())
 CONTEXT = Context("data\n", {("Reports", n): f"id{n}" for n in (1, 2, 3)}, 5)
@@ -25,13 +25,13 @@ def ratings(*pairs: tuple[object, object]) -> str:
 
 def test_every_report_of_a_context_gets_its_rating():
     said, requests = drive(rate_reports("Why?", CONTEXT, SPEC), ratings((3, 0), (1, 5), (2, "4/5")))
-    assert said.by_id == {"id1": 5.0, "id2": 4.0, "id3": 0.0}
+    assert said == {"id1": 5.0, "id2": 4.0, "id3": 0.0}
     assert requests[0].response == "json" and "Why?" in requests[0].messages[-1].content
 
 
 def test_a_rating_that_is_missing_is_asked_for_once_and_then_stays_missing():
     said, requests = drive(rate_reports("Why?", CONTEXT, SPEC), ratings((1, 2)), ratings((2, 0), (9, 5)))
-    assert said.by_id == {"id1": 2.0, "id2": 0.0}
+    assert said == {"id1": 2.0, "id2": 0.0}
     assert "no rating from 0 to 5 for 2, 3" in requests[1].messages[-1].content
 
 

@@ -6,9 +6,9 @@ import pytest
 from driving import COUNT, Snapshot
 
 from graphrag_ray.base.errors import BudgetSpent
+from graphrag_ray.query.methods.budget import SAMPLE, recounted
 from graphrag_ray.query.methods.global_search import search as search_reports
 from graphrag_ray.query.methods.method import Dialogues, Question, Rows
-from graphrag_ray.query.methods.recounted import SAMPLE, recounted
 from graphrag_ray.query.methods.text_search import search as search_text
 
 N = 300

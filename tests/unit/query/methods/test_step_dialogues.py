@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import ChatReply, Usage
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.drive import run
 from graphrag_ray.graph.report_context import Context
-from graphrag_ray.graph.report_reply import ReplyProblem
-from graphrag_ray.query.methods.step_dialogues import (
+from graphrag_ray.query.methods.ppr_search import (
     FACTS,
     MOST_CHARACTERS,
     MOST_FACTS,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from graphrag_ray.base.records import Reference
+from graphrag_ray.query.asking import unfound
 from graphrag_ray.query.methods import methods
-from graphrag_ray.query.methods.answer import Answer, ContextUsed
-from graphrag_ray.query.methods.map_parts import UNREADABLE
-from graphrag_ray.query.methods.unfound import unfound
+from graphrag_ray.query.methods.answer import UNREADABLE, Answer, ContextUsed
 
 
 def used(phase: str, section: str, *ids: str) -> ContextUsed:
@@ -41,7 +40,7 @@ def test_where_nothing_was_near_that_is_said_and_what_was_only_rated_does_not_co
     assert unfound(nothing("global", used("rate", "Reports", "a")), restricted=False)[0] == said
 
 
-@pytest.mark.parametrize("method", [m for m in methods.OFFERED if m != "auto"])
+@pytest.mark.parametrize("method", [m for m in methods.METHODS if m != "auto"])
 def test_another_method_is_named_than_the_one_that_read_and_none_that_conditions_rule_out(method: str):
     free, restricted = (" ".join(unfound(nothing(method), restricted=r)[1:]) for r in (False, True))
     assert f"--method {method}" not in free and "--method global" not in restricted
@@ -49,7 +48,7 @@ def test_another_method_is_named_than_the_one_that_read_and_none_that_conditions
 
 
 def test_every_method_has_another_to_name():
-    assert {name for name in methods.OFFERED if not methods.METHODS[name].others} == {"text", "auto"}
+    assert {name for name in methods.METHODS if not methods.METHODS[name].others} == {"text", "auto"}
 
 
 def test_without_a_graph_no_method_that_needs_one_is_named():

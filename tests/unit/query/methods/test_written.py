@@ -12,9 +12,9 @@ from graphrag_ray.base.records import (
     strip_references,
     without_unfinished,
 )
-from graphrag_ray.query.methods.cited_numbers import shown_to_people
-from graphrag_ray.query.methods.score import without_scores
-from graphrag_ray.query.methods.written import Written
+from graphrag_ray.query.answer_streams import Written
+from graphrag_ray.query.methods.map_reduce import without_scores
+from graphrag_ray.query.methods.one_context import shown_to_people
 
 NUMBERING = {
     ("Reports", 1): "r-one",

@@ -19,10 +19,10 @@ from graphrag_ray.base.messages import (
     Message,
     Usage,
 )
-from graphrag_ray.engine.allowance import Allowance
 from graphrag_ray.engine.work import AnsweredCall
 from graphrag_ray.llm.accounting import CallRecord
 from graphrag_ray.query.methods.budget import Most
+from graphrag_ray.query.session import Allowance
 
 PRICED = Model(provider="openai", model="m", price=Price(input_usd_per_mtok=1, output_usd_per_mtok=10))
 

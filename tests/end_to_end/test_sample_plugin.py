@@ -1,0 +1,97 @@
+"""A search method of another package: installed, listed, asked by the command line and by the API; and what
+happens where such a package is broken."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from installed import SAMPLE, install
+from world import World
+
+METHOD = "passages-reports"
+BROKEN = {
+    "cannot-import": ("import not_installed_anywhere\n", "ModuleNotFoundError"),
+    "no-method": ("METHOD = 'a text'\n", "it is a str"),
+    "answers-nonsense": (
+        "from graphrag_ray.query.methods.methods import MethodKind\n"
+        "def search(question, given):\n    yield 5\n"
+        "METHOD = MethodKind(search, asks=('answer',), reads='nothing')\n",
+        "it asked for 5",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample package, and packages that are broken, as pip leaves them."""
+    folder = install(tmp_path_factory.mktemp("site") / "packages")
+    for name, (code, _) in BROKEN.items():
+        module = name.replace("-", "_")
+        (folder / f"{module}.py").write_text(code)
+        info = folder / f"{module}-0.3.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 0.3\n")
+        (info / "entry_points.txt").write_text(f"[graphrag_ray.methods]\n{name} = {module}:METHOD\n")
+    info = folder / "rival-0.4.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rival\nVersion: 0.4\n")
+    (info / "entry_points.txt").write_text("[graphrag_ray.methods]\nhybrid = cannot_import:METHOD\n")
+    return folder
+
+
+def run(installed: Path | None, *command: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [str(installed or ""), str(SAMPLE.parents[1])]))
+    return subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def query(installed: Path | None, world: World, method: str) -> subprocess.CompletedProcess[str]:
+    words = ["query", "What about DAVE ?", "--root", str(world.root), "--method", method]
+    return run(installed, "-m", "graphrag_ray", *words)
+
+
+def test_it_is_listed_with_its_package(installed: Path):
+    listed = run(installed, "-m", "graphrag_ray", "query", "--methods")
+    assert f"{METHOD} passages, and reports on what they name (graphrag-ray-sample 1.0)" in listed.stdout
+    assert "global     what the reports say" in listed.stdout
+    assert METHOD in run(installed, "-m", "graphrag_ray", "query", "--help").stdout
+
+
+def test_it_answers_on_the_command_line_and_by_the_api(installed: Path, town: World):
+    asked = query(installed, town, METHOD)
+    assert asked.returncode == 0 and "DAVE" in asked.stdout, asked.stderr
+    script = (
+        f"from graphrag_ray import open_index; index = open_index({str(town.root)!r})\n"
+        f"answer = index.ask('What about DAVE ?', method={METHOD!r})\n"
+        "shown = {record.section for used in answer.contexts for record in used.records}\n"
+        "print(answer.method, shown >= {'Sources', 'Reports'})"
+    )
+    told = run(installed, "-c", script)
+    assert told.stdout.split() == [METHOD, "True"], told.stderr
+
+
+def test_without_its_package_it_is_unknown(town: World):
+    asked = query(None, town, METHOD)
+    assert asked.returncode == 2 and f"'{METHOD}' is not one of 'global'" in asked.stderr
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_package_is_named_and_breaks_no_other_method(installed: Path, town: World, name: str):
+    asked = query(installed, town, name)
+    assert asked.returncode not in (0, None) and BROKEN[name][1] in asked.stderr
+    assert f"{name.replace('-', '_')} 0.3" in asked.stderr
+    assert "Traceback" not in asked.stderr
+
+
+def test_a_built_in_method_wins_over_one_of_its_name(installed: Path, town: World):
+    asked = query(installed, town, "hybrid")
+    assert asked.returncode == 0 and "rival 0.4" in asked.stderr
