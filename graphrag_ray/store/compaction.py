@@ -168,7 +168,7 @@ def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.
             _log.warning("%s. It is not counted", table)
             result.damaged.append(part.path)
         elif table is not None:
-            held.append((part.path, held_in(table)))
+            held.append((part.path, held_in(table, lambda: table)))
             records = _as_records(table, models)
             records = records[(records["at"] >= since) & (records["at"] < until)]
             # A merge that was killed, or is under way, leaves rows in two parts.

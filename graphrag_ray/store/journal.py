@@ -209,23 +209,26 @@ def _held_by(written: Sequence[JournalRow]) -> Held:
 
 def _scan(store: Store, info: FileInfo) -> Held | None:
     """What a part comes to as entries; None for a damaged one."""
-    columns = ["key", "kind", "at"]
-    try:
+
+    def read(*columns: str) -> pa.Table:
         if info.bytes <= WHOLE_BYTES:
-            table = parquet.read_whole(store, info.path, columns)
-        else:
-            table = parquet.read_columns(store, info.path, columns, info.bytes)
+            return parquet.read_whole(store, info.path, columns)
+        return parquet.read_columns(store, info.path, columns, info.bytes)
+
+    try:
+        return held_in(read("key", "kind"), lambda: read("at"))
     except CorruptPart as e:
         _warn_damaged(e)
         return None
-    return held_in(table)
 
 
-def held_in(table: pa.Table) -> Held:
-    """What the columns `key`, `kind` and `at` come to as entries."""
+def held_in(table: pa.Table, times: Callable[[], pa.Table]) -> Held:
+    """What the columns `key` and `kind` come to as entries. times: the column `at`, read if there are retry
+    rows."""
     flags = journal_rows.coded(table.column("kind"), _flag_of, np.uint8)
-    at = journal_rows.numbers(table.column("at"), np.float64)
-    retried = float(at[flags == _FLAGS[journal_rows.RETRY]].max(initial=0.0))
+    is_retry, retried = flags == _FLAGS[journal_rows.RETRY], 0.0
+    if is_retry.any():
+        retried = float(journal_rows.numbers(times().column("at"), np.float64)[is_retry].max())
     return *_distinct(journal_rows.column_prefixes(table.column("key")), flags), retried
 
 
