@@ -511,7 +511,7 @@ Language: TypeAlias = Literal[
     "swedish",
     "turkish",
 ]
-"""Those whose words Snowball stems, and whose texts we can tell (`store/search/languages.py`)."""
+"""Those whose words Snowball stems, and whose texts we can tell (`store/search/words.py`)."""
 
 
 class SearchIndexes(_Strict):

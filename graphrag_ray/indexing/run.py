@@ -36,8 +36,7 @@ from graphrag_ray.llm.accounting import Accounts, InFlight, new_quirks
 from graphrag_ray.llm.quirks import told
 from graphrag_ray.store import locks, retries
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.journal_entries import NONE
+from graphrag_ray.store.journal import NONE, JournalIndex
 from graphrag_ray.store.parts import MAX_PART_ROWS, Part, write_parts
 from graphrag_ray.store.snapshots import Manifest
 

@@ -394,7 +394,7 @@ def opened_index(store: Store, stored: Part, covered: CoveredParts) -> RowIndex:
     """Raises CorruptPart where it is not that of these parts."""
     index = row_index.read(blobs.opened(store, stored), entry_types(schema.carried(covered.table)))
     if np.diff(index.ends, prepend=0).tolist() != [part.rows for part in covered.parts]:
-        raise blobs.refused(store, stored, "it is of other parts of the table")
+        raise index.source.refused("it is of other parts of the table")
     return index
 
 
@@ -419,14 +419,7 @@ def _of_part(store: Store, table: str, part: Part) -> RowsOfPart:
             located = pages.located(data, same)
         except ValueError as e:
             raise CorruptPart(f"{store.url_of(part.path)} is damaged: {e}", path=part.path) from e
-    return RowsOfPart(part.rows, found, {name: (of.first, _page_rows(of)) for name, of in located.items()})
-
-
-def _page_rows(of: pages.Pages) -> npt.NDArray[Any]:
-    rows = np.zeros(len(of.start), row_index.PAGE)
-    for name in row_index.PAGE.names or ():
-        rows[name] = getattr(of, name)
-    return rows
+    return RowsOfPart(part.rows, found, located)
 
 
 def _entries(

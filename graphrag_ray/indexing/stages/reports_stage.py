@@ -54,7 +54,7 @@ from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part
-from graphrag_ray.store.repeats import answered_twice
+from graphrag_ray.store.retries import answered_twice
 
 PLANS_AT_ONCE = 64
 
