@@ -33,6 +33,7 @@ from graphrag_ray.corpus.document import Document
 from graphrag_ray.corpus.document_titles import header, label, own_title, title_name
 from graphrag_ray.corpus.embedding import Embedder
 from graphrag_ray.corpus.parse import documents_in, segments_of
+from graphrag_ray.corpus.quotes import best_sentence
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
 from graphrag_ray.corpus.tokens import count, count_many, offsets
 from graphrag_ray.evaluate.judging.answer_claims import answer_claims, answer_claims_spec
@@ -93,7 +94,6 @@ from graphrag_ray.query.methods.ppr_search import (
     step_spec,
     walk_answer,
 )
-from graphrag_ray.query.methods.quotes import best_sentence
 from graphrag_ray.store.search.words import words
 
 Drive = Callable[[str], Any]

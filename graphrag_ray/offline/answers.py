@@ -14,14 +14,13 @@ import numpy as np
 
 from graphrag_ray.base.declarations import REPORT_SECTIONS
 from graphrag_ray.base.records import SECTIONS, parse_sections, write_reference
+from graphrag_ray.corpus.quotes import can_be_found, quoted
 from graphrag_ray.offline.description_reply import CHARS_PER_TOKEN
 from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.question_terms import WEAK, QuestionTerms, read_question
 from graphrag_ray.offline.sentences import split_sentences, without_label
 from graphrag_ray.offline.summarise import Floats, bm25, content_stems, mmr, similarities
 from graphrag_ray.offline.units import MARK, is_balanced, report_parts, stands_alone
-from graphrag_ray.query.methods.evidence import can_be_found
-from graphrag_ray.query.methods.quotes import quoted
 
 MAX_MAP_QUOTES = 10
 MAX_REDUCE_QUOTES = 14

@@ -21,14 +21,13 @@ from dataclasses import dataclass
 
 from graphrag_ray.base.records import references_in, strip_references
 from graphrag_ray.corpus.boundaries import CLOSERS
-from graphrag_ray.evaluate.judging.answer_metrics import words
+from graphrag_ray.corpus.quotes import folded_words, quoted
 from graphrag_ray.offline.chunk_names import find_names
 from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.question_terms import QuestionTerms, read_question
 from graphrag_ray.offline.sentences import fold, has_cells, read_script
 from graphrag_ray.offline.summarise import content_stems
 from graphrag_ray.offline.units import JOIN, MARK, is_balanced
-from graphrag_ray.query.methods.quotes import quoted
 
 ALIKE = 0.05
 """Figures that differ by less than this share of the greater one are a tie."""
@@ -176,7 +175,7 @@ def _unquoted(said: str) -> str:
 def _is_statement(said: str) -> bool:
     if said.rstrip(CLOSERS)[-1:] in ("", "?", "？", "؟", ":") or has_cells(said):
         return False
-    return len(words(said)) >= MIN_CLAIM_WORDS
+    return len(folded_words(said)) >= MIN_CLAIM_WORDS
 
 
 def check_answer(variables: Mapping[str, str]) -> str:
@@ -188,7 +187,7 @@ def check_answer(variables: Mapping[str, str]) -> str:
 
 
 def _folded(text: str) -> str:
-    return " ".join(words(text))
+    return " ".join(folded_words(text))
 
 
 def _json(value: object) -> str:

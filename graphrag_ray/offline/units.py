@@ -19,9 +19,9 @@ from functools import lru_cache
 from graphrag_ray.base.declarations import REPORT_SECTIONS
 from graphrag_ray.base.records import write_reference
 from graphrag_ray.corpus.boundaries import CLOSERS, STOPS
+from graphrag_ray.corpus.quotes import quoted
 from graphrag_ray.offline.relations import CONVERSE
 from graphrag_ray.offline.sentences import fold, has_cells, is_opening
-from graphrag_ray.query.methods.quotes import quoted
 
 JOIN = " […] "
 MARK = "Written without a language model: what stands in quotation marks is quoted from the corpus."

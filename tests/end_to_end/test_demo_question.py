@@ -13,11 +13,11 @@ from graphrag_ray import open_index
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.records import references_in
 from graphrag_ray.cli import console
+from graphrag_ray.corpus.quotes import quoted
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.indexing.index import index
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.methods.quotes import quoted
 from graphrag_ray.store.files import Store
 
 TOP = Path(__file__).parents[2]
