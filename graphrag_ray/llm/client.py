@@ -33,6 +33,7 @@ from graphrag_ray.base.messages import (
     Usage,
 )
 from graphrag_ray.base.model_families import THOUGHT_TOKENS, family_of
+from graphrag_ray.base.providers import Client
 from graphrag_ray.base.thoughts import Speech, is_open_from_the_start, spoken
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.call_failures import (
@@ -67,7 +68,7 @@ MOST_LISTED_BYTES = 16 << 20
 _CHAT = "/chat/completions"
 
 
-class EndpointClient:
+class EndpointClient(Client):
     """Calls one endpoint. Cheap to make; connects at the first call; belongs to one event loop.
 
     where   the address as it may be shown

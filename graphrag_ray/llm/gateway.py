@@ -12,20 +12,17 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING
 
 from graphrag_ray.base.errors import FatalCallError, NoWay
 from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.messages import ChatReply, EmbeddingReply, EmbeddingRequest, Listener, Reply, Request
+from graphrag_ray.base.providers import PROVIDERS, Client, LocalProvider
 from graphrag_ray.llm.accounting import CallRecord, InFlight
 from graphrag_ray.llm.limiter import Limiter
 from graphrag_ray.llm.model_client import Called, Lane, Runtime
-from graphrag_ray.llm.offline_client import OfflineLane, Processes
+from graphrag_ray.llm.offline_client import LocalLane, Processes
 from graphrag_ray.llm.packing import Packer
 from graphrag_ray.llm.request_sizes import text_size
-
-if TYPE_CHECKING:
-    from graphrag_ray.llm.client import EndpointClient
 
 PACK_HOLD_S = 0.01
 
@@ -35,9 +32,8 @@ class Gateway:
 
     models          by logical name; a name that is not here is answered offline
     limiter         of all models with endpoints, shared with whoever else calls them
-    clients         for each model with endpoints: `client.connect(model, …)`
-    offline         answers a request of an offline model, at once
-    offline_embed   embeds many texts for one, at once
+    clients         for each model with endpoints: of `RemoteProvider.connect`
+    local           the providers of models that are answered in this process; of others, the offline engine
     on_call         told of every logical call when it has ended
     in_flight       kept up to date with what is sent and not yet answered
     hedge           send a second request for a call slower than nearly all of its stage
@@ -52,10 +48,9 @@ class Gateway:
         self,
         models: Mapping[str, Model],
         limiter: Limiter,
-        clients: Mapping[str, Sequence[EndpointClient | FatalCallError]],
+        clients: Mapping[str, Sequence[Client | FatalCallError]],
         *,
-        offline: Callable[[Request], Reply],
-        offline_embed: Callable[[Sequence[EmbeddingRequest]], Sequence[EmbeddingReply]],
+        local: Mapping[str, LocalProvider] | None = None,
         max_attempts: int,
         on_call: Callable[[CallRecord], None],
         in_flight: InFlight | None = None,
@@ -86,11 +81,12 @@ class Gateway:
         self._lanes = {
             name: Lane(name, model, clients[name], runtime)
             for name, model in models.items()
-            if model.provider != "offline"
+            if not model.is_local
         }
-        self._offline = OfflineLane(offline, offline_embed, on_call, clock, aside, pool)
         self._packers = {name: _packer(lane) for name, lane in self._lanes.items()}
-        self._offline_packer = Packer(self._offline.embed, len, texts=1024, hold_s=0.0)
+        self._local = dict(local or {})
+        self._local_lanes: dict[str, LocalLane] = {}
+        self._local_runtime = (on_call, clock, aside, pool)
 
     async def ask(self, request: Request, stage: str) -> Reply:
         """The reply to one request; stage: for the accounts.
@@ -111,19 +107,27 @@ class Gateway:
         if lane and lane.model.unknown:
             raise NoWay(f"this machine does not know where the model {lane.model.model!r} is")
         if isinstance(request, EmbeddingRequest):
-            packer = self._packers[name] if lane else self._offline_packer
-            called = await packer.add(request, stage)
+            if name not in self._packers:
+                self._packers[name] = Packer(self._local_lane(name).embed, len, texts=1024, hold_s=0.0)
+            called = await self._packers[name].add(request, stage)
         elif lane:
             called = await lane.chat(request, stage, listener)
         else:
-            called = await self._offline.chat(request, stage, listener)
+            called = await self._local_lane(name).chat(request, stage, listener)
         return Called(called.reply, called.endpoint, called.latency_s, called.attempts)
 
     async def close(self) -> None:
-        for packer in (*self._packers.values(), self._offline_packer):
+        for packer in self._packers.values():
             await packer.finish()
         for lane in self._lanes.values():
             await lane.close()
+
+    def _local_lane(self, name: str) -> LocalLane:
+        if name not in self._local_lanes:
+            provider = self._local.get(name) or PROVIDERS["offline"]
+            assert isinstance(provider, LocalProvider)
+            self._local_lanes[name] = LocalLane(provider, *self._local_runtime)
+        return self._local_lanes[name]
 
 
 def _packer(lane: Lane) -> Packer:

@@ -80,7 +80,7 @@ class LocalLimiter:
         self._lines = {
             name: _Line(LimiterState(model.endpoints, default_in_flight, now), clock)
             for name, model in models.items()
-            if model.provider != "offline"
+            if not model.is_local
         }
         if lend_first:
             for name, line in self._lines.items():

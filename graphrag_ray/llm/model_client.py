@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
 from graphrag_ray.base.index_settings import Model, Price
@@ -19,6 +19,7 @@ from graphrag_ray.base.messages import (
     Listener,
     Usage,
 )
+from graphrag_ray.base.providers import Client
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.accounting import CallRecord, InFlight
 from graphrag_ray.llm.call_failures import GaveUp, Paid, ParameterRefused, Unanswered
@@ -30,9 +31,6 @@ from graphrag_ray.llm.limits import Ended
 from graphrag_ray.llm.permit_queue import PermitQueue, Place
 from graphrag_ray.llm.request_sizes import output_limit, prompt_size, text_size
 from graphrag_ray.llm.token_bucket import check_within_limit
-
-if TYPE_CHECKING:
-    from graphrag_ray.llm.client import EndpointClient
 
 T = TypeVar("T")
 
@@ -90,14 +88,14 @@ class _Call(Generic[T]):
     prompt: str
     prompt_tokens: int
     tokens: Callable[[], int]
-    send: Callable[[EndpointClient], Awaitable[T]]
+    send: Callable[[Client], Awaitable[T]]
     usage: Callable[[T], Usage]
     hedge: bool = True
 
 
 class Lane:
     def __init__(
-        self, name: str, model: Model, clients: Sequence[EndpointClient | FatalCallError], runtime: Runtime
+        self, name: str, model: Model, clients: Sequence[Client | FatalCallError], runtime: Runtime
     ) -> None:
         """name: under `models:`. clients: one per endpoint, or why there is none."""
         names = [display_url(e.base_url) for e in model.endpoints]
@@ -226,7 +224,7 @@ class Lane:
             if news := client.quirks - limiter.quirks(self._name, place.endpoint):
                 progress.learned |= news
                 limiter.learn(self._name, place.endpoint, news)
-            told = made and client.limits.news(self._runtime.clock())
+            told = client.limits.news(self._runtime.clock()) if made and client.limits else None
             ended = Ended(progress.latency_s, *made, told) if made else None
             limiter.settle(self._name, place.endpoint, spent - place.tokens, ended)
 
@@ -325,7 +323,7 @@ class Lane:
             0.0, min(LONGEST_BACK_OFF_S, FIRST_BACK_OFF_S * 2.0 ** (attempts - 1))
         )
 
-    def _client(self, endpoint: int) -> EndpointClient:
+    def _client(self, endpoint: int) -> Client:
         client = self._clients[endpoint]
         assert not isinstance(client, FatalCallError)  # these were dropped from the roster at the start
         return client

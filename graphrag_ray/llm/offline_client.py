@@ -1,4 +1,4 @@
-"""The offline engine's place among the models: no limiter and no price, but the same accounts."""
+"""Models that are answered in this process: no limiter and no price, but the same accounts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from graphrag_ray.base.messages import (
     EmbeddingReply,
     EmbeddingRequest,
     Listener,
-    Reply,
     Request,
     Usage,
 )
+from graphrag_ray.base.plugins import PluginError
+from graphrag_ray.base.providers import LocalProvider
 from graphrag_ray.llm.accounting import CallRecord
 from graphrag_ray.llm.call_progress import sum_usage
 from graphrag_ray.llm.model_client import Called
@@ -48,7 +49,7 @@ class Processes(Protocol):
     def result(self, future: Future[T]) -> T: ...
 
 
-class OfflineLane:
+class LocalLane:
     """Calls run here and now: they are short, and this process has nothing better to do. After each,
     the event loop gets its turn. Tokens are our own counts.
 
@@ -58,15 +59,13 @@ class OfflineLane:
 
     def __init__(
         self,
-        answer: Callable[[Request], Reply],
-        embed: Callable[[Sequence[EmbeddingRequest]], Sequence[EmbeddingReply]],
+        provider: LocalProvider,
         on_call: Callable[[CallRecord], None],
         clock: Callable[[], float],
         aside: Executor | None = None,
         pool: Processes | None = None,
     ) -> None:
-        self._answer = answer
-        self._embed = embed
+        self._provider = provider
         self._on_call = on_call
         self._clock = clock
         self._aside = aside
@@ -81,7 +80,7 @@ class OfflineLane:
         started = self._clock()
         counted = await self._beside(request) if self._pool and self._pool.is_up() else None
         if counted is None:
-            work = partial(_counted, self._answer, request)
+            work = partial(_counted, self._provider, request)
             counted = self._pool.here(work) if self._pool else await self._run(work)
         reply, usage = counted
         if listener is not None:
@@ -94,7 +93,7 @@ class OfflineLane:
 
     async def embed(self, requests: Sequence[EmbeddingRequest], stage: str) -> Called[list[EmbeddingReply]]:
         started = self._clock()
-        replies = await self._run(partial(self._embed, requests))
+        replies = await self._run(partial(self._provider.embed, requests))
         usages = [Usage(text_size(r.text, _MODEL), reported=False) for r in requests]
         counted = [replace(reply, usage=u) for reply, u in zip(replies, usages, strict=True)]
         called = Called(counted, latency_s=self._clock() - started)
@@ -126,7 +125,7 @@ class OfflineLane:
     async def _deliver(self, wanted: Sequence[tuple[ChatRequest, asyncio.Future[_Counted | None]]]) -> None:
         assert self._pool is not None
         found: list[_Counted | None] = [None] * len(wanted)
-        sent = self._pool.submit(_counted_together, self._answer, [request for request, _ in wanted])
+        sent = self._pool.submit(_counted_together, self._provider, [request for request, _ in wanted])
         if sent is not None:
             waited = asyncio.wrap_future(sent)
             await asyncio.wait([waited])
@@ -155,21 +154,24 @@ class OfflineLane:
         )
 
 
-def _counted(answer: Callable[[Request], Reply], request: ChatRequest) -> _Counted:
-    reply = answer(request)
-    assert isinstance(reply, ChatReply)
+def _counted(provider: LocalProvider, request: ChatRequest) -> _Counted:
+    reply = provider.chat(request)
+    if not isinstance(reply, ChatReply):
+        kind = type(provider)
+        raise PluginError(
+            f"The model provider {kind.__module__}.{kind.__qualname__} answered with a "
+            f"{type(reply).__qualname__}, not a ChatReply"
+        )
     prompt = sum(text_size(m.content, _MODEL) + TOKENS_PER_MESSAGE for m in request.messages)
     return reply, Usage(prompt, text_size(reply.text, _MODEL), reported=False)
 
 
-def _counted_together(
-    answer: Callable[[Request], Reply], requests: Sequence[ChatRequest]
-) -> list[_Counted | None]:
+def _counted_together(provider: LocalProvider, requests: Sequence[ChatRequest]) -> list[_Counted | None]:
     """None for one that fails: it is answered again by whoever asked, who sees where it does."""
     found: list[_Counted | None] = []
     for request in requests:
         try:
-            found.append(_counted(answer, request))
+            found.append(_counted(provider, request))
         except BaseException:  # noqa: BLE001 - see above; a panic of a library in Rust is no Exception
             found.append(None)
     return found
