@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from graphrag_ray.llm.accounting import Latencies
-from graphrag_ray.llm.permit_queue import Place
+from graphrag_ray.llm.limiter import Place
 
 T = TypeVar("T")
 

@@ -8,8 +8,7 @@ from graphrag_ray.base.declarations import CORRECT
 from graphrag_ray.base.errors import PermanentCallError
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Usage
 from graphrag_ray.offline import answerer, digests, evaluation_replies, question_terms
-from graphrag_ray.offline.claims_reply import claim_records
-from graphrag_ray.offline.extraction_reply import extract_records
+from graphrag_ray.offline.extraction_reply import claim_records, extract_records
 
 Variables = Mapping[str, str]
 

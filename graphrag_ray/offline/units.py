@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from graphrag_ray.corpus.boundaries import CLOSERS, STOPS
 from graphrag_ray.corpus.quotes import quoted
-from graphrag_ray.offline.relations import CONVERSE
+from graphrag_ray.offline.extraction_reply import CONVERSE
 from graphrag_ray.offline.sentences import fold, has_cells, is_opening
 
 JOIN = " […] "
