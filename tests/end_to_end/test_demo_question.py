@@ -22,7 +22,7 @@ from graphrag_ray.store.files import Store
 
 TOP = Path(__file__).parents[2]
 QUESTION = re.search(r'query "(.+?)"', (TOP / "Makefile").read_text()).group(1)
-REFERENCE = r"\[Data: Reports \((\d+)\)\]"
+REFERENCE = r"\[Data: Reports \((\d+)(?:, \d+)*\)\]"
 
 
 @pytest.fixture(scope="module")
