@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
-from graphrag_ray.base.index_settings import Model, Price
+from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.messages import (
     ChatReply,
     ChatRequest,
@@ -271,7 +271,8 @@ class Lane:
         started = self._runtime.clock()
         progress.attempts += 1
         progress.endpoint = client.where
-        progress.sent = _sent(call, place, client.price)
+        expected_usage = Usage(call.prompt_tokens, max(0, place.tokens - call.prompt_tokens))
+        progress.sent = SentAttempt(expected_usage, client.price)
         in_flight, expected = self._runtime.in_flight, progress.sent.in_flight
         in_flight.add(expected)
         limiter = self._runtime.limiter
@@ -395,13 +396,8 @@ class Lane:
         if attempts >= self._runtime.max_attempts:
             raise GaveUp(f"{error} (attempt {attempts}, the last)", status=error.status, attempts=attempts)
         if error.status != 429 or error.retry_after_s is None:  # else the limiter makes us wait
-            await self._runtime.sleep(self._back_off_s(attempts))
-
-    def _back_off_s(self, attempts: int) -> float:
-        """Exponential with full jitter."""
-        return self._runtime.rng.uniform(
-            0.0, min(LONGEST_BACK_OFF_S, FIRST_BACK_OFF_S * 2.0 ** (attempts - 1))
-        )
+            longest_s = min(LONGEST_BACK_OFF_S, FIRST_BACK_OFF_S * 2.0 ** (attempts - 1))
+            await self._runtime.sleep(self._runtime.rng.uniform(0.0, longest_s))  # full jitter
 
     def _client(self, endpoint: int) -> Client:
         client = self._clients[endpoint]
@@ -446,7 +442,3 @@ class Lane:
             unanswered=p.unanswered,
             learned=frozenset(p.learned),
         )
-
-
-def _sent(call: _Call[T], place: Place, price: Price | None) -> SentAttempt:
-    return SentAttempt(Usage(call.prompt_tokens, max(0, place.tokens - call.prompt_tokens)), price)

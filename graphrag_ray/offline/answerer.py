@@ -253,7 +253,10 @@ def reduce_answer(variables: Variables) -> str:
     read_back: dict[str, Quote] = {}
     for row in parse_sections(variables["answers"]).get("Answers", ()):
         answer = row.get("answer") or ""
-        score = _float(row.get("score") or "")
+        try:
+            score = float(row.get("score") or "")
+        except ValueError:
+            score = 50.0
         found = list(
             _TITLE.finditer(answer)
         )  # lines are folded into one: marks alone tell what belongs together
@@ -275,16 +278,9 @@ def reduce_answer(variables: Variables) -> str:
     relevance *= 0.4 * first + 0.6 * match / max(1e-9, float(match.max()))
     numbers: dict[str, int] = {}
     owner = [numbers.setdefault(q.title + q.reference, len(numbers)) for q in quotes]
-    texts, stems, room = [q.text for q in quotes], [q.stems for q in quotes], 0.9 * room_in(variables, 1000)
-    chosen = _spread(np.maximum(relevance, 1e-6), stems, owner, MAX_REDUCE_QUOTES, texts, room)
+    texts, every, room = [q.text for q in quotes], [q.stems for q in quotes], 0.9 * room_in(variables, 1000)
+    chosen = _spread(np.maximum(relevance, 1e-6), every, owner, MAX_REDUCE_QUOTES, texts, room)
     return _answer(variables, [quotes[i] for i in chosen])
-
-
-def _float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 50.0
 
 
 def map_points(variables: Variables) -> str:

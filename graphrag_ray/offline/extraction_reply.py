@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import re
 from calendar import month_name
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -61,7 +60,7 @@ def describe(reading: Reading, thing: Thing) -> str:
     """The quotation that says most about a thing of the chunk."""
     if thing.speaker:
         own = reading.said_by.get(thing.key, [])
-        mentioned = [p for p in thing.places if not _is_label(reading, p)]
+        mentioned = [p for p in thing.places if p[1] >= reading.sentence(p[0]).start]  # no label
         if not mentioned and own:
             return _own_words(reading, own)
         places = mentioned or thing.places
@@ -113,10 +112,6 @@ def _balanced(text: str, pair: re.Pattern[str]) -> str:
         return text
     start, end = max(pairwise(cuts), key=lambda c: c[1] - c[0])
     return text[start + 1 : end].strip()
-
-
-def _is_label(reading: Reading, place: tuple[int, int, int]) -> bool:
-    return place[1] < reading.script.sentences[place[0]].start
 
 
 def _own_words(reading: Reading, said: list[int]) -> str:
@@ -232,10 +227,14 @@ def relations(reading: Reading) -> list[Relation]:
         things = reading.in_sentence.get(index, [])
         if things:
             _co_occurring(reading, index, things, index in subjects, found)
-            _from_speaker(reading, index, things, found)
-    by_key = {t.key: t for t in reading.things}
-    for (first, second), turns in _exchanges(reading).items():
-        found.between(by_key[first], by_key[second]).turns += turns
+            speaker = reading.speaks[index]
+            if speaker is not None and index not in speaker.in_sentence:
+                for other in things:
+                    found.between(speaker, other).spoken.append(index)
+    known = [t for t in (reading.speaks[i] for i in reading.turn_starts) if t is not None]
+    for one, other in pairwise(known):
+        if one is not other:
+            found.between(*sorted((one, other), key=lambda thing: thing.key)).turns += 1
     return [r for r in found.values() if r.strength]
 
 
@@ -268,7 +267,11 @@ def relation_quote(reading: Reading, relation: Relation) -> str:
     if relation.sentences:
         return _best(reading, relation.sentences, one, other)
     if relation.carried:
-        return _stretch(reading, *min(relation.carried, key=lambda c: (c[1] - c[0], c)))
+        first, last = min(relation.carried, key=lambda c: (c[1] - c[0], c))
+        start, end = reading.sentence(first).start, reading.sentence(last).end
+        if end - start > MAX_QUOTE_CHARS:
+            return quote(reading, last, [])
+        return balanced(fold(reading.text[start:end]))
     if relation.spoken:
         mentioned = other if reading.speaks[relation.spoken[0]] is one else one
         said = [i for i in relation.spoken if i in mentioned.in_sentence]  # each may name the other
@@ -319,13 +322,6 @@ def _meant(reading: Reading, index: int, things: list[Thing]) -> Iterator[int]:
             yield kind
 
 
-def _from_speaker(reading: Reading, index: int, things: list[Thing], found: _FoundRelations) -> None:
-    speaker = reading.speaks[index]
-    if speaker is not None and index not in speaker.in_sentence:
-        for other in things:
-            found.between(speaker, other).spoken.append(index)
-
-
 def _lists(reading: Reading, index: int, things: list[Thing]) -> list[int]:
     """The number of the list (A, B and C) in which each thing of a sentence stands."""
     numbers = []
@@ -358,16 +354,6 @@ def _nearest(ones: list[Span], others: list[Span]) -> tuple[Span, Span]:
     return best
 
 
-def _exchanges(reading: Reading) -> Counter[tuple[str, str]]:
-    """How often one speaker's turn follows another's, by the two."""
-    found: Counter[tuple[str, str]] = Counter()
-    known = [t for t in (reading.speaks[i] for i in reading.turn_starts) if t is not None]
-    for one, other in pairwise(known):
-        if one is not other:
-            found[min(one.key, other.key), max(one.key, other.key)] += 1
-    return found
-
-
 def _best(reading: Reading, sentences: list[int], *things: Thing) -> str:
     def worth(index: int) -> tuple[bool, float, int]:
         sentence = reading.sentence(index)
@@ -378,14 +364,6 @@ def _best(reading: Reading, sentences: list[int], *things: Thing) -> str:
     if len(spans) == 2:
         return quote(reading, best, list(_nearest(*spans)))
     return quote(reading, best, spans[0][:1])
-
-
-def _stretch(reading: Reading, first: int, last: int) -> str:
-    """The sentences from `first` to `last`, or the last alone where that is too long."""
-    start, end = reading.sentence(first).start, reading.sentence(last).end
-    if end - start > MAX_QUOTE_CHARS:
-        return quote(reading, last, [])
-    return balanced(fold(reading.text[start:end]))
 
 
 _DELIMITER_LIKE = re.compile(r"<\s{0,2}\|[^<>\n]{0,20}>")
@@ -406,16 +384,14 @@ def extract_records(variables: Mapping[str, str]) -> str:
     rows: list[tuple[str, ...]] = [
         ("entity", thing.title, types[thing.kind] or "", describe(reading, thing)) for thing in reading.things
     ]
-    rows += relationship_rows(reading)
-    lines = [_tuple(row, field, record) for row in rows]
-    return f"\n{record}\n".join(lines) + f"\n{variables.get('completion', '<|COMPLETE|>')}"
-
-
-def relationship_rows(reading: Reading) -> list[tuple[str, ...]]:
-    return [
+    rows += [
         ("relationship", r.source.title, r.target.title, relation_quote(reading, r), str(r.strength))
         for r in relations(reading)
     ]
+    lines = [
+        f'("{kind}"{field}{field.join(without(v, field, record) for v in values)})' for kind, *values in rows
+    ]
+    return f"\n{record}\n".join(lines) + f"\n{variables.get('completion', '<|COMPLETE|>')}"
 
 
 def without(value: str, *delimiters: str) -> str:
@@ -427,11 +403,6 @@ def without(value: str, *delimiters: str) -> str:
         parts = [p for part in parts for p in part.split(delimiter)]
     parts = [p for part in parts for p in _DELIMITER_LIKE.split(part)]
     return value if len(parts) == 1 else balanced(max(parts, key=len).strip())
-
-
-def _tuple(row: tuple[str, ...], field: str, record: str) -> str:
-    kind, *values = row
-    return f'("{kind}"{field}{field.join(without(v, field, record) for v in values)})'
 
 
 MAX_CLAIMS = 8
@@ -478,7 +449,9 @@ def claim_records(variables: Mapping[str, str]) -> str:
         text = quote(reading, index, [p for p in places if p[0] >= reading.sentence(index).start])
         subject, object_ = things[0].title, things[1].title if len(things) > 1 else "NONE"
         start = _date(text)
-        row = (subject, object_, kind, _status(text), start, start, text, text)
+        # What exactly is denied, a pattern cannot tell.
+        status = "SUSPECTED" if _DENIAL.search(text) or _DOUBT.search(text) else "TRUE"
+        row = (subject, object_, kind, status, start, start, text, text)
         rows.append(f'("claim"{field}{field.join(without(v, field, record) for v in row)})')
     return f"\n{record}\n".join(rows) + f"\n{completion}"
 
@@ -497,12 +470,6 @@ def _candidates(reading: Reading, known: set[str]) -> list[tuple[float, int, str
         if worth >= 1.3 and not text.endswith("?"):
             out.append((worth, index, kind or "EVENT", own))
     return out
-
-
-def _status(text: str) -> str:
-    if _DENIAL.search(text):
-        return "SUSPECTED"  # what exactly is denied, a pattern cannot tell
-    return "SUSPECTED" if _DOUBT.search(text) else "TRUE"
 
 
 def _date(text: str) -> str:

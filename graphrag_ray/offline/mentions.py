@@ -22,7 +22,7 @@ from math import log2
 
 from graphrag_ray.offline.chunk_names import find_names, speaker_title
 from graphrag_ray.offline.lexicon import Lexicon
-from graphrag_ray.offline.sentences import Script, Sentence, fold, read_script
+from graphrag_ray.offline.sentences import Script, Sentence, read_script
 from graphrag_ray.offline.types import CONCEPT, PERSON, kind_of, place_heads, share_in_lists, votes_for
 
 MAX_TERM_WORDS = 3
@@ -80,7 +80,9 @@ def _collect(
 ) -> None:
     good = [_is_part(w, lexicon) for w, _, _ in words]
     for i in range(len(words) - 1):
-        if not good[i] or _is_verb_here(words, i, lexicon):
+        word = words[i][0]
+        can_be_verb = word in lexicon.verbs and not word.endswith("ing")
+        if not good[i] or (can_be_verb and (i == 0 or words[i - 1][0] in lexicon.cues["before_verb"])):
             continue
         for j in range(i + 2, min(i + MAX_TERM_WORDS, len(words)) + 1):
             last = words[j - 1][0]
@@ -90,14 +92,6 @@ def _collect(
                 continue
             phrase = (*(w for w, _, _ in words[i : j - 1]), singular(last))
             places[phrase].append((sentence, words[i][1], words[j - 1][2]))
-
-
-def _is_verb_here(words: list[tuple[str, int, int]], at: int, lexicon: Lexicon) -> bool:
-    """A word that can be a verb, first of its stretch or behind a word that verbs follow."""
-    word = words[at][0]
-    if word not in lexicon.verbs or word.endswith("ing"):
-        return False
-    return at == 0 or words[at - 1][0] in lexicon.cues["before_verb"]
 
 
 def _has_subject(before: str, last: str, lexicon: Lexicon) -> bool:
@@ -152,10 +146,6 @@ class Thing:
     def key(self) -> str:
         return self.title.upper()
 
-    @property
-    def sentences(self) -> list[int]:
-        return sorted({s for s, _, _ in self.places})
-
 
 @dataclass(slots=True)
 class Reading:
@@ -171,17 +161,8 @@ class Reading:
     turn_starts: list[int] = field(default_factory=list)
     said_by: dict[str, list[int]] = field(default_factory=dict)
 
-    def quote(self, index: int) -> str:
-        """Sentence `index` as it is quoted: white space folded."""
-        sentence = self.script.sentences[index]
-        return fold(self.text[sentence.start : sentence.end])
-
     def sentence(self, index: int) -> Sentence:
         return self.script.sentences[index]
-
-    def between(self, index: int, following: int) -> str:
-        """The text between two sentences."""
-        return self.text[self.sentence(index).end : self.sentence(following).start]
 
 
 def read(text: str, lexicon: Lexicon, with_terms: bool) -> Reading:
