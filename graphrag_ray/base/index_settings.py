@@ -24,7 +24,7 @@ from graphrag_ray.base.declarations import (
 )
 from graphrag_ray.base.messages import CallParameters, whole
 from graphrag_ray.base.model_families import THOUGHT_TOKENS, family_of
-from graphrag_ray.base.providers import PROVIDERS, LocalProvider, provider_of
+from graphrag_ray.base.providers import PROVIDERS, LocalProvider, provider_to_ask
 from graphrag_ray.base.storage_options import protocol_of, secret_options
 from graphrag_ray.base.urls import is_url
 
@@ -206,7 +206,7 @@ class Model(Reach):
     @property
     def is_local(self) -> bool:
         """Whether its requests are answered in this process, without endpoints. Imports its provider."""
-        return isinstance(provider_of(self), LocalProvider)
+        return isinstance(provider_to_ask(self), LocalProvider)
 
     @property
     def room_to_think(self) -> int:

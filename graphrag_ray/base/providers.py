@@ -112,7 +112,9 @@ def provider_of(model: Any) -> Provider:
     try:
         found = PROVIDERS[model.provider]
     except PluginError as e:
-        made_with = f". The index was made with the package {model.package}" if model.package else ""
+        made_with = (
+            f". The index was made with the package {model.package}: install it" if model.package else ""
+        )
         raise PluginError(f"{e}{made_with}") from e
     if not isinstance(found, LocalProvider | RemoteProvider):
         package = PROVIDERS.package_of(model.provider)
@@ -121,3 +123,24 @@ def provider_of(model: Any) -> Provider:
             "nor a RemoteProvider"
         )
     return found
+
+
+class _Unavailable(LocalProvider):
+    """Stands for a provider that cannot be used, so that models of others can be asked all the same."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def chat(self, request: ChatRequest) -> ChatReply:
+        raise FatalCallError(self.why)
+
+    def embed(self, requests: Sequence[EmbeddingRequest]) -> Sequence[EmbeddingReply]:
+        raise FatalCallError(self.why)
+
+
+def provider_to_ask(model: Any) -> Provider:
+    """`provider_of`, or one whose every call raises FatalCallError with the reason why there is none."""
+    try:
+        return provider_of(model)
+    except PluginError as e:
+        return _Unavailable(str(e))

@@ -17,7 +17,7 @@ from graphrag_ray.base import logs
 from graphrag_ray.base.errors import FatalCallError
 from graphrag_ray.base.index_settings import Model, Settings
 from graphrag_ray.base.messages import Listener, Request
-from graphrag_ray.base.providers import Client, LocalProvider, RemoteProvider, provider_of
+from graphrag_ray.base.providers import Client, LocalProvider, RemoteProvider, provider_of, provider_to_ask
 from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.work import AnsweredCall
 from graphrag_ray.llm.accounting import CallRecord, InFlight, Limits, Quirks, quirks_in
@@ -238,7 +238,7 @@ async def open_gateway(
         online,
         limiter or LocalLimiter(online, models.default_in_flight, lend_first=True),
         clients,
-        local={n: p for n, m in models.by_name.items() if isinstance(p := provider_of(m), LocalProvider)},
+        local={n: p for n, m in models.by_name.items() if isinstance(p := provider_to_ask(m), LocalProvider)},
         max_attempts=models.max_attempts,
         on_call=on_call,
         in_flight=in_flight,

@@ -59,6 +59,18 @@ def test_an_index_whose_provider_is_not_installed_any_more_names_its_package(
         index.ask("Who met ALICE?", method="vector")
 
 
+def test_a_missing_provider_of_one_model_does_not_stop_questions_to_another(tmp_path: Path):
+    missing = {"provider": "gone", "package": "gone 1.0"}
+    root = str(tmp_path / "index")
+    documents = [{"id": name, "text": text} for name, text in TOWN.items()]
+    settings = {
+        "models": {"default": {}, "judge": missing},
+        "input": {"text_column": "text", "id_column": "id"},
+    }
+    build_index(documents, root, settings=settings, progress=False, on_ray=False)
+    assert open_index(root).ask("Who met ALICE?", method="text").text
+
+
 def test_a_provider_that_nobody_provides_is_a_mistake_in_the_settings(installed: Registry):
     with pytest.raises(ValueError, match=r"unknown provider 'ecko'\. Choose from: offline, openai, echo"):
         Model(provider="ecko")
