@@ -32,6 +32,7 @@ from graphrag_ray.corpus.document import Document
 from graphrag_ray.corpus.document_titles import header, label, own_title, title_name
 from graphrag_ray.corpus.embedding import Embedder
 from graphrag_ray.corpus.parse import segments_of
+from graphrag_ray.corpus.quotes import best_sentence
 from graphrag_ray.corpus.readers import documents_in
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
 from graphrag_ray.corpus.tokens import count, count_many, offsets
@@ -96,7 +97,6 @@ from graphrag_ray.query.methods.ppr_search import (
     step_spec,
     walk_answer,
 )
-from graphrag_ray.query.methods.quotes import best_sentence
 from graphrag_ray.store.search.words import words
 
 Drive = Callable[[str], Any]

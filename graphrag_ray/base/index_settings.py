@@ -24,11 +24,12 @@ from graphrag_ray.base.declarations import (
     SEARCHED,
 )
 from graphrag_ray.base.messages import CallParameters, whole
+from graphrag_ray.base.providers import PROVIDERS, LocalProvider, provider_to_ask
 from graphrag_ray.base.thoughts import THOUGHT_TOKENS, family_of
 from graphrag_ray.base.urls import is_url, protocol_of, secret_options
 from graphrag_ray.base.wording import shortened
 
-OFFLINE_MODEL_ID = "offline-4"
+OFFLINE_MODEL_ID = "offline-5"
 """Identity of the offline engine in item keys. Raise the number when its answers change."""
 
 
@@ -144,8 +145,9 @@ class Reach(_Strict):
 class Model(Reach):
     """A logical model: what is asked for, and the endpoints that answer."""
 
-    provider: Literal["offline", "openai"] = "offline"
-    """offline: classical methods, no key, no network; openai: any OpenAI-compatible endpoint."""
+    provider: str = "offline"
+    """offline: classical methods, no key, no network; openai: any OpenAI-compatible endpoint; or a provider
+    that an installed package adds."""
     model: str = ""
     """The model's id. It is part of every item's key: another id is another answer."""
     tokenizer: str | None = None
@@ -164,10 +166,18 @@ class Model(Reach):
     needs_address: bool = False
     """Written by snapshots: the model was asked somewhere else than at OpenAI's own address, so each machine
     must know where."""
+    package: str = ""
+    """Written by snapshots: the package that added the provider."""
 
     @model_validator(mode="after")
     def _complete(self) -> Model:
-        if self.provider == "openai":
+        if self.provider not in PROVIDERS and not self.package:
+            known = ", ".join(PROVIDERS)
+            raise ValueError(f"unknown provider {self.provider[:100]!r}. Choose from: {known}")
+        if self.provider not in ("openai", "offline"):
+            if not self.endpoints and not self.needs_address:
+                object.__setattr__(self, "endpoints", (Endpoint(),))
+        elif self.provider == "openai":
             if not self.model:
                 raise ValueError("`model` is needed with provider: openai (a model id such as gpt-4o-mini)")
             if not self.endpoints and not self.needs_address:
@@ -188,7 +198,12 @@ class Model(Reach):
     @property
     def model_id(self) -> str:
         """What stands in item keys."""
-        return self.model if self.provider == "openai" else OFFLINE_MODEL_ID
+        return OFFLINE_MODEL_ID if self.provider == "offline" else self.model or self.provider
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its requests are answered in this process, without endpoints. Imports its provider."""
+        return isinstance(provider_to_ask(self), LocalProvider)
 
     @property
     def room_to_think(self) -> int:
@@ -908,6 +923,10 @@ def of_index(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name, model in models.items() if isinstance(models, Mapping) else ():
         if isinstance(model, Mapping) and (endpoints := model.get("endpoints")):
             kept["models"][name]["needs_address"] = _elsewhere(endpoints)
+        if isinstance(model, Mapping) and isinstance(provider := model.get("provider"), str):
+            package = PROVIDERS.package_of(provider) or model.get("package")
+            kept["models"][name].pop("package", None)
+            kept["models"][name] |= {"package": package} if package else {}
     return kept
 
 

@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import CallError, FatalCallError, ModelRefused, NotConfigured, StoreError
 from graphrag_ray.base.index_settings import Model, Settings
-from graphrag_ray.base.messages import ChatRequest, EmbeddingReply, EmbeddingRequest, Listener, Reply, Request
+from graphrag_ray.base.messages import Listener, Reply, Request
+from graphrag_ray.base.providers import Client, LocalProvider, RemoteProvider, provider_of, provider_to_ask
 from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.llm.accounting import CallRecord, InFlight, Limits, Quirks, quirks_in
 from graphrag_ray.llm.gateway import Gateway
@@ -24,9 +25,6 @@ from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.llm.limits import Ended
 from graphrag_ray.llm.model_client import Called
 from graphrag_ray.store.journal import JournalWriter
-
-if TYPE_CHECKING:
-    from graphrag_ray.llm.client import EndpointClient
 
 Ask: TypeAlias = Callable[[Request, str], Awaitable[Called[Reply]]]
 
@@ -81,7 +79,7 @@ class Models:
 
     @property
     def online(self) -> dict[str, Model]:
-        return {name: m for name, m in self.by_name.items() if m.provider != "offline"}
+        return {name: m for name, m in self.by_name.items() if not m.is_local}
 
     def limits(self) -> dict[str, Limits]:
         """What the endpoints of each model allow together, by model id."""
@@ -289,8 +287,7 @@ async def open_gateway(
         online,
         limiter or LocalLimiter(online, models.default_in_flight, lend_first=True),
         clients,
-        offline=_offline,
-        offline_embed=_offline_embed,
+        local={n: p for n, m in models.by_name.items() if isinstance(p := provider_to_ask(m), LocalProvider)},
         max_attempts=models.max_attempts,
         on_call=on_call,
         in_flight=in_flight,
@@ -311,29 +308,16 @@ async def open_gateway(
 
 def connected_to(
     models: Models, name: str, ask_key: Callable[[str], str | None] | None = None
-) -> Sequence[EndpointClient | FatalCallError]:
+) -> Sequence[Client | FatalCallError]:
     """A client for each endpoint of a model, or why there is none. Not for an event loop."""
-    from graphrag_ray.llm.client import EndpointClient, connect  # the client library takes half a second
-
     model = models.by_name[name]
     known = models.quirks.get(model.model_id, {})
-    clients = connect(model, os.environ, ask_key, models.force_yes_no, known)
-    logs.hide(c.key.get_secret_value() for c in clients if isinstance(c, EndpointClient) and c.key)
+    provider = provider_of(model)
+    assert isinstance(provider, RemoteProvider)
+    clients = provider.connect(model, os.environ, ask_key, models.force_yes_no, known)
+    logs.hide(c.key.get_secret_value() for c in clients if isinstance(c, Client) and c.key)
     why = {i: FatalCallError(told) for (model_name, i), told in models.refused.items() if model_name == name}
     return [c if isinstance(c, FatalCallError) else why.get(i, c) for i, c in enumerate(clients)]
-
-
-def _offline(request: Request) -> Reply:
-    from graphrag_ray.offline import answer  # the lexicon is read when first needed
-
-    assert isinstance(request, ChatRequest)
-    return answer(request)
-
-
-def _offline_embed(requests: Sequence[EmbeddingRequest]) -> list[EmbeddingReply]:
-    from graphrag_ray.offline import embed_many
-
-    return [EmbeddingReply(vector) for vector in embed_many([r.text for r in requests])]
 
 
 GOES_ON = "What is kept is used all the same; the first request that is needed ends the run."
@@ -354,8 +338,9 @@ class EndpointProblem:
         return f"models.{self.model}: {self.why}"
 
 
-def probed(models: Models, settings: Settings, stages: Iterable[str], may_reuse: bool,
-           say: Callable[[str], None]) -> Models:  # fmt: skip
+def probed(
+    models: Models, settings: Settings, stages: Iterable[str], may_reuse: bool, say: Callable[[str], None]
+) -> Models:
     """The models, with what is known now of their endpoints; for a process that asks with its own keys.
 
     stages: those that are asked. may_reuse: replies may be kept from before, so that perhaps nothing

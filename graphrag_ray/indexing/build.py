@@ -14,6 +14,7 @@ from graphrag_ray.base import logs
 from graphrag_ray.base.declarations import ASKING_STAGES, HIERARCHIES, STAGES
 from graphrag_ray.base.errors import FatalCallError, SettingsError, UsageError
 from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Settings, Storage, of_index
+from graphrag_ray.base.providers import RemoteProvider, provider_of
 from graphrag_ray.base.settings_file import load_settings, storage_of
 from graphrag_ray.base.user_settings import Known, remember, require_known
 from graphrag_ray.corpus.parse import missing_column
@@ -278,11 +279,10 @@ def check_endpoints(settings: Settings) -> None:
     """
     for name, stages in _asked(settings).items():
         model = settings.model(name)
-        if model.provider == "offline":
+        provider = provider_of(model)
+        if not isinstance(provider, RemoteProvider):
             continue
-        from graphrag_ray.llm.client import connect  # the client library takes half a second
-
-        tried = connect(model, os.environ)
+        tried = provider.connect(model, os.environ, None, None, None)
         problems = [str(t) for t in tried if isinstance(t, FatalCallError)]
         if problems and len(problems) == len(tried):
             raise SettingsError(f"models.{name} ({', '.join(stages)}): {'; '.join(problems)}")

@@ -11,6 +11,7 @@ import toy_model
 from world import REJECTED, TOWN, Command, World, index_command, prompt_of
 
 from graphrag_ray import offline
+from graphrag_ray.offline import replies
 from graphrag_ray.store.search import keyword
 
 
@@ -86,7 +87,7 @@ def test_prompts_and_replies_of_a_failed_item_are_shown(run: Command, world: Wor
 def stumbles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Words at which the offline engine fails, as a bug of it would make it."""
     at: list[str] = []
-    extract, embed, words = offline._ANSWERS["extract"], offline.embed_many, keyword.words
+    extract, embed, words = replies._ANSWERS["extract"], offline.embed_many, keyword.words
 
     def stumbling(variables: Mapping[str, str]) -> str:
         if any(word in variables["text"] for word in at):
@@ -103,7 +104,7 @@ def stumbles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise KeyError(text)
         return words(text, language)
 
-    monkeypatch.setitem(offline._ANSWERS, "extract", stumbling)
+    monkeypatch.setitem(replies._ANSWERS, "extract", stumbling)
     monkeypatch.setattr(keyword, "words", wording)
     monkeypatch.setattr(offline, "embed_many", embedding)
     return at
@@ -121,7 +122,7 @@ def test_what_our_own_engine_stumbles_at_is_an_item_in_every_run_until_it_is_rep
     assert [f["stage"] for f in found].count("extract") == 25, "each named, and the others done"
     assert all("internal error, please report it: " in f["error"] for f in found)
     extract = next(f for f in found if f["stage"] == "extract")
-    assert extract["document"].endswith(".txt") and "(offline/__init__.py:" in extract["error"]
+    assert extract["document"].endswith(".txt") and "(offline/replies.py:" in extract["error"]
     assert {f["stage"] for f in found} == {"extract", "embed", "search"}
     assert {f["kind"] for f in found} == {"transient"}
 

@@ -271,8 +271,8 @@ def test_every_setting_stands_in_the_file_that_init_writes_with_its_default():
     keys = {
         key[1:] if key[:2] == ("input", "storage") and len(key) > 2 else key for key in setting_keys(Settings)
     }
-    # Snapshots alone write it.
-    assert keys - {("models", "*", "needs_address")} <= known
+    # Snapshots alone write these.
+    assert keys - {("models", "*", "needs_address"), ("models", "*", "package")} <= known
     for name in set(Settings.model_fields) - {"models", "stages", "prompts_dir"}:
         assert getattr(settings, name) == getattr(defaults, name), name
     model, usual = settings.model("default"), Model(provider="openai", model="m")

@@ -1,4 +1,4 @@
-"""The sentence of a chunk that says most about what was cited: where a reader should look first."""
+"""Quotations: what a text quotes, whether that can be found again, and which sentence of a chunk to quote."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from graphrag_ray.corpus.boundaries import last_word_end, sentences
 _SPACE = re.compile(r"\s+")
 _MARKS = re.compile("[“”]")
 _OMISSION = re.compile(r"\[(?:…|\.\.\.)\]|…|\.\.\.")
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
 MAX_QUOTE_CHARACTERS = 400
+MIN_WORDS = 3
+"""A shorter quotation is a term, and stands in many places."""
 
 
 def best_sentence(text: str, names: Sequence[str], *, is_start: bool = True) -> tuple[int, int]:
@@ -73,3 +76,13 @@ def quoted(text: str) -> list[str]:
             if depth == 0:
                 out.append(text[start : mark.start()])
     return out
+
+
+def can_be_found(quotation: str) -> bool:
+    """Whether it is long enough to be looked for as it stands."""
+    return len(folded_words(quotation)) >= MIN_WORDS
+
+
+def folded_words(text: str) -> list[str]:
+    """Case-folded runs of letters and digits; in scripts without spaces every character is a word."""
+    return [w.casefold() for w in _WORD.findall(text)]

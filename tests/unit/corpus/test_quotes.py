@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.query.methods.quotes import MAX_QUOTE_CHARACTERS, best_sentence, quotes_in
+from graphrag_ray.corpus.quotes import MAX_QUOTE_CHARACTERS, best_sentence, quotes_in
 
 TEXT = "It rained. Mara Venn met Gideon Rasmoor at the lock.\n\nMara Venn left! Nobody saw it."
 
