@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from graphrag_ray.base.declarations import JOURNALS
 from graphrag_ray.base.errors import CorruptPart, DeletionRefused, StoreError, UsageError
 from graphrag_ray.base.ids import stable_id
-from graphrag_ray.base.storage_options import protocol_of
+from graphrag_ray.base.urls import protocol_of
 from graphrag_ray.base.wording import plural
 from graphrag_ray.indexing.replay import Keys, keys_needed
 from graphrag_ray.store import compaction, gc, locks, snapshots

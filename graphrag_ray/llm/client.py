@@ -32,8 +32,7 @@ from graphrag_ray.base.messages import (
     Message,
     Usage,
 )
-from graphrag_ray.base.model_families import THOUGHT_TOKENS, family_of
-from graphrag_ray.base.thoughts import Speech, is_open_from_the_start, spoken
+from graphrag_ray.base.thoughts import THOUGHT_TOKENS, Speech, family_of, is_open_from_the_start, spoken
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.call_failures import (
     BrokenOff,

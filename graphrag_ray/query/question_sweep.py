@@ -70,8 +70,7 @@ def question_executor(
         )
         return
     # Ray is imported here: it takes a second.
-    from graphrag_ray.engine.ray.cluster import connected
-    from graphrag_ray.engine.ray.nodes import check_nodes
+    from graphrag_ray.engine.ray.cluster import check_nodes, connected
     from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
     with connected(address):

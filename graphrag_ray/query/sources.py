@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from graphrag_ray.base.declarations import OF_SECTION, REPORT_SECTIONS
 from graphrag_ray.base.records import SECTIONS, Reference
+from graphrag_ray.corpus.document import columns_of, metadata_lines
 from graphrag_ray.corpus.document_titles import label, own_title
-from graphrag_ray.corpus.metadata import columns_of, metadata_lines
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.evidence import evidence, passages
 from graphrag_ray.query.methods.quotes import best_sentence

@@ -29,7 +29,7 @@ import orjson
 import pyarrow as pa
 
 from graphrag_ray.base.errors import SettingsError, StoreError
-from graphrag_ray.base.storage_options import secret_options
+from graphrag_ray.base.urls import secret_options
 from graphrag_ray.store.local_files import LocalFiles
 from graphrag_ray.store.remote_files import ObjectFiles, is_storage_error
 

@@ -61,6 +61,27 @@ def test_an_item_that_failed_for_good_is_asked_again_once_it_is_put_back(run: Co
     assert "Nothing has changed" in run(*index_command(world)).stdout and world.asked() == asked
 
 
+def test_prompts_and_replies_of_a_failed_item_are_shown(run: Command, world: World):
+    world.write(TOWN)
+    world.endpoint.respond = nonsense_about("bridge")
+    assert run(*index_command(world)).exit_code == 3
+    (failed,) = failures(run, world)
+    asked = world.asked()
+    shown = run("failures", "--root", world.root, "--show", failed["key"][:8], "--json")
+    assert shown.exit_code == 0, shown.output
+    turns = json.loads(shown.stdout)["turns"]
+    assert [turn["prompt"] for turn in turns] == ["extract", "correct", ""]
+    assert "bridge" in turns[0]["messages"][-1][1] and turns[0]["reply"] == "I would rather not."
+    assert len(turns[1]["messages"]) == 1, "the correction alone, not the conversation again"
+    assert turns[1]["reply"] == "I would rather not."
+    assert turns[2]["error"] == failed["error"]
+    told = run("failures", "--root", world.root, "--show", failed["key"])
+    assert "I would rather not." in told.stdout and "extract: reply" in told.stdout
+    assert world.asked() == asked, "no model is asked"
+    unknown = run("failures", "--root", world.root, "--show", "zz")
+    assert unknown.exit_code == 2 and "0 failed items" in unknown.stderr
+
+
 @pytest.fixture
 def stumbles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Words at which the offline engine fails, as a bug of it would make it."""

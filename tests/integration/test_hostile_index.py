@@ -93,9 +93,8 @@ def test_what_asks_no_model_reaches_nothing(root: Path, attacker: Canary, comman
 def test_a_question_is_refused_with_what_would_allow_it(root: Path, attacker: Canary, method: str):
     refused = run("query", QUESTION, "--root", root, "--method", method)
     assert refused.exit_code == 2 and "this machine does not know where the model" in refused.stderr
-    told = refused.stderr
-    assert f"http://{attacker.host}/v1 with the key in the variable AWS_SECRET_ACCESS_KEY" in told
-    assert "--api-key-env" in told or "api_key_env=" in told
+    assert "--api-key-env" in refused.stderr or "api_key_env=" in refused.stderr
+    assert attacker.host not in refused.stderr
     assert attacker.heard == []
 
 

@@ -42,7 +42,7 @@ from graphrag_ray.base.messages import (
     Message,
     Usage,
 )
-from graphrag_ray.base.model_families import THOUGHT_TOKENS
+from graphrag_ray.base.thoughts import THOUGHT_TOKENS
 from graphrag_ray.llm import client
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.call_failures import GaveUp
