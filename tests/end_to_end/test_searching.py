@@ -147,10 +147,10 @@ def test_a_text_is_embedded_once_for_all_searches_and_accounted_for(
     world.write(TOWN)
     world.index(models=models, embeddings={"max_tokens": 20})
     before = len(world.endpoint.bodies("/embeddings"))
-    vector = replace(methods.find("vector"), search=a_method(*searches))
-    monkeypatch.setattr(methods, "find", lambda name: vector)
     text = "a question that is longer than the embedding model can take " * 3
     searches = [Search(kind, "vector", text, 2) for kind in KINDS]
+    vector = replace(methods.find("vector"), search=a_method(*searches))
+    monkeypatch.setattr(methods, "find", lambda name: vector)
     answer = world.open(models=models, embeddings={"max_tokens": 20}).ask("What?")
     assert len(answer.text.split()) == 7
     (sent,) = world.endpoint.bodies("/embeddings")[before:]
