@@ -56,9 +56,7 @@ def inspect(
     spare_pandas()
     from graphrag_ray.cli import console
     from graphrag_ray.cli.print_inspect import print_record
-    from graphrag_ray.export.connected_records import look_up
-    from graphrag_ray.export.overview import overview, search
-    from graphrag_ray.export.view import View
+    from graphrag_ray.export.connected_records import View, look_up, overview, search
     from graphrag_ray.query.methods.asked_hierarchy import looked_at
     from graphrag_ray.query.reading import Reader
     from graphrag_ray.store.snapshots import open_latest
