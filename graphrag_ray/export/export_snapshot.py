@@ -11,7 +11,7 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.schema import rows_table
 from graphrag_ray.export.exporters import EXPORTERS, Exporter, Snapshot
-from graphrag_ray.export.output import Output, open_output
+from graphrag_ray.export.output import Output, UndeclaredFile, open_output
 from graphrag_ray.query.methods.asked_hierarchy import hierarchy_of, looked_at
 from graphrag_ray.query.reading import Reader
 from graphrag_ray.store.files import Store
@@ -83,21 +83,17 @@ def export(
 
 
 def _written(format: str, exporter: Exporter, snapshot: Snapshot, output: Output) -> list[str]:
-    """The exporter's notes. Raises PluginError where the one of another package fails, and what it raises
-    itself where it is ours."""
+    """The exporter's notes. Raises PluginError where the one of another package is at fault."""
     package = EXPORTERS.package_of(format)
     try:
-        notes = [*exporter.write(snapshot, output)]
+        notes = list(exporter.write(snapshot, output))
     except Exception as e:
-        if not package or isinstance(e, GraphRagError):
+        if not package or (isinstance(e, GraphRagError) and not isinstance(e, UndeclaredFile)):
             raise
-        raise PluginError(
-            f"The export format {format!r} of the package {package} failed: {type(e).__name__}: {e}"
-        ) from e
+        problem = str(e) if isinstance(e, UndeclaredFile) else f"failed: {type(e).__name__}: {e}"
+        raise PluginError(f"The export format {format!r} of the package {package} {problem}") from e
     if not all(isinstance(note, str) for note in notes):
-        raise PluginError(
-            f"The export format {format!r} of the package {package} returned notes that are no text"
-        )
+        raise PluginError(f"The export format {format!r} of the package {package} returned no list of texts")
     return notes
 
 

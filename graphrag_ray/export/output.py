@@ -20,6 +20,10 @@ NOTE = "export.json"
 _SPOOL = ".tmp-export-"
 
 
+class UndeclaredFile(UsageError):
+    """An exporter writes what its `files` do not name."""
+
+
 @dataclass(frozen=True)
 class Output:
     """Where an exporter writes.
@@ -72,13 +76,10 @@ class Output:
 
     def _announce(self, *paths: str) -> None:
         """Nothing of ours is ever there that the note does not name: it tells what may be replaced. Raises
-        UsageError for a path that the exporter has not announced."""
+        UndeclaredFile."""
         folders = tuple(name for name in self.names if name.endswith("/"))
         if odd := [path for path in paths if path not in self.names and not path.startswith(folders)]:
-            raise UsageError(
-                f"the export format {self.about.get('format')!r} writes {odd[0]!r}, which its `files` do not "
-                "name"
-            )
+            raise UndeclaredFile(f"writes {odd[0]!r}, which its `files` do not name")
         self.files.extend(paths)
         _note(self.store, {**self.about, "complete": False, "files": self.files})
 

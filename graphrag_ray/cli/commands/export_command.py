@@ -66,8 +66,9 @@ def export(
 ) -> None:
     """Write a snapshot in the files of other programs. The index stays as it is.
 
-    --formats lists the formats, those of other installed packages too. graphrag needs pip install '.[lancedb]'
-    for vectors, and its settings.yaml names the models of the index, or those of --model and --set.
+    --formats lists the formats, those of other installed packages too. graphrag needs
+    pip install '.[lancedb]' for vectors; its settings.yaml names the models of the index, or those of --model
+    and --set.
 
     Of hierarchy tree, graphml and csv hold summaries and chunks, and which summary was written from which.
 
