@@ -324,3 +324,26 @@ def naming_root(root: str, option: str = "--root") -> Iterator[None]:
         if isinstance(e.__cause__, NotADirectoryError):
             raise UsageError(f"{option} {root} is a file, or lies below one: give a folder or a URL") from e
         raise
+
+
+class _NoPandas:
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def spare_pandas() -> None:
+    """Let pyarrow do without pandas, which takes a quarter of a second to import.
+
+    pyarrow imports it where the first array is made, to tell whether a value is one of pandas'; nobody here
+    has any. It looks once; what needs pandas (`to_pandas`) imports it later all the same.
+    """
+    if "pandas" not in sys.modules:
+        import pyarrow as pa
+
+        sys.meta_path.insert(0, _NoPandas)
+        try:
+            pa.array([])
+        finally:
+            sys.meta_path.remove(_NoPandas)

@@ -8,9 +8,12 @@ from typing import Any
 import click
 
 from graphrag_ray.base.errors import FAILED_ITEMS
-from graphrag_ray.cli.evaluation_options import (
+from graphrag_ray.cli import console
+from graphrag_ray.cli.commands.evaluate_command import (
     condition_option,
     opened,
+    print_table,
+    print_warnings,
     questions_option,
     running,
     running_options,
@@ -48,8 +51,6 @@ def claims(
       graphrag-ray evaluate claims --root ./my-index --questions questions.csv \\
           --condition C0=global:C0 --condition vector=vector --out ./evaluation
     """
-    from graphrag_ray.cli import console
-    from graphrag_ray.cli.print_evaluation import print_table, print_warnings
     from graphrag_ray.evaluate.claims_of_answers import count_claims, failed_claims, judgements_on
     from graphrag_ray.evaluate.comparison import answered
     from graphrag_ray.evaluate.conditions import check_conditions, parse_conditions
@@ -69,7 +70,7 @@ def claims(
         told.append(f"{missing:,} of {len(answers):,} answers are missing")
     warnings += told
     if as_json:
-        click.echo(console.as_json({name: table.to_pylist() for name, table in tables.items()}))
+        console.print_json({name: table.to_pylist() for name, table in tables.items()})
     else:
         print_table(tables["claim_counts"])
         if len(tables.get("agreement", ())):

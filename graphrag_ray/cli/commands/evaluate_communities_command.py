@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from graphrag_ray.cli.evaluation_options import opened
+from graphrag_ray.cli import console
+from graphrag_ray.cli.commands.evaluate_command import opened, print_table
 from graphrag_ray.cli.options import json_option, reach_options
 from graphrag_ray.cli.program import Command, root_option
 
@@ -22,13 +23,11 @@ def communities(root: str, config: str | None, overrides: tuple[str, ...], as_js
     Example:
       graphrag-ray evaluate communities --root ./my-index
     """
-    from graphrag_ray.cli import console
-    from graphrag_ray.cli.print_evaluation import print_table
     from graphrag_ray.evaluate.community_measures import measured_communities
 
     found = measured_communities(opened(root, config, overrides, {}))
     if as_json:
-        click.echo(console.as_json({"communities": found.to_pylist()}))
+        console.print_json({"communities": found.to_pylist()})
     elif not len(found):
         click.echo("This index has no communities of entities to measure.")
     else:

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from graphrag_ray.base.errors import FAILED_ITEMS, UsageError
-from graphrag_ray.cli.evaluation_options import opened, running
+from graphrag_ray.cli import console
+from graphrag_ray.cli.commands.evaluate_command import opened, print_warnings, running
 from graphrag_ray.cli.options import json_option, settings_options
 from graphrag_ray.cli.program import Command, root_option
 
@@ -54,8 +55,6 @@ def questions(
       graphrag-ray evaluate questions --root ./my-index --personas 3 --tasks 3 --each 3 --out questions.csv \\
           --description "Minutes of a town council, for people who follow local politics"
     """
-    from graphrag_ray.cli import console
-    from graphrag_ray.cli.print_evaluation import print_warnings
     from graphrag_ray.evaluate.written_questions import (
         as_csv,
         as_table,
@@ -79,7 +78,7 @@ def questions(
     if as_json:
         rows = as_table(found).to_pylist()
         told = {"description": about, "questions": rows, "failures": failures, "out": out}
-        click.echo(console.as_json(told))
+        console.print_json(told)
     else:
         wanted = personas * tasks * each
         click.echo(f"{len(found)} of {wanted} questions are in {out}")

@@ -9,6 +9,7 @@ import click
 
 from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.wording import plural
+from graphrag_ray.cli import console
 from graphrag_ray.cli.options import (
     hierarchy_option,
     json_option,
@@ -80,7 +81,6 @@ def export(
       graphrag-ray export --root ./my-index --format graphml --out ./graph
       graphrag-ray export --root s3://bucket/index --format graphrag --out ./project
     """
-    from graphrag_ray.cli import console
     from graphrag_ray.export.export_snapshot import export as write
     from graphrag_ray.query.reading import Reader
     from graphrag_ray.store.files import Store
@@ -96,7 +96,7 @@ def export(
             Reader(store, manifest), settings, target, format_, overwrite=overwrite, hierarchy=hierarchy
         )
     if as_json:
-        click.echo(console.as_json(asdict(done)))
+        console.print_json(asdict(done))
         return
     echo = console.console_of().print
     echo(f"Snapshot {done.snapshot} is exported to {done.url}")

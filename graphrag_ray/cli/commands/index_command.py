@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +12,8 @@ import click
 
 from graphrag_ray.base.errors import FAILED_ITEMS, SettingsError, UsageError
 from graphrag_ray.base.urls import shown
-from graphrag_ray.cli.misread import Misread
+from graphrag_ray.base.wording import plural
+from graphrag_ray.cli import console
 from graphrag_ray.cli.options import (
     build_option,
     input_of,
@@ -22,25 +24,17 @@ from graphrag_ray.cli.options import (
     settings_from,
     settings_options,
 )
-from graphrag_ray.cli.program import Command, root_option, root_otherwise
+from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.engine.observer import Observer
+    from graphrag_ray.indexing.index import Indexed
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import Manifest
 
 
-def _misread(line: Misread) -> None:
-    """A line that cannot be run is told like settings that cannot be used, where it says of which index."""
-    config = line.value("--config")
-    root = line.value("--root") or root_otherwise(config)
-    if root:
-        with _attempt(root, config, line.values("--set"), {}):
-            raise line.error
-
-
-@click.command(cls=Command, misread=_misread)
+@click.command(cls=Command)
 @click.argument("input_url", metavar="[INPUT]", required=False)
 @click.option(
     "--input",
@@ -127,7 +121,6 @@ def index(
       graphrag-ray index --input articles:dataset --root ./my-index --set input.id_column=id
     """
     from graphrag_ray import build_index
-    from graphrag_ray.cli import console
     from graphrag_ray.cli.progress import observer_for_people
 
     observer = observer_for_people(quiet=quiet or as_json)
@@ -151,12 +144,12 @@ def index(
             on_ray=on_ray,
         )
     if as_json:
-        click.echo(console.as_json(console.indexed_json(done)))
+        console.print_json(_as_dict(done))
     elif not quiet:
-        console.print_indexed(done, root)
+        _print_indexed(done, root)
     if done.failed:
         if quiet and not as_json:
-            click.echo(f"graphrag-ray: {console.failed_line(done, root)}", err=True)
+            click.echo(f"graphrag-ray: {_failed_line(done, root)}", err=True)
         sys.exit(FAILED_ITEMS)
 
 
@@ -215,11 +208,9 @@ def _settings(
 
 def _agree(cost: str) -> None:
     """Raises UsageError where nobody at a terminal agrees to it."""
-    from graphrag_ray.cli.safe import safe
-
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"{cost} Nothing was asked yet: --yes confirms it.")
-    click.echo(safe(cost), err=True)
+    click.echo(console.safe(cost), err=True)
     if not click.confirm("Ask anew with the new prompts?", default=False, err=True):
         raise UsageError("nothing was asked. Without --new-prompts the index goes on with its own prompts")
 
@@ -234,3 +225,57 @@ def _tell_settings(observer: Observer, parent: Manifest, settings: Settings, con
             f"Snapshot {parent.number} was written with {paid_for}; these settings name no model, so the "
             "offline engine writes it anew. What the model answered is kept for another run with it."
         )
+
+
+def _print_indexed(done: Indexed, root: str) -> None:
+    """The summary of a finished run."""
+    out = console.console_of()
+    manifest = done.manifest
+    counts = manifest.counts
+    if not done.committed:
+        out.print(f"Nothing has changed: snapshot {manifest.number} at {root} is up to date.")
+    else:
+        out.print(f"Snapshot {manifest.number} is committed at {root}")
+    # What was added and removed is told of the run that did it.
+    console.print_counts(out, _counts(done))
+    if done.committed:
+        seconds = "  ".join(f"{name} {s:.1f}" for name, s in done.seconds.items() if s >= 0.05)
+        out.print(f"  seconds        {seconds}")
+    total = done.accounts.total
+    if total.calls:
+        retries = plural(total.retries, "retry", "retries")
+        out.print(f"  model calls    {total.calls:,} ({retries}), {console.cost(total.cost_usd)}")
+    if "entities" in manifest.tables and not counts.get("entities"):
+        out.print("  No entities were found: answers will say that the index holds nothing.")
+    if done.failed:
+        out.print(f"  {_failed_line(done, root)}", soft_wrap=True)
+    way = "" if done.manifest.hierarchies else " --method ppr"
+    ask = f'graphrag-ray query "What are the main themes?"{way} --root'
+    out.print(f"\nAsk: {ask} {shlex.quote(root)}", soft_wrap=True)
+
+
+def _failed_line(done: Indexed, root: str) -> str:
+    """How many items of a run failed, and where they are listed."""
+    kept = done.manifest.counts.get("kept", 0)
+    as_before = f" ({kept:,} of them kept as {'it was' if kept == 1 else 'they were'})" if kept else ""
+    listed = f"graphrag-ray failures --root {shlex.quote(root)}"
+    return f"{plural(done.failed, 'item')} failed{as_before}: {listed}"
+
+
+def _counts(done: Indexed) -> Mapping[str, Any]:
+    """Of the snapshot; of a run that changed nothing without what the run before it changed."""
+    left_out = () if done.committed else console.CHANGES
+    return {name: n for name, n in done.manifest.counts.items() if name not in left_out}
+
+
+def _as_dict(done: Indexed) -> dict[str, Any]:
+    m = done.manifest
+    return {
+        "snapshot": m.number,
+        "committed": done.committed,
+        "counts": _counts(done),
+        "changes": m.run.get("changes", {}) if done.committed else {},
+        "seconds": done.seconds,
+        "usage": list(done.accounts.rows()),
+        "notes": m.notes,
+    }

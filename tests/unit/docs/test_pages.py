@@ -90,10 +90,9 @@ def test_every_command_stands_in_the_readme_and_in_the_page_on_commands():
 
 
 def test_every_export_format_stands_in_the_page_on_commands_and_in_that_on_exports():
-    commands, page = (
-        (TOP / "docs" / name).read_text("utf-8") for name in ("commands.md", "inspect-and-export.md")
-    )
-    assert rf"--format {r'\|'.join(EXPORTERS)}`" in commands
+    commands = (TOP / "docs" / "commands.md").read_text("utf-8")
+    page = (TOP / "docs" / "inspect-and-export.md").read_text("utf-8")
+    assert "--format " + r"\|".join(EXPORTERS) + "`" in commands
     assert all(f"**`--format {name}`**" in page for name in EXPORTERS)
 
 
