@@ -7,6 +7,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +22,9 @@ from graphrag_ray.query.methods import methods
 if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.engine.given_rows import GivenRows
+    from graphrag_ray.query.ask import Index
     from graphrag_ray.store.files import Store
+    from graphrag_ray.store.snapshots import Manifest
 
 _SHORT = {
     "model": "models.default.model",
@@ -91,60 +96,112 @@ def _storage_only(ctx: click.Context, option: click.Parameter, given: tuple[str,
     return given
 
 
+@dataclass(frozen=True)
+class Given:
+    """Which index a command is about, and how it is reached and asked: --root, --config, --set.
+
+    short   values of the options that are short for a setting, by their names
+    """
+
+    root: str
+    config: str | None
+    overrides: tuple[str, ...]
+    short: Mapping[str, Any] = field(default_factory=dict)
+
+    def store(self) -> Store:
+        """The store at --root, reached as --set, --config or else the environment say: a snapshot lies in it
+        and cannot tell. Nothing is asked of it yet. Raises SettingsError, UsageError."""
+        from graphrag_ray.base.settings_file import load_storage
+        from graphrag_ray.store.files import Store
+
+        storage = load_storage(self.config, self.overrides)
+        with naming_root(self.root):
+            return Store(self.root, storage.of(self.root))
+
+    def snapshot(self, number: int | None = None) -> tuple[Store, Manifest]:
+        """The newest one, or that of a number. Raises as `store`; StoreError."""
+        from graphrag_ray.store.snapshots import open_latest
+
+        store = self.store()
+        with naming_root(self.root):
+            return store, open_latest(store, number)
+
+    def settings(self, said: Mapping[str, Any] | None = None, root: str | None = None) -> Settings:
+        """Settings from --config, or else from what an index says of itself; the short forms, and --set.
+
+        said, root: settings as they stand in an index, and its URL, by which is known how it was reached
+        before. Raises SettingsError.
+        """
+        from graphrag_ray.base.index_settings import of_index
+        from graphrag_ray.base.settings_file import load_settings
+        from graphrag_ray.base.user_settings import Known
+
+        base, known = None, None
+        if self.config is None and said is not None:
+            base, known = of_index(said), Known.read(root)
+        forms = forms_of(self.config, self.overrides, self.short, base)
+        return load_settings(self.config, forms, base, known)
+
+    def index(self, number: int | None = None, cache: str | None = None) -> Index:
+        """A snapshot, with the settings of the command. Raises UsageError, SettingsError, StoreError."""
+        from graphrag_ray import open_index
+
+        store, manifest = self.snapshot(number)
+        settings = self.settings(manifest.settings, store.url)
+        return open_index(self.root, snapshot=manifest.number, settings=settings, cache=cache)
+
+
+def _given(f: Callable[..., Any], *options: Callable[..., Any]) -> Callable[..., Any]:
+    """A command with these options, which gets them as its first argument, a `Given`."""
+    own = signature(f).parameters
+
+    @wraps(f)
+    def command(root: Any, config: str | None, overrides: tuple[str, ...], **values: Any) -> Any:
+        short = {name: values.pop(name) for name in {*values} & {*_SHORT, *_ASKED} - {*own}}
+        return f(Given(root, config, overrides, short), **values)
+
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def reach_options(f: Callable[..., Any]) -> Callable[..., Any]:
     """--config and --set of a command that needs no setting but how its index is reached."""
-    for option in reversed(
-        [
-            _config_option("Settings, of which `root` and `storage` are read."),
-            click.option(
-                "--set",
-                "overrides",
-                multiple=True,
-                metavar="storage.B=C",
-                callback=_storage_only,
-                help="How the index is reached: storage.endpoint_url, storage.region, …",
-            ),
-        ]
-    ):
-        f = option(f)
-    return f
-
-
-def open_root(root: str, config: str | None, overrides: tuple[str, ...]) -> Store:
-    """The store at --root, reached as --set, --config or else the environment say: a snapshot lies in it
-    and cannot tell. Nothing is asked of it yet. Raises SettingsError, UsageError."""
-    from graphrag_ray.base.settings_file import load_storage
-    from graphrag_ray.store.files import Store
-
-    storage = load_storage(config, overrides)
-    with naming_root(root):
-        return Store(root, storage.of(root))
+    return _given(
+        f,
+        _config_option("Settings, of which `root` and `storage` are read."),
+        click.option(
+            "--set",
+            "overrides",
+            multiple=True,
+            metavar="storage.B=C",
+            callback=_storage_only,
+            help="How the index is reached: storage.endpoint_url, storage.region, …",
+        ),
+    )
 
 
 def settings_options(f: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(
-        [
-            _config_option("Settings, as `init` writes them: a file or a URL."),
-            click.option(
-                "--set",
-                "overrides",
-                multiple=True,
-                metavar="A.B=C",
-                help="Override one setting; may be repeated.",
-            ),
-            click.option("--model", help="Short for models.default.model (and provider: openai)."),
-            click.option("--base-url", help="Short for the address of that model's one endpoint."),
-            click.option(
-                "--api-key-env",
-                help="Short for the name of the variable that holds its key; null: it wants none.",
-            ),
-            click.option("--rpm", type=float, help="Short for its requests per minute."),
-            click.option("--tpm", type=float, help="Short for its tokens per minute."),
-            click.option("--max-in-flight", type=int, help="Short for its bound on concurrent calls."),
-        ]
-    ):
-        f = option(f)
-    return f
+    return _given(
+        f,
+        _config_option("Settings, as `init` writes them: a file or a URL."),
+        click.option(
+            "--set",
+            "overrides",
+            multiple=True,
+            metavar="A.B=C",
+            help="Override one setting; may be repeated.",
+        ),
+        click.option("--model", help="Short for models.default.model (and provider: openai)."),
+        click.option("--base-url", help="Short for the address of that model's one endpoint."),
+        click.option(
+            "--api-key-env",
+            help="Short for the name of the variable that holds its key; null: it wants none.",
+        ),
+        click.option("--rpm", type=float, help="Short for its requests per minute."),
+        click.option("--tpm", type=float, help="Short for its tokens per minute."),
+        click.option("--max-in-flight", type=int, help="Short for its bound on concurrent calls."),
+    )
 
 
 def build_option(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -262,28 +319,6 @@ def asking_options(f: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         f = option(f)
     return f
-
-
-def settings_from(
-    config: str | None,
-    overrides: tuple[str, ...],
-    short: Mapping[str, Any],
-    said: Mapping[str, Any] | None = None,
-    root: str | None = None,
-) -> Settings:
-    """Settings from --config, or else from what an index says of itself; the short forms, and --set.
-
-    said, root: settings as they stand in an index, and its URL, by which is known how it was reached before
-    Raises SettingsError.
-    """
-    from graphrag_ray.base.index_settings import of_index
-    from graphrag_ray.base.settings_file import load_settings
-    from graphrag_ray.base.user_settings import Known
-
-    base, known = None, None
-    if config is None and said is not None:
-        base, known = of_index(said), Known.read(root)
-    return load_settings(config, forms_of(config, overrides, short, base), base, known)
 
 
 def forms_of(

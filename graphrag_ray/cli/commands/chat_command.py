@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,12 +14,10 @@ from graphrag_ray.base.errors import FAILED_ITEMS, GraphRagError, SnapshotRemove
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console
 from graphrag_ray.cli.options import (
+    Given,
     asking_options,
     cache_option,
-    naming_root,
-    open_root,
     raw_option,
-    settings_from,
     settings_options,
     spare_pandas,
     way_options,
@@ -47,16 +45,13 @@ NEWEST = "newest"
 @cache_option
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 def chat(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     method: str,
     level: str | None,
     where: tuple[str, ...],
     raw: bool,
     cache: str | None,
     snapshot: int | None,
-    **short: Any,
 ) -> None:
     """Ask the index one question after the other. A question may lean on those before it; /help lists what
     else can be said. From a pipe, every line is a question, and the exit code is 3 where one failed.
@@ -67,19 +62,13 @@ def chat(
       graphrag-ray chat --root ./my-index --method global --level C1 < questions.txt
     """
     spare_pandas()
-    from graphrag_ray import open_index
     from graphrag_ray.query import traces
     from graphrag_ray.query.chat import Chat
-    from graphrag_ray.store.snapshots import open_latest
 
-    check_modes(method, short)
-    store = open_root(root, config, overrides)
+    check_modes(method, given.short)
 
     def reopen(number: int | None) -> Index:
-        with naming_root(root):
-            manifest = open_latest(store, number)
-        settings = settings_from(config, overrides, short, manifest.settings, store.url)
-        return open_index(root, snapshot=manifest.number, settings=settings, cache=cache)
+        return given.index(number, cache)
 
     with traces.exported(), Chat(reopen(snapshot), method, level, where) as conversation:
         asked = Conversation(conversation, reopen, typed=sys.stdin.isatty(), raw=raw)

@@ -9,15 +9,7 @@ import click
 
 from graphrag_ray.base.wording import price_setting
 from graphrag_ray.cli import console
-from graphrag_ray.cli.options import (
-    build_option,
-    input_of,
-    json_option,
-    naming_root,
-    open_root,
-    settings_from,
-    settings_options,
-)
+from graphrag_ray.cli.options import Given, build_option, input_of, json_option, naming_root, settings_options
 from graphrag_ray.cli.program import Command
 
 if TYPE_CHECKING:
@@ -49,16 +41,13 @@ if TYPE_CHECKING:
 @click.option("--assume", multiple=True, metavar="NAME=VALUE", help="Replace one of the assumptions printed.")
 @json_option
 def estimate(
+    given: Given,
     input_url: str | None,
-    config: str | None,
-    overrides: tuple[str, ...],
-    root: str | None,
     sample: int | None,
     full: bool,
     new_prompts: bool,
     assume: tuple[str, ...],
     as_json: bool,
-    **short: Any,
 ) -> None:
     """What indexing INPUT will take: calls, tokens, cost and time of each stage. Nothing is asked or written.
 
@@ -79,27 +68,27 @@ def estimate(
     from graphrag_ray.indexing.forecast.assumptions import parse_assumptions
     from graphrag_ray.store.snapshots import latest
 
-    given = parse_assumptions(assume)
+    assumed = parse_assumptions(assume)
     said, url = None, None
-    if root is not None and config is None:
-        store = open_root(root, config, overrides)
-        with naming_root(root):
+    if given.root is not None and given.config is None:
+        store = given.store()
+        with naming_root(given.root):
             parent = latest(store)
         said, url = (parent.settings if parent else None), store.url
-    settings = settings_from(config, overrides, short, said, url)
+    settings = given.settings(said, url)
     found = forecast_of(
         input_of(input_url, settings),
         settings,
-        root=root,
+        root=given.root,
         sample=sample or SAMPLE_CHUNKS,
-        given=given,
+        given=assumed,
         read_bytes=None if full else READ_BYTES,
         new_prompts=new_prompts,
     )
     if as_json:
         console.print_json(found.as_dict())
     else:
-        _print_forecast(found, root)
+        _print_forecast(found, given.root)
 
 
 def _print_forecast(found: Forecast, root: str | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import click
 
@@ -18,7 +17,7 @@ from graphrag_ray.cli.commands.evaluate_command import (
     running,
     running_options,
 )
-from graphrag_ray.cli.options import json_option, settings_options
+from graphrag_ray.cli.options import Given, json_option, settings_options
 from graphrag_ray.cli.program import Command, root_option
 
 
@@ -30,9 +29,7 @@ from graphrag_ray.cli.program import Command, root_option
 @running_options
 @json_option
 def claims(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     questions_url: str,
     conditions: tuple[str, ...],
     out: str,
@@ -40,7 +37,6 @@ def claims(
     address: str | None,
     quiet: bool,
     as_json: bool,
-    **short: Any,
 ) -> None:
     """Count the factual claims of each condition's answers, repeats left out, and the clusters of claims that
     say nearly the same. More claims: more comprehensive; more clusters: more diverse (the paper's second
@@ -57,7 +53,7 @@ def claims(
     from graphrag_ray.evaluate.evaluation_files import questions_of
     from graphrag_ray.evaluate.judging.answer_claims import STAGE
 
-    index = opened(root, config, overrides, short)
+    index = opened(given)
     posed, warnings = questions_of(questions_url, index.settings.storage.of(questions_url))
     known = parse_conditions(conditions)
     check_conditions(index, known)

@@ -12,7 +12,7 @@ import click
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.cli import console
-from graphrag_ray.cli.options import naming_root, open_root, settings_from
+from graphrag_ray.cli.options import Given
 from graphrag_ray.cli.program import Commands
 
 if TYPE_CHECKING:
@@ -128,19 +128,12 @@ def running_options(f: Callable[..., Any]) -> Callable[..., Any]:
     return f
 
 
-def opened(root: str, config: str | None, overrides: tuple[str, ...], short: dict[str, Any]) -> Index:
+def opened(given: Given) -> Index:
     """The newest snapshot, with the settings of the command. Raises UsageError, SettingsError, StoreError."""
     if lacking := [name for name in NEEDED if find_spec(name) is None]:
         told = f"`evaluate` needs {', '.join(lacking)}"
         raise UsageError(f"{told}: pip install 'graphrag-ray[evaluate]'")
-    from graphrag_ray import open_index
-    from graphrag_ray.store.snapshots import open_latest
-
-    store = open_root(root, config, overrides)
-    with naming_root(root):
-        manifest = open_latest(store, None)
-    settings = settings_from(config, overrides, short, manifest.settings, store.url)
-    return open_index(root, snapshot=manifest.number, settings=settings)
+    return given.index()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import click
 
 from graphrag_ray.cli import console
 from graphrag_ray.cli.commands.evaluate_command import opened, print_table
-from graphrag_ray.cli.options import json_option, reach_options
+from graphrag_ray.cli.options import Given, json_option, reach_options
 from graphrag_ray.cli.program import Command, root_option
 
 
@@ -14,7 +14,7 @@ from graphrag_ray.cli.program import Command, root_option
 @root_option
 @reach_options
 @json_option
-def communities(root: str, config: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
+def communities(given: Given, as_json: bool) -> None:
     """For each hierarchy and level: modularity in the graph, Calinski-Harabasz index and mean cosine over
     the embeddings of entities (higher is better for all three), sizes, communities of one member, and the
     share of entities that are in one.
@@ -25,7 +25,7 @@ def communities(root: str, config: str | None, overrides: tuple[str, ...], as_js
     """
     from graphrag_ray.evaluate.community_measures import measured_communities
 
-    found = measured_communities(opened(root, config, overrides, {}))
+    found = measured_communities(opened(given))
     if as_json:
         console.print_json({"communities": found.to_pylist()})
     elif not len(found):

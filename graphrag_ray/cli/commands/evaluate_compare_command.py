@@ -21,7 +21,7 @@ from graphrag_ray.cli.commands.evaluate_command import (
     running,
     running_options,
 )
-from graphrag_ray.cli.options import json_option, settings_options
+from graphrag_ray.cli.options import Given, json_option, settings_options
 from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ OFFLINE_JUDGE = (
 @running_options
 @json_option
 def compare(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     questions_url: str,
     conditions: tuple[str, ...],
     criteria: tuple[str, ...],
@@ -59,7 +57,6 @@ def compare(
     address: str | None,
     quiet: bool,
     as_json: bool,
-    **short: Any,
 ) -> None:
     """Every condition answers every question; then a judge compares each two answers by each criterion,
     several times, half of them with the answers swapped. Win rates, their significance, how far the judge can
@@ -84,7 +81,7 @@ def compare(
     if report is not None and not report.lower().endswith((".html", ".htm")):
         raise UsageError(f"--report {report!r}: the page is an .html file; name one")
     failed = 0
-    index = opened(root, config, overrides, short)
+    index = opened(given)
     posed, warnings = questions_of(questions_url, index.settings.storage.of(questions_url))
     with running(index, out, "compare", ray, address, quiet or as_json) as run:
         if with_claims:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,7 +17,7 @@ from graphrag_ray.cli.commands.evaluate_command import (
     print_warnings,
     questions_option,
 )
-from graphrag_ray.cli.options import json_option, settings_options
+from graphrag_ray.cli.options import Given, json_option, settings_options
 from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
@@ -32,16 +32,13 @@ if TYPE_CHECKING:
 @judging_options
 @json_option
 def estimate(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     questions_url: str,
     conditions: tuple[str, ...],
     criteria: tuple[str, ...],
     replicates: int,
     with_claims: bool,
     as_json: bool,
-    **short: Any,
 ) -> None:
     """What `evaluate compare` with the same options will ask for: calls, tokens and cost of each condition
     and of the judge. For a sample of the questions everything is put together that models would be shown,
@@ -55,7 +52,7 @@ def estimate(
     from graphrag_ray.evaluate.evaluation_files import questions_of
     from graphrag_ray.evaluate.planned_costs import planned_costs
 
-    index = opened(root, config, overrides, short)
+    index = opened(given)
     posed, warnings = questions_of(questions_url, index.settings.storage.of(questions_url))
     costs = planned_costs(index, posed, conditions, criteria, replicates, with_claims)
     if as_json:

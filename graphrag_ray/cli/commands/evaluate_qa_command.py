@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import click
 
@@ -19,7 +18,7 @@ from graphrag_ray.cli.commands.evaluate_command import (
     running,
     running_options,
 )
-from graphrag_ray.cli.options import json_option, settings_options
+from graphrag_ray.cli.options import Given, json_option, settings_options
 from graphrag_ray.cli.program import Command, root_option
 
 
@@ -44,9 +43,7 @@ from graphrag_ray.cli.program import Command, root_option
 @running_options
 @json_option
 def qa(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     questions_url: str,
     conditions: tuple[str, ...],
     retrieval_only: bool,
@@ -57,7 +54,6 @@ def qa(
     address: str | None,
     quiet: bool,
     as_json: bool,
-    **short: Any,
 ) -> None:
     """Score answers where the right ones are known (accuracy, recall, exact match, F1, BLEU-1, ROUGE-L,
     METEOR without synonyms, a judge that says yes or no), and retrieval where the documents that are needed
@@ -74,7 +70,7 @@ def qa(
     from graphrag_ray.evaluate.judging.retrieval_metrics import KS
     from graphrag_ray.evaluate.known_answers import known_answers
 
-    index = opened(root, config, overrides, short)
+    index = opened(given)
     gold, warnings = gold_questions(questions_url, index.settings.storage.of(questions_url))
     with running(index, out, "qa", ray, address, quiet or as_json) as run:
         found = known_answers(run, gold, conditions, retrieval_only, judge, ks or KS)

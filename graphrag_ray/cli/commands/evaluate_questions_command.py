@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import click
 
 from graphrag_ray.base.errors import FAILED_ITEMS, UsageError
 from graphrag_ray.cli import console
 from graphrag_ray.cli.commands.evaluate_command import opened, print_warnings, running
-from graphrag_ray.cli.options import json_option, settings_options
+from graphrag_ray.cli.options import Given, json_option, settings_options
 from graphrag_ray.cli.program import Command, root_option
 
 
@@ -32,9 +31,7 @@ from graphrag_ray.cli.program import Command, root_option
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but results and errors.")
 @json_option
 def questions(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     description: str | None,
     personas: int,
     tasks: int,
@@ -44,7 +41,6 @@ def questions(
     address: str | None,
     quiet: bool,
     as_json: bool,
-    **short: Any,
 ) -> None:
     """Write questions that need an understanding of the whole corpus: a model thinks of users, of their
     tasks, and of what they would ask (the paper's Algorithm 1). Replies are kept in the folder OUT.work.
@@ -67,7 +63,7 @@ def questions(
     if not out.lower().endswith(".csv"):
         raise UsageError(f"--out {out!r}: questions are written as a .csv file; name one")
     check_counts((personas, tasks, each))
-    index = opened(root, config, overrides, short)
+    index = opened(given)
     target, name = Store.of_file(out, index.settings.storage.of(out))
     with running(index, f"{out}.work", "questions", ray, address, quiet or as_json) as run:
         about = described(run, description)

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import click
 
 from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console
-from graphrag_ray.cli.options import (
-    hierarchy_option,
-    json_option,
-    naming_root,
-    open_root,
-    settings_from,
-    settings_options,
-)
+from graphrag_ray.cli.options import Given, hierarchy_option, json_option, naming_root, settings_options
 from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.export.exporters import EXPORTERS
 
@@ -54,16 +46,13 @@ def _list_formats(ctx: click.Context, option: click.Parameter, wanted: bool) -> 
 @settings_options
 @json_option
 def export(
-    root: str,
+    given: Given,
     format_: str,
     out: str,
     overwrite: bool,
     snapshot: int | None,
     hierarchy: str | None,
-    config: str | None,
-    overrides: tuple[str, ...],
     as_json: bool,
-    **short: Any,
 ) -> None:
     """Write a snapshot in the files of other programs. The index stays as it is.
 
@@ -84,12 +73,9 @@ def export(
     from graphrag_ray.export.export_snapshot import export as write
     from graphrag_ray.query.reading import Reader
     from graphrag_ray.store.files import Store
-    from graphrag_ray.store.snapshots import open_latest
 
-    store = open_root(root, config, overrides)
-    with naming_root(root):
-        manifest = open_latest(store, snapshot)
-    settings = settings_from(config, overrides, short, manifest.settings, store.url)
+    store, manifest = given.snapshot(snapshot)
+    settings = given.settings(manifest.settings, store.url)
     with naming_root(out, "--out"):
         target = Store(out, settings.storage.of(out))
         done = write(

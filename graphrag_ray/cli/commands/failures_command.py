@@ -12,7 +12,7 @@ from graphrag_ray.base.declarations import FAILING, JOURNALS
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console
-from graphrag_ray.cli.options import json_option, naming_root, open_root, reach_options
+from graphrag_ray.cli.options import Given, json_option, naming_root, reach_options
 from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def failures(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     snapshot: int | None,
     retry: bool,
     stage: str | None,
@@ -64,14 +62,14 @@ def failures(
         )
     if retry and snapshot is not None:
         raise UsageError("--retry is about the newest snapshot: leave --snapshot out")
-    store = open_root(root, config, overrides)
-    with naming_root(root):
+    store = given.store()
+    with naming_root(given.root):
         rows = failed_items(store, snapshot, Choice(stage, document, (*key, *filter(None, [show]))))
     if show is not None:
         _show(store, rows, show, as_json)
         return
     if retry:
-        done, command = put_back(store, rows), next_command(store, root)
+        done, command = put_back(store, rows), next_command(store, given.root)
         if as_json:
             console.print_json({**asdict(done), "next": command})
         else:

@@ -12,7 +12,7 @@ import click
 
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console
-from graphrag_ray.cli.options import json_option, naming_root, open_root, reach_options
+from graphrag_ray.cli.options import Given, json_option, reach_options
 from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
@@ -86,9 +86,7 @@ class Age(click.ParamType[float]):
 @click.option("--delete", is_flag=True, help="Do it. Without this nothing is removed, only told.")
 @json_option
 def gc(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     keep: int | None,
     older_than: float,
     grace: float,
@@ -120,11 +118,8 @@ def gc(
     """
     from graphrag_ray.indexing.purge import collect
     from graphrag_ray.store.gc import Options
-    from graphrag_ray.store.snapshots import open_latest
 
-    store = open_root(root, config, overrides)
-    with naming_root(root):
-        open_latest(store)
+    store, _ = given.snapshot()
     options = Options(keep=keep, older_than_s=older_than, grace_s=grace, damaged=damaged)
     found = collect(store, options, purge=purge, also=also, journal=journal, delete=delete)
     if as_json:

@@ -15,13 +15,12 @@ from graphrag_ray.base.urls import shown
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console
 from graphrag_ray.cli.options import (
+    Given,
     build_option,
     input_of,
     json_option,
     naming_root,
-    open_root,
     rows_of,
-    settings_from,
     settings_options,
 )
 from graphrag_ray.cli.program import Command, root_option
@@ -86,11 +85,9 @@ if TYPE_CHECKING:
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @json_option
 def index(
+    given: Given,
     input_url: str | None,
     function: str | None,
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
     add: bool,
     allow_deletes: bool,
     reset_communities: bool,
@@ -102,7 +99,6 @@ def index(
     on_ray: bool | None,
     quiet: bool,
     as_json: bool,
-    **short: Any,
 ) -> None:
     """Index INPUT: a file, folder, glob or URL with .txt, .md, .html, .jsonl, .csv or .parquet files,
     and those of installed document readers. Without it, the `input.url` of --config.
@@ -125,12 +121,12 @@ def index(
 
     observer = observer_for_people(quiet=quiet or as_json)
     shown_input = function or (shown(input_url) if input_url else None)
-    given = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
-    with _attempt(root, config, overrides, given) as store:
-        settings = _settings(store, root, config, overrides, short, observer, new_prompts)
+    attempt = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
+    with _attempt(given, attempt) as store:
+        settings = _settings(store, given, observer, new_prompts)
         done = build_index(
             rows_of(function, input_url) if function else input_of(input_url, settings),
-            root,
+            given.root,
             settings=settings,
             observer=observer,
             add=add,
@@ -146,58 +142,48 @@ def index(
     if as_json:
         console.print_json(_as_dict(done))
     elif not quiet:
-        _print_indexed(done, root)
+        _print_indexed(done, given.root)
     if done.failed:
         if quiet and not as_json:
-            click.echo(f"graphrag-ray: {_failed_line(done, root)}", err=True)
+            click.echo(f"graphrag-ray: {_failed_line(done, given.root)}", err=True)
         sys.exit(FAILED_ITEMS)
 
 
 @contextmanager
-def _attempt(
-    root: str, config: str | None, overrides: tuple[str, ...], given: Mapping[str, Any]
-) -> Iterator[Store]:
+def _attempt(given: Given, attempt: Mapping[str, Any]) -> Iterator[Store]:
     """Around an attempt to index: where it comes to no run, that is told beside the index. Raises
     SettingsError, UsageError."""
     from graphrag_ray.engine.ray.discovery import submitted
     from graphrag_ray.indexing.run_record import attempted
 
     try:
-        store = open_root(root, config, overrides)
+        store = given.store()
     except SettingsError:
         # They do not say how the index is reached: whoever watches it is told where the environment says.
-        with attempted(open_root(root, None, ()), given, always=submitted()):
+        with attempted(Given(given.root, None, ()).store(), attempt, always=submitted()):
             raise
-    with attempted(store, given, always=submitted()):
+    with attempted(store, attempt, always=submitted()):
         yield store
 
 
-def _settings(
-    store: Store,
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
-    short: Mapping[str, Any],
-    observer: Observer,
-    new_prompts: bool,
-) -> Settings:
+def _settings(store: Store, given: Given, observer: Observer, new_prompts: bool) -> Settings:
     """Those given, or else those of what is there; people are told which. Raises UsageError."""
     from graphrag_ray.indexing.build import before_of
     from graphrag_ray.indexing.contents import require_paths
     from graphrag_ray.store import locks, runs
     from graphrag_ray.store.snapshots import readable
 
-    says_model = short["model"] is not None or any(o.startswith("models.") for o in overrides)
-    with naming_root(root):
+    says_model = given.short["model"] is not None or any(o.startswith("models.") for o in given.overrides)
+    with naming_root(given.root):
         locks.check_free(store)  # before anything is said of the run that goes on
         parent, _ = readable(store)
         last = runs.latest(store) if parent is None else None
-        before = before_of(store) if config is None and (parent or last or not says_model) else None
+        before = before_of(store) if given.config is None and (parent or last or not says_model) else None
     said = before.settings if before else {}
-    settings = settings_from(config, overrides, short, said if before else None, store.url)
+    settings = given.settings(said if before else None, store.url)
     require_paths(said, settings, new_prompts=new_prompts)
     if parent:
-        _tell_settings(observer, parent, settings, config)
+        _tell_settings(observer, parent, settings, given.config)
     elif before is not None:
         observer.note(
             "Settings of the run before this one, which was not finished or whose snapshot is damaged "

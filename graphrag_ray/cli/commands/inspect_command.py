@@ -11,14 +11,7 @@ import click
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console, writing
 from graphrag_ray.cli.console import one_line
-from graphrag_ray.cli.options import (
-    hierarchy_option,
-    json_option,
-    naming_root,
-    open_root,
-    reach_options,
-    spare_pandas,
-)
+from graphrag_ray.cli.options import Given, hierarchy_option, json_option, reach_options, spare_pandas
 from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
@@ -48,11 +41,9 @@ _METADATA = 400
 @hierarchy_option
 @json_option
 def inspect(
+    given: Given,
     what: str | None,
     names: tuple[str, ...],
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
     snapshot: int | None,
     limit: int,
     hierarchy: str | None,
@@ -79,11 +70,8 @@ def inspect(
     from graphrag_ray.export.connected_records import View, look_up, overview, search
     from graphrag_ray.query.methods.asked_hierarchy import looked_at
     from graphrag_ray.query.reading import Reader
-    from graphrag_ray.store.snapshots import open_latest
 
-    store = open_root(root, config, overrides)
-    with naming_root(root):
-        manifest = open_latest(store, snapshot)
+    store, manifest = given.snapshot(snapshot)
     view = View(Reader(store, manifest), limit or None, looked_at(manifest.hierarchies, hierarchy))
     if what is None:
         found = overview(view)
@@ -94,7 +82,7 @@ def inspect(
     if as_json:
         console.print_json(found)
     else:
-        _print_record(found, root, hierarchy)
+        _print_record(found, given.root, hierarchy)
 
 
 def _print_record(found: Record, root: str, hierarchy: str | None = None) -> None:

@@ -8,7 +8,7 @@ import click
 
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console
-from graphrag_ray.cli.options import hierarchy_option, json_option, naming_root, reach_options
+from graphrag_ray.cli.options import Given, hierarchy_option, json_option, naming_root, reach_options
 from graphrag_ray.cli.program import Command, root_option
 
 
@@ -19,9 +19,7 @@ from graphrag_ray.cli.program import Command, root_option
 @hierarchy_option
 @json_option
 def levels(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     snapshot: int | None,
     hierarchy: str | None,
     as_json: bool,
@@ -36,8 +34,10 @@ def levels(
     from graphrag_ray import open_index
     from graphrag_ray.base.settings_file import load_storage
 
-    with naming_root(root):
-        opened = open_index(root, snapshot=snapshot, storage=load_storage(config, overrides))
+    with naming_root(given.root):
+        opened = open_index(
+            given.root, snapshot=snapshot, storage=load_storage(given.config, given.overrides)
+        )
     found = opened.levels(hierarchy)
     if as_json:
         console.print_json({"snapshot": opened.manifest.number, "levels": [asdict(row) for row in found]})

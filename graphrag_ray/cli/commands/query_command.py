@@ -14,13 +14,11 @@ from graphrag_ray.base.errors import FAILED_ITEMS, SettingsError, SnapshotRemove
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console
 from graphrag_ray.cli.options import (
+    Given,
     asking_options,
     cache_option,
     json_option,
-    naming_root,
-    open_root,
     raw_option,
-    settings_from,
     settings_options,
     spare_pandas,
     way_options,
@@ -78,10 +76,8 @@ def _list_methods(ctx: click.Context, option: click.Parameter, wanted: bool) -> 
 @click.option("-q", "--quiet", is_flag=True, help="With --batch: print nothing but errors.")
 @json_option
 def query(
+    given: Given,
     words: tuple[str, ...],
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
     method: str,
     level: str | None,
     where: tuple[str, ...],
@@ -96,7 +92,6 @@ def query(
     address: str | None,
     quiet: bool,
     as_json: bool,
-    **short: Any,
 ) -> None:
     """Answer QUESTION from the index, with references to what the answer rests on; or, with --batch, the
     questions of a file.
@@ -120,19 +115,19 @@ def query(
     question = " ".join(words) if words else None  # without quotation marks, too
     one = question is not None
     spare_pandas()
-    with _attempt(out, batch, config, overrides):
+    with _attempt(given, out, batch):
         if one == (batch is not None):
             raise UsageError("give a question, or a file of them with --batch")
         if (out is None) == (batch is not None) or (one and (ray or address)):
             raise UsageError(
                 "--batch needs --out, a .parquet file; --out, --ray and --address are for --batch"
             )
-        if short["dynamic"] and not find(method).dynamic:
+        if given.short["dynamic"] and not find(method).dynamic:
             raise UsageError(
                 f"--dynamic selects the reports of global search; {method} search has no use for it"
             )
-        check_modes(method, short)
-        opened = _opened(root, config, overrides, short, snapshot, cache)
+        check_modes(method, given.short)
+        opened = given.index(snapshot, cache)
     way = {"level": level, "method": method, "where": where}
     if question is not None:
         from graphrag_ray.query import traces
@@ -147,9 +142,7 @@ def query(
 
 
 @contextmanager
-def _attempt(
-    out: str | None, batch: str | None, config: str | None, overrides: tuple[str, ...]
-) -> Iterator[None]:
+def _attempt(given: Given, out: str | None, batch: str | None) -> Iterator[None]:
     """Around all that comes before a batch: where it ends with an error, that is the outcome of the batch.
     Without --batch, where there was one before, or in a job, which was meant to be one. Raises UsageError for
     what can be no --out."""
@@ -163,32 +156,13 @@ def _attempt(
 
     always = batch is not None or submitted()
     try:
-        reached = load_storage(config, overrides).of(out)
+        reached = load_storage(given.config, given.overrides).of(out)
     except SettingsError:
         # They do not say how --out is reached: it is told where the environment says.
         with attempted(AnswersFile.at(out, {}).work, always):
             raise
     with attempted(AnswersFile.at(out, reached).work, always):
         yield
-
-
-def _opened(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
-    short: Mapping[str, Any],
-    snapshot: int | None,
-    cache: str | None,
-) -> Index:
-    """Raises UsageError, SettingsError, StoreError."""
-    from graphrag_ray import open_index
-    from graphrag_ray.store.snapshots import open_latest
-
-    store = open_root(root, config, overrides)
-    with naming_root(root):
-        manifest = open_latest(store, snapshot)
-    settings = settings_from(config, overrides, short, manifest.settings, store.url)
-    return open_index(root, snapshot=manifest.number, settings=settings, cache=cache)
 
 
 def _ask_one(

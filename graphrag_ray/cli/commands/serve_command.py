@@ -22,15 +22,7 @@ import click
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.cli.options import (
-    asking_options,
-    cache_option,
-    forms_of,
-    naming_root,
-    open_root,
-    settings_from,
-    settings_options,
-)
+from graphrag_ray.cli.options import Given, asking_options, cache_option, forms_of, settings_options
 from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
@@ -71,14 +63,12 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 @click.option("--open-metrics", is_flag=True, help="Let /metrics be read without the token.")
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it, the one of this machine.")
 def serve(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     host: str,
     port: int,
     prefix: str,
     address: str | None,
-    **given: Any,
+    **values: Any,
 ) -> None:
     """Answer questions over HTTP: POST /query, and OpenAI's protocol below /v1, for chat front ends.
 
@@ -98,7 +88,7 @@ def serve(
     from graphrag_ray.engine.ray.cluster import connected
     from graphrag_ray.engine.ray.discovery import will_be_private
 
-    options, settings = _options(root, config, overrides, given)
+    options, settings = _options(given, values)
     guarded = _guarded(options, host)
     only_here, options = guarded != options, guarded
     _check(options)
@@ -142,9 +132,7 @@ def serve(
             click.echo(f"Ending; questions that run have {options.grace_s:g} s.", err=True)
 
 
-def _options(
-    root: str, config: str | None, overrides: tuple[str, ...], given: Mapping[str, Any]
-) -> tuple[ServiceOptions, Settings]:
+def _options(given: Given, values: Mapping[str, Any]) -> tuple[ServiceOptions, Settings]:
     """And how the newest snapshot is asked. Raises UsageError, SettingsError; IndexNotFound where there is
     nothing to ask."""
     from pydantic import ValidationError
@@ -153,19 +141,15 @@ def _options(
     from graphrag_ray.base.settings_file import read_settings
     from graphrag_ray.base.user_settings import Known
     from graphrag_ray.service.service_options import ServiceOptions
-    from graphrag_ray.store.snapshots import open_latest
 
-    own = {name: given[name] for name in ServiceOptions.model_fields if given.get(name) is not None}
-    short = {name: value for name, value in given.items() if name not in own}
-    store = open_root(root, config, overrides)
-    with naming_root(root):
-        manifest = open_latest(store)
-    base = of_index(manifest.settings) if config is None else None
-    settings = read_settings(config) if config is not None else None
-    forms = tuple(forms_of(config, overrides, short, base))
-    settings_from(config, overrides, short, manifest.settings, store.url)  # raises where it must
+    own = {name: value for name, value in values.items() if value is not None}
+    store, manifest = given.snapshot()
+    base = of_index(manifest.settings) if given.config is None else None
+    settings = read_settings(given.config) if given.config is not None else None
+    forms = tuple(forms_of(given.config, given.overrides, given.short, base))
+    given.settings(manifest.settings, store.url)  # raises where it must
     # The nodes that serve may be others: they are told what this machine knows.
-    known = Known.read(store.url if config is None else None)
+    known = Known.read(store.url if given.config is None else None)
     try:
         options = ServiceOptions(root=store.url, settings=settings, overrides=forms, known=known, **own)
     except ValidationError as e:

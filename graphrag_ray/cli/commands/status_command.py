@@ -12,7 +12,7 @@ from graphrag_ray.base.declarations import ASKING_STAGES, COMPARED
 from graphrag_ray.base.errors import StoreError
 from graphrag_ray.base.wording import plural, price_setting
 from graphrag_ray.cli import console
-from graphrag_ray.cli.options import json_option, naming_root, open_root, reach_options
+from graphrag_ray.cli.options import Given, json_option, naming_root, reach_options
 from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
@@ -47,9 +47,7 @@ KINDS = ("added", "changed", "removed", "unchanged")
 )
 @json_option
 def status(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     snapshot: int | None,
     listed: bool,
     watch: bool,
@@ -72,8 +70,8 @@ def status(
 
     if following and not watch:
         raise click.UsageError("--next goes with --watch")
-    store = open_root(root, config, overrides)
-    with naming_root(root):
+    store = given.store()
+    with naming_root(given.root):
         if watch:
             sys.exit(_watch(store, following, as_json))
         found = status_of(store, snapshot, listed=listed)
