@@ -81,8 +81,18 @@ def rows_of(function: str, input_url: str | None) -> GivenRows:
     return GivenRows(found, function)
 
 
-def json_option(f: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(f)
+def options(*each: Callable[..., Any]) -> Callable[..., Any]:
+    """Several options as one decorator; help lists them in this order."""
+
+    def put(f: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(each):
+            f = option(f)
+        return f
+
+    return put
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 
 
 def _config_option(told: str) -> Callable[..., Any]:
@@ -151,7 +161,7 @@ class Given:
         return open_index(self.root, snapshot=manifest.number, settings=settings, cache=cache)
 
 
-def _given(f: Callable[..., Any], *options: Callable[..., Any]) -> Callable[..., Any]:
+def _given(f: Callable[..., Any], *each: Callable[..., Any]) -> Callable[..., Any]:
     """A command with these options, which gets them as its first argument, a `Given`."""
     own = signature(f).parameters
 
@@ -160,9 +170,7 @@ def _given(f: Callable[..., Any], *options: Callable[..., Any]) -> Callable[...,
         short = {name: values.pop(name) for name in {*values} & {*_SHORT, *_ASKED} - {*own}}
         return f(Given(root, config, overrides, short), **values)
 
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return options(*each)(command)
 
 
 def reach_options(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,33 +212,29 @@ def settings_options(f: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def build_option(f: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--build",
-        type=click.Choice(["all", "names"]),
-        help="names: names alone, found without a model, and no reports: nothing is paid for but embeddings. "
-        "A later run without it makes the rest.",
-    )(f)
+build_option = click.option(
+    "--build",
+    type=click.Choice(["all", "names"]),
+    help="names: names alone, found without a model, and no reports: nothing is paid for but embeddings. "
+    "A later run without it makes the rest.",
+)
 
 
-def cache_option(f: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--cache", metavar="URL", help="Keep models' replies there: what was asked before costs nothing."
-    )(f)
+cache_option = click.option(
+    "--cache", metavar="URL", help="Keep models' replies there: what was asked before costs nothing."
+)
 
 
-def raw_option(f: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--raw", is_flag=True, help="Show Markdown as it is written; else it is rendered on a terminal."
-    )(f)
+raw_option = click.option(
+    "--raw", is_flag=True, help="Show Markdown as it is written; else it is rendered on a terminal."
+)
 
 
-def hierarchy_option(f: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--hierarchy",
-        type=click.Choice(list(HIERARCHIES)),
-        help="Whose levels and reports are read; else the first of the index.",
-    )(f)
+hierarchy_option = click.option(
+    "--hierarchy",
+    type=click.Choice(list(HIERARCHIES)),
+    help="Whose levels and reports are read; else the first of the index.",
+)
 
 
 class MethodChoice(click.Choice[str]):
@@ -243,82 +247,73 @@ class MethodChoice(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
-def way_options(f: Callable[..., Any]) -> Callable[..., Any]:
-    """How an answer is found: --method, --level, --where."""
-    for option in reversed(
-        [
-            click.option(
-                "--method",
-                type=MethodChoice(methods.METHODS),
-                default=methods.DEFAULT,
-                show_default=True,
-                help="How the answer is found; auto: by the question.",
-            ),
-            click.option(
-                "--level",
-                metavar="C0..Cn|auto",
-                help="Level of the communities, or `auto`: the finest within the budget (without one, the "
-                "coarsest that fills a context: the default). --dynamic: the finest that is rated (C2). "
-                "local, drift: the finest whose reports are shown (C2).",
-            ),
-            click.option(
-                "--where",
-                metavar="COND",
-                multiple=True,
-                help="Only documents with path~*.md, title=…, date>=2023-05, author=… (a column of their "
-                "metadata); repeatable.",
-            ),
-        ]
-    ):
-        f = option(f)
-    return f
+way_options = options(
+    click.option(
+        "--method",
+        type=MethodChoice(methods.METHODS),
+        default=methods.DEFAULT,
+        show_default=True,
+        help="How the answer is found; auto: by the question.",
+    ),
+    click.option(
+        "--level",
+        metavar="C0..Cn|auto",
+        help="Level of the communities, or `auto`: the finest within the budget (without one, the "
+        "coarsest that fills a context: the default). --dynamic: the finest that is rated (C2). "
+        "local, drift: the finest whose reports are shown (C2).",
+    ),
+    click.option(
+        "--where",
+        metavar="COND",
+        multiple=True,
+        help="Only documents with path~*.md, title=…, date>=2023-05, author=… (a column of their "
+        "metadata); repeatable.",
+    ),
+)
+"""How an answer is found: --method, --level, --where."""
 
 
-def asking_options(f: Callable[..., Any]) -> Callable[..., Any]:
-    """How a question is answered; `settings_from` reads them."""
-    options: list[Callable[..., Any]] = [
-        click.option(
-            "--response-type",
-            metavar="TEXT",
-            help='Form and length of the answer: "a list of five points".',
-        ),
-        click.option(
-            "--general-knowledge/--no-general-knowledge",
-            default=None,
-            help="Let the answer go beyond the data, and mark where it does.",
-        ),
-        click.option(
-            "--dynamic/--no-dynamic",
-            default=None,
-            help="global: rate reports from the top, read on only below relevant ones.",
-        ),
-        hierarchy_option,
-        click.option(
-            "--traversal",
-            type=click.Choice(["collapsed", "tree"]),
-            help="raptor: all chunks and summaries at once, or level by level from the top.",
-        ),
-        click.option(
-            "--map-protocol",
-            type=click.Choice(["answer", "points"]),
-            help="global, text: one scored answer for each context, or several scored points.",
-        ),
-        click.option(
-            "--mode",
-            type=click.Choice(["local", "global", "hybrid", "mix"]),
-            help="lightrag: by names in the question, its subjects, both, or both and the nearest chunks.",
-        ),
-        click.option(
-            "--steps",
-            type=click.IntRange(0, 10),
-            help="ppr: how often what is missing is looked up, two calls each time. Default: 1.",
-        ),
-        click.option("--budget-tokens", type=int, metavar="N", help="Prompts and replies together, at most."),
-        click.option("--budget-usd", type=float, metavar="X", help="US dollars, at most."),
-    ]
-    for option in reversed(options):
-        f = option(f)
-    return f
+asking_options = options(
+    click.option(
+        "--response-type",
+        metavar="TEXT",
+        help='Form and length of the answer: "a list of five points".',
+    ),
+    click.option(
+        "--general-knowledge/--no-general-knowledge",
+        default=None,
+        help="Let the answer go beyond the data, and mark where it does.",
+    ),
+    click.option(
+        "--dynamic/--no-dynamic",
+        default=None,
+        help="global: rate reports from the top, read on only below relevant ones.",
+    ),
+    hierarchy_option,
+    click.option(
+        "--traversal",
+        type=click.Choice(["collapsed", "tree"]),
+        help="raptor: all chunks and summaries at once, or level by level from the top.",
+    ),
+    click.option(
+        "--map-protocol",
+        type=click.Choice(["answer", "points"]),
+        help="global, text: one scored answer for each context, or several scored points.",
+    ),
+    click.option(
+        "--mode",
+        type=click.Choice(["local", "global", "hybrid", "mix"]),
+        help="lightrag: by names in the question, its subjects, both, or both and the nearest chunks.",
+    ),
+    click.option(
+        "--steps",
+        type=click.IntRange(0, 10),
+        help="ppr: how often what is missing is looked up, two calls each time. Default: 1.",
+    ),
+    click.option("--budget-tokens", type=int, metavar="N", help="Prompts and replies together, at most."),
+    click.option("--budget-usd", type=float, metavar="X", help="US dollars, at most."),
+)
+"""How a question is answered; they become settings."""
 
 
 def forms_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, get_args
 
@@ -226,12 +226,11 @@ def _root(ctx: click.Context, option: click.Parameter, given: str | None) -> str
     return given
 
 
-def root_option(f: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--root",
-        metavar="URL",
-        cls=Root,
-        callback=_root,
-        help="The index: a folder, or s3://… and other fsspec URLs. Default: `root` of --config, or else "
-        f"{ROOT_VARIABLE}.",
-    )(f)
+root_option = click.option(
+    "--root",
+    metavar="URL",
+    cls=Root,
+    callback=_root,
+    help="The index: a folder, or s3://… and other fsspec URLs. Default: `root` of --config, or else "
+    f"{ROOT_VARIABLE}.",
+)

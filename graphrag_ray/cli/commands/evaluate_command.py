@@ -12,7 +12,7 @@ import click
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.cli import console
-from graphrag_ray.cli.options import Given
+from graphrag_ray.cli.options import Given, options
 from graphrag_ray.cli.program import Commands
 
 if TYPE_CHECKING:
@@ -58,44 +58,29 @@ def evaluate() -> None:
     """
 
 
-def condition_option(f: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--condition",
-        "conditions",
-        multiple=True,
-        metavar="NAME=WAY",
-        help="A way to answer; repeatable. WAY is METHOD[:LEVEL][,setting=value…], or a file of answers: "
-        ".csv, .jsonl, .parquet.",
-    )(f)
+condition_option = click.option(
+    "--condition",
+    "conditions",
+    multiple=True,
+    metavar="NAME=WAY",
+    help="A way to answer; repeatable. WAY is METHOD[:LEVEL][,setting=value…], or a file of answers: "
+    ".csv, .jsonl, .parquet.",
+)
 
 
-def questions_option(f: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--questions",
-        "questions_url",
-        metavar="FILE",
-        required=True,
-        help="A .csv, .jsonl or .parquet file with a column question (and question_id).",
-    )(f)
+questions_option = click.option(
+    "--questions",
+    "questions_url",
+    metavar="FILE",
+    required=True,
+    help="A .csv, .jsonl or .parquet file with a column question (and question_id).",
+)
 
 
 def judging_options(f: Callable[..., Any]) -> Callable[..., Any]:
     from graphrag_ray.evaluate import CRITERIA, REPLICATES
 
-    for option in (
-        click.option(
-            "--claims",
-            "with_claims",
-            is_flag=True,
-            help="Count the factual claims of the answers, too.",
-        ),
-        click.option(
-            "--replicates",
-            type=int,
-            default=REPLICATES,
-            show_default=True,
-            help="Verdicts on each pair of answers, half of them with the answers swapped.",
-        ),
+    return options(
         click.option(
             "--criterion",
             "criteria",
@@ -105,27 +90,35 @@ def judging_options(f: Callable[..., Any]) -> Callable[..., Any]:
             help=f"What is judged; repeatable. Default: {', '.join(CRITERIA)}. Others: overall, and text "
             "files in the folder `criteria` of prompts_dir.",
         ),
-    ):
-        f = option(f)
-    return f
-
-
-def running_options(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Where results go, and where the work is done."""
-    for option in (
-        click.option("-q", "--quiet", is_flag=True, help="Print nothing but results and errors."),
-        click.option("--address", metavar="ADDRESS", help="Ask the models on this Ray cluster."),
-        click.option("--ray", is_flag=True, help="Ask the models on Ray instead of in this process."),
         click.option(
-            "--out",
-            metavar="URL",
-            default=DEFAULT_OUT,
+            "--replicates",
+            type=int,
+            default=REPLICATES,
             show_default=True,
-            help="The folder of results, and of all replies.",
+            help="Verdicts on each pair of answers, half of them with the answers swapped.",
         ),
-    ):
-        f = option(f)
-    return f
+        click.option(
+            "--claims",
+            "with_claims",
+            is_flag=True,
+            help="Count the factual claims of the answers, too.",
+        ),
+    )(f)
+
+
+running_options = options(
+    click.option(
+        "--out",
+        metavar="URL",
+        default=DEFAULT_OUT,
+        show_default=True,
+        help="The folder of results, and of all replies.",
+    ),
+    click.option("--ray", is_flag=True, help="Ask the models on Ray instead of in this process."),
+    click.option("--address", metavar="ADDRESS", help="Ask the models on this Ray cluster."),
+    click.option("-q", "--quiet", is_flag=True, help="Print nothing but results and errors."),
+)
+"""Where results go, and where the work is done."""
 
 
 def opened(given: Given) -> Index:

@@ -87,11 +87,12 @@ def serve(
     from graphrag_ray.engine.gateways import Models, probe
     from graphrag_ray.engine.ray.cluster import connected
     from graphrag_ray.engine.ray.discovery import will_be_private
+    from graphrag_ray.query.methods import methods
 
     options, settings = _options(given, values)
     guarded = _guarded(options, host)
     only_here, options = guarded != options, guarded
-    _check(options)
+    methods.check(options.method, options.level, ())
     port = port or _free_port(host)
     private = will_be_private(address)
     if private:
@@ -107,6 +108,7 @@ def serve(
 
         if not private:
             check_nodes(Store(options.root, settings.storage.of(options.root)), [])
+        informs = logging.getLogger("graphrag_ray").isEnabledFor(logging.INFO)
         held = {} if private else _held(options, settings)
         with (
             _until_told() as told,
@@ -117,13 +119,15 @@ def serve(
                 prefix=prefix,
                 held=held,
                 grace_s=options.grace_s,
-                log_level=_log_level(),
+                log_level="INFO"
+                if logging.getLogger("graphrag_ray").isEnabledFor(logging.INFO)
+                else "WARNING",
                 log_json=logs.as_json(),
                 private=private,
                 only_here=only_here,
             ) as own_address,
         ):
-            url = _url(host, port, prefix)
+            url = f"http://{f'[{host}]' if ':' in host else host}:{port}{prefix.rstrip('/')}"
             _say_how(options, url, own_address)
             if own_address and (problem := _problem(options, url)):
                 click.echo(f"No question can be answered yet: {problem}", err=True)
@@ -153,12 +157,10 @@ def _options(given: Given, values: Mapping[str, Any]) -> tuple[ServiceOptions, S
     try:
         options = ServiceOptions(root=store.url, settings=settings, overrides=forms, known=known, **own)
     except ValidationError as e:
-        raise UsageError("; ".join(_told(problem) for problem in e.errors(include_url=False))) from None
+        problems = [(".".join(map(str, p["loc"])), p["msg"]) for p in e.errors(include_url=False)]
+        told = "; ".join(f"--{name.replace('_', '-')}: {message}" for name, message in problems)
+        raise UsageError(told) from None
     return options, options.settings_of(manifest, settings)
-
-
-def _told(problem: Any) -> str:
-    return f"--{'.'.join(map(str, problem['loc'])).replace('_', '-')}: {problem['msg']}"
 
 
 def _guarded(options: ServiceOptions, host: str) -> ServiceOptions:
@@ -191,13 +193,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _check(options: ServiceOptions) -> None:
-    """Raises UsageError for a way of asking that there is not."""
-    from graphrag_ray.query.methods import methods
-
-    methods.check(options.method, options.level, ())
 
 
 @dataclass
@@ -236,10 +231,6 @@ def _held(options: ServiceOptions, settings: Settings) -> dict[str, SecretStr]:
     return {name: SecretStr(value) for name in sorted(names) if (value := os.environ.get(name, "").strip())}
 
 
-def _log_level() -> str:
-    return "INFO" if logging.getLogger("graphrag_ray").getEffectiveLevel() <= logging.INFO else "WARNING"
-
-
 def _free_port(host: str) -> int:
     """One that stays free until Ray Serve listens: of those that neither Ray nor the system gives away."""
     for port in random.sample(range(20_000, 32_000), 100):
@@ -252,17 +243,9 @@ def _free_port(host: str) -> int:
 def _check_free(host: str, port: int) -> None:
     """Raises UsageError where something listens there already, or nothing can."""
     try:
-        socket.create_server((host, port), family=_family(host)).close()
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError as e:
         raise UsageError(f"cannot listen at {host}:{port}: {e.strerror}. Name another --port") from e
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
-def _url(host: str, port: int, prefix: str) -> str:
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}{prefix.rstrip('/')}"
 
 
 def _problem(options: ServiceOptions, url: str) -> str:
