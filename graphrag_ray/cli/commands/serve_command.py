@@ -119,9 +119,7 @@ def serve(
                 prefix=prefix,
                 held=held,
                 grace_s=options.grace_s,
-                log_level="INFO"
-                if logging.getLogger("graphrag_ray").isEnabledFor(logging.INFO)
-                else "WARNING",
+                log_level="INFO" if informs else "WARNING",
                 log_json=logs.as_json(),
                 private=private,
                 only_here=only_here,
