@@ -38,7 +38,12 @@ def write_stream(stream: AnswerStream, raw: bool = False) -> Answer:
     out = console_of()
     with stream:
         if _renders(out, raw):
-            _render(stream, out)
+            from graphrag_ray.cli.rendered import RenderedText
+            from graphrag_ray.query.answer_streams import StartsAgain
+
+            with RenderedText(out) as rendered:
+                for piece in stream:
+                    rendered.say(piece) if isinstance(piece, StartsAgain) else rendered.add(piece)
         else:
             try:
                 for piece in stream:
@@ -46,18 +51,6 @@ def write_stream(stream: AnswerStream, raw: bool = False) -> Answer:
             finally:
                 click.echo()
         return stream.answer
-
-
-def _render(stream: AnswerStream, out: Console) -> None:
-    from graphrag_ray.cli.rendered import RenderedText
-    from graphrag_ray.query.answer_streams import StartsAgain
-
-    with RenderedText(out) as rendered:
-        for piece in stream:
-            if isinstance(piece, StartsAgain):
-                rendered.say(piece)
-            else:
-                rendered.add(piece)
 
 
 def _renders(out: Console, raw: bool) -> bool:

@@ -129,18 +129,14 @@ def read_nodes(reader: Reader, communities: str = "communities") -> Nodes:
     n_levels = (pc.max(levels).as_py() + 1) if len(levels) else 0
     nodes = Nodes(prefix, number, np.full((n_levels, len(prefix)), NONE, dtype=np.int32))
     for part in reader.pieces(communities, ["community", "level", "entity_ids"]):
-        _fill(nodes, part)
+        for batch in part.to_batches():
+            of = pc.list_parent_indices(batch["entity_ids"]).to_numpy()
+            level, community = batch["level"].to_numpy()[of], batch["community"].to_numpy()[of]
+            nodes.community[level, nodes.places(pc.list_flatten(batch["entity_ids"]))] = community
     for level in range(1, n_levels):
         above, here = nodes.community[level - 1], nodes.community[level]
         np.copyto(here, above, where=here == NONE)
     return nodes
-
-
-def _fill(nodes: Nodes, communities: pa.Table) -> None:
-    for batch in communities.to_batches():
-        of = pc.list_parent_indices(batch["entity_ids"]).to_numpy()
-        level, community = batch["level"].to_numpy()[of], batch["community"].to_numpy()[of]
-        nodes.community[level, nodes.places(pc.list_flatten(batch["entity_ids"]))] = community
 
 
 def _prefixes(ids: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.uint64]:

@@ -90,15 +90,11 @@ def index(
     function: str | None,
     add: bool,
     allow_deletes: bool,
-    reset_communities: bool,
-    verify: bool,
-    verify_input: bool,
     new_prompts: bool,
     yes: bool,
-    address: str | None,
-    on_ray: bool | None,
     quiet: bool,
     as_json: bool,
+    **how: Any,
 ) -> None:
     """Index INPUT: a file, folder, glob or URL with .txt, .md, .html, .jsonl, .csv or .parquet files,
     and those of installed document readers. Without it, the `input.url` of --config.
@@ -131,13 +127,9 @@ def index(
             observer=observer,
             add=add,
             allow_deletes=allow_deletes,
-            reset_communities=reset_communities,
-            verify=verify,
-            verify_input=verify_input,
             new_prompts=new_prompts,
             agree=observer.note if yes else _agree,
-            address=address,
-            on_ray=on_ray,
+            **how,
         )
     if as_json:
         console.print_json(_as_dict(done))
