@@ -45,9 +45,8 @@ from graphrag_ray.evaluate.judging.corpus_questions import (
     question_specs,
 )
 from graphrag_ray.evaluate.judging.correct_answer import correct_spec, is_correct
-from graphrag_ray.evaluate.judging.head_to_head import is_swapped, reliability, win_rates
+from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, is_swapped, reliability, win_rates
 from graphrag_ray.evaluate.judging.judge_dialogue import judge, judge_spec
-from graphrag_ray.evaluate.judging.judgements import JUDGEMENTS
 from graphrag_ray.evaluate.judging.retrieval_metrics import retrieval_scores
 from graphrag_ray.graph import report_context as contexts
 from graphrag_ray.graph.about_corpus import (

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from graphrag_ray.base.wording import price_setting
 from graphrag_ray.cli.safe import console_of, safe
-from graphrag_ray.evaluate.judging.judgements import SIGNIFICANT
+from graphrag_ray.evaluate.judging.head_to_head import SIGNIFICANT
 
 if TYPE_CHECKING:
     from graphrag_ray.evaluate.comparison import Comparison

@@ -16,7 +16,7 @@ from graphrag_ray.evaluate.comparison import texts_of
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
 from graphrag_ray.evaluate.judging.answer_claims import STAGE, answer_claims, answer_claims_spec
 from graphrag_ray.evaluate.judging.claim_clusters import THRESHOLDS, agreement, clusters, distinct
-from graphrag_ray.evaluate.judging.judgements import JUDGEMENTS
+from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS
 from graphrag_ray.query.question_files import Posed
 
 AGREE_WITH: Mapping[str, str] = {"claims": "comprehensiveness", "clusters": "diversity"}

@@ -3,7 +3,7 @@
 The folder of a comparison holds, beside the journal, these tables:
 
     answers        condition and the columns of `question_files.ANSWERS`
-    judgements     `judging.judgements.JUDGEMENTS`
+    judgements     `judging.head_to_head.JUDGEMENTS`
     win_rates, reliability   what follows from them
     conditions     what each came to; judging: what the judge did
     claims, claim_counts, agreement   where claims were asked for (`claims_of_answers.py`)
@@ -33,9 +33,8 @@ from graphrag_ray.evaluate import CRITERIA, REPLICATES
 from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
 from graphrag_ray.evaluate.evaluation_files import answers_elsewhere
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
-from graphrag_ray.evaluate.judging.head_to_head import is_swapped, reliability, win_rates
+from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, is_swapped, reliability, win_rates
 from graphrag_ray.evaluate.judging.judge_dialogue import STAGE, Verdict, judge, judge_spec
-from graphrag_ray.evaluate.judging.judgements import JUDGEMENTS
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods

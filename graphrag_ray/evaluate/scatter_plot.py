@@ -1,12 +1,11 @@
-"""A scatter plot as SVG: a dot and a label for each of a few points."""
+"""A scatter plot: where the dots and labels of a few points lie."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-
-from graphrag_ray.evaluate.safe_html import Markup, element
+from typing import Any
 
 WIDTH, HEIGHT = 480, 340
 LOG_FROM = 20.0
@@ -59,33 +58,26 @@ _PLOT = _Box(46, 14, WIDTH - 14, HEIGHT - 46)
 
 
 def scatter_plot(
-    points: Sequence[tuple[str, float, float]],
-    title: str,
-    x_title: str,
-    y_title: str,
-    x_text: Callable[[float], str],
-) -> Markup:
-    """points: (label, x from 0, y from 0 to 100); x_text: how a value of x is written."""
+    points: Sequence[tuple[str, float, float]], x_text: Callable[[float], str]
+) -> dict[str, Any]:
+    """Where everything lies in a picture of WIDTH and HEIGHT: box (left, top, right, bottom of the plot),
+    x_ticks (place, text), y_ticks (place, value), dots (x, y, title) and labels (text, x, y, anchor).
+
+    points: (label, x from 0, y from 0 to 100); x_text: how a value of x is written."""
     x_axis, y_axis = amount_axis([x for _, x, _ in points]), rate_axis([y for _, _, y in points])
-    inside: list[Markup] = []
-    for value in x_axis.ticks:
-        x = x_axis.place(value)
-        inside += [_line(x, _PLOT.top, x, _PLOT.bottom), _text(x_text(value), x, _PLOT.bottom + 17)]
-    for value in y_axis.ticks:
-        y = y_axis.place(value)
-        inside.append(_line(_PLOT.left, y, _PLOT.right, y, class_="even-line" if value == 50 else None))
-        inside.append(_text(f"{value:g}", _PLOT.left - 7, y + 4, anchor="end"))
-    inside.append(_text(x_title, (_PLOT.left + _PLOT.right) / 2, HEIGHT - 8))
-    middle = (_PLOT.top + _PLOT.bottom) / 2
-    inside.append(_text(y_title, 0, 0, transform=f"translate(12 {middle:g}) rotate(-90)"))
-    dots = [(x_axis.place(x), y_axis.place(y)) for _, x, y in points]
-    for (label, x, y), (left, top) in zip(points, dots, strict=True):
-        told = element("title", f"{label}: {x_text(x)}, {y:.1f}")
-        inside.append(element("circle", told, cx=f"{left:.1f}", cy=f"{top:.1f}", r=_DOT))
-    labels = [_shortened(label) for label, _, _ in points]
-    for label, (x, y, anchor) in zip(labels, _label_places(labels, dots), strict=True):
-        inside.append(_text(label, x, y, anchor, class_="label"))
-    return element("svg", *inside, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title)
+    places = [(x_axis.place(x), y_axis.place(y)) for _, x, y in points]
+    titles = [f"{label}: {x_text(x)}, {y:.1f}" for label, x, y in points]
+    texts = [
+        label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…" for label, _, _ in points
+    ]
+    labels = zip(texts, _label_places(texts, places), strict=True)
+    return {
+        "box": (_PLOT.left, _PLOT.top, _PLOT.right, _PLOT.bottom),
+        "x_ticks": [(x_axis.place(value), x_text(value)) for value in x_axis.ticks],
+        "y_ticks": [(y_axis.place(value), value) for value in y_axis.ticks],
+        "dots": [{"x": x, "y": y, "title": title} for (x, y), title in zip(places, titles, strict=True)],
+        "labels": [{"text": text, "x": x, "y": y, "anchor": anchor} for text, (x, y, anchor) in labels],
+    }
 
 
 def amount_axis(values: Sequence[float]) -> PlotAxis:
@@ -142,16 +134,3 @@ def _label_places(
         best = min(range(len(tried)), key=lambda n: round(covered[n], 3))
         taken.append(boxes[best])
         yield tried[best]
-
-
-def _shortened(label: str) -> str:
-    return label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, class_: str | None = None) -> Markup:
-    ends = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
-    return element("line", class_=class_, **{name: f"{value:.1f}" for name, value in ends.items()})
-
-
-def _text(text: str, x: float, y: float, anchor: str = "middle", **attributes: str) -> Markup:
-    return element("text", text, x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor, **attributes)

@@ -94,7 +94,7 @@ def compare(
         click.echo(f"\nTables: {out}" + (f"   Page: {report}" if report else ""))
     print_warnings(found.warnings)
     if report is not None:
-        from graphrag_ray.evaluate.written_page import write_page
+        from graphrag_ray.evaluate.report_page import write_page
 
         write_page(index, found, report)
     if found.failed or failed:
