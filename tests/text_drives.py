@@ -35,8 +35,7 @@ from graphrag_ray.corpus.embedding import Embedder
 from graphrag_ray.corpus.parse import documents_in, segments_of
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
 from graphrag_ray.corpus.tokens import count, count_many, offsets
-from graphrag_ray.evaluate.judging.answer_claims import answer_claims, answer_claims_spec
-from graphrag_ray.evaluate.judging.answer_metrics import answer_scores
+from graphrag_ray.evaluate.judging.answer_metrics import answer_scores, retrieval_scores
 from graphrag_ray.evaluate.judging.claim_clusters import agreement, clusters, distinct
 from graphrag_ray.evaluate.judging.corpus_questions import (
     corpus_description,
@@ -44,10 +43,15 @@ from graphrag_ray.evaluate.judging.corpus_questions import (
     description_spec,
     question_specs,
 )
-from graphrag_ray.evaluate.judging.correct_answer import correct_spec, is_correct
 from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, is_swapped, reliability, win_rates
-from graphrag_ray.evaluate.judging.judge_dialogue import judge, judge_spec
-from graphrag_ray.evaluate.judging.retrieval_metrics import retrieval_scores
+from graphrag_ray.evaluate.judging.judge_dialogue import (
+    answer_claims,
+    answer_claims_spec,
+    correct_spec,
+    is_correct,
+    judge,
+    judge_spec,
+)
 from graphrag_ray.graph import report_context as contexts
 from graphrag_ray.graph.about_corpus import (
     about,

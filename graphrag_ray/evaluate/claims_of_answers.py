@@ -14,9 +14,9 @@ from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.evaluate.comparison import texts_of
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
-from graphrag_ray.evaluate.judging.answer_claims import STAGE, answer_claims, answer_claims_spec
 from graphrag_ray.evaluate.judging.claim_clusters import THRESHOLDS, agreement, clusters, distinct
 from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS
+from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE, answer_claims, answer_claims_spec
 from graphrag_ray.query.question_files import Posed
 
 AGREE_WITH: Mapping[str, str] = {"claims": "comprehensiveness", "clusters": "diversity"}
@@ -65,7 +65,7 @@ def count_claims(
         for condition, question, text in each
     )
     rows: list[dict[str, Any]] = []
-    for (condition, question, _), outcome in zip(each, run.ask(STAGE, asked, len(each)), strict=True):
+    for (condition, question, _), outcome in zip(each, run.ask(CLAIMS_STAGE, asked, len(each)), strict=True):
         row: dict[str, Any] = {"condition": condition, "question_id": question}
         row["error"] = outcome.error or None
         if outcome.result is not None:

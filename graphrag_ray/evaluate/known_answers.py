@@ -27,10 +27,8 @@ from graphrag_ray.evaluate.conditions import (
 )
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion, named
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
-from graphrag_ray.evaluate.judging.answer_metrics import answer_scores
-from graphrag_ray.evaluate.judging.correct_answer import PROMPT, correct_spec, is_correct
-from graphrag_ray.evaluate.judging.judge_dialogue import STAGE
-from graphrag_ray.evaluate.judging.retrieval_metrics import KS, retrieval_scores
+from graphrag_ray.evaluate.judging.answer_metrics import KS, answer_scores, retrieval_scores
+from graphrag_ray.evaluate.judging.judge_dialogue import CORRECT_PROMPT, STAGE, correct_spec, is_correct
 from graphrag_ray.evaluate.rehearsal import Rehearsed, rehearsed
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.method import Rows, Search
@@ -159,7 +157,7 @@ def _score_answers(
         (f"question {q.posed.id}, {name}", partial(is_correct, q.posed.text, q.answers, text, spec))
         for name, q, text in there
     )
-    for (name, q, _), outcome in zip(there, run.ask(PROMPT, asked, len(there)), strict=True):
+    for (name, q, _), outcome in zip(there, run.ask(CORRECT_PROMPT, asked, len(there)), strict=True):
         if outcome.result is None:
             failed += 1
             warnings.append(f"question {q.posed.id}, {name}: not judged: {outcome.error}")

@@ -10,9 +10,7 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import ChatRequest, Usage
 from graphrag_ray.evaluate.comparison import check_replicates, chosen_criteria
 from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
-from graphrag_ray.evaluate.judging import answer_claims, judge_dialogue
-from graphrag_ray.evaluate.judging.answer_claims import answer_claims_spec
-from graphrag_ray.evaluate.judging.judge_dialogue import judge_spec
+from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE, STAGE, answer_claims_spec, judge_spec
 from graphrag_ray.evaluate.rehearsal import rehearsed
 from graphrag_ray.llm.pricing import cost_usd, dearest_price
 from graphrag_ray.query.ask import Index
@@ -80,14 +78,12 @@ def planned_costs(
     }
     calls = len(posed) * n_pairs * replicates
     n_calls = calls * len(texts)
-    found.append(
-        _cost(index, judge_dialogue.STAGE, n_calls, calls * sum(each.values()), n_calls * VERDICT_TOKENS)
-    )
+    found.append(_cost(index, STAGE, n_calls, calls * sum(each.values()), n_calls * VERDICT_TOKENS))
     if claims:
         prompt = answer_claims_spec(settings, prompts).prompt
         n = len(posed) * len(known)
         shown = index.given.count(prompt.system + prompt.user) + longest
-        found.append(_cost(index, answer_claims.STAGE, n, n * shown, n * CLAIM_LIST_TOKENS))
+        found.append(_cost(index, CLAIMS_STAGE, n, n * shown, n * CLAIM_LIST_TOKENS))
     return found
 
 

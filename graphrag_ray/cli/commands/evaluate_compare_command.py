@@ -68,7 +68,7 @@ def compare(
     from graphrag_ray.cli.print_evaluation import print_comparison, print_warnings
     from graphrag_ray.evaluate.comparison import compare as compared
     from graphrag_ray.evaluate.evaluation_files import questions_of
-    from graphrag_ray.evaluate.judging.answer_claims import STAGE
+    from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE
 
     if report is not None and not report.lower().endswith((".html", ".htm")):
         raise UsageError(f"--report {report!r}: the page is an .html file; name one")
@@ -77,7 +77,7 @@ def compare(
     posed, warnings = questions_of(questions_url, index.settings.storage.of(questions_url))
     with running(index, out, "compare", ray, address, quiet or as_json) as run:
         if with_claims:
-            run.check_models([STAGE])
+            run.check_models([CLAIMS_STAGE])
         found = compared(run, posed, conditions, criteria, replicates, description)
         found.warnings[:0] = warnings
         if with_claims:

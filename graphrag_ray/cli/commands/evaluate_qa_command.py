@@ -63,7 +63,7 @@ def qa(
     from graphrag_ray.cli import console
     from graphrag_ray.cli.print_evaluation import print_measures, print_table, print_warnings
     from graphrag_ray.evaluate.evaluation_files import gold_questions
-    from graphrag_ray.evaluate.judging.retrieval_metrics import KS
+    from graphrag_ray.evaluate.judging.answer_metrics import KS
     from graphrag_ray.evaluate.known_answers import known_answers
 
     index = opened(root, config, overrides, short)

@@ -1,4 +1,5 @@
-"""A generated text against the known answers to a question.
+"""A generated text against the known answers to a question, and what was retrieved for a question against
+what was to be retrieved.
 
 A question's answer often has several names ("the UK", "Britain"). Every measure takes all of them and counts
 the one that fits best.
@@ -9,6 +10,9 @@ letters and digits: "don't" is "don" and "t". Both are extended to all scripts i
 forms (full-width letters, ligatures, decomposed accents) and cases are equal, and of scripts that put no
 spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan) each character is a word, as in
 the evaluation of MLQA (Lewis et al. 2020). On ASCII text both are exactly those of SQuAD and ROUGE.
+
+Retrieved documents are ids in the order of their ranks. Several chunks of one document may be among them: a
+document counts once, at its first place, and k counts documents.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -32,6 +36,8 @@ FIXED_ANSWERS = ("yes", "no", "noanswer")
 
 MOST_WORDS = 10_000
 """Of each text that ROUGE-L compares: its time is the product of the two lengths."""
+
+KS = (1, 2, 5, 8, 10, 20)
 
 _GAPS = dict.fromkeys(map(ord, "—―…"), " ")
 """Written between words without spaces. All other punctuation goes without a trace."""
@@ -263,3 +269,79 @@ def _wordnet() -> Any:
             "`python -m nltk.downloader wordnet` fetches them"
         ) from None
     return wordnet
+
+
+def recall_at(ranked: Iterable[str], gold: Collection[str], k: int) -> float:
+    """The share of the gold documents that are among the first k. Raises ValueError without a gold document,
+    and for a k below 1."""
+    return len(_found(ranked, gold, k)) / len(set(gold))
+
+
+def all_within(ranked: Iterable[str], gold: Collection[str], k: int) -> float:
+    """1.0 where all gold documents are among the first k, 0.0 elsewhere. Raises ValueError as `recall_at`."""
+    return float(len(_found(ranked, gold, k)) == len(set(gold)))
+
+
+def precision_at(ranked: Iterable[str], gold: Collection[str], k: int) -> float:
+    """The share of gold documents among the first k; where fewer were retrieved, among all of them; 0.0 where
+    none was. Raises ValueError as `recall_at`."""
+    first = _first(ranked, k)
+    return len(_found(first, gold, k)) / len(first) if first else 0.0
+
+
+def token_overlap(texts: Iterable[str], gold: Iterable[str]) -> tuple[float, float]:
+    """Token precision and recall of retrieved texts, as TREX has them.
+
+    Tokens are those of `words`: lower case, split at what is not alphanumeric. All texts
+    together are one multiset, all gold texts another: a passage that is retrieved twice lowers precision. A
+    share of no tokens is 0.0.
+    """
+    retrieved, wanted = (Counter(word for text in given for word in words(text)) for given in (texts, gold))
+    common = (retrieved & wanted).total()
+    return common / max(retrieved.total(), 1), common / max(wanted.total(), 1)
+
+
+def answer_in_context(texts: Iterable[str], gold: Sequence[str]) -> float:
+    """1.0 where one of the texts contains one of the answers, as `accuracy` compares them; 0.0
+    elsewhere. An answer of which nothing is left after normalising is in no text."""
+    answers = [answer for answer in map(normalised, gold) if answer]
+    return float(any(contains(said, answer) for said in map(normalised, texts) for answer in answers))
+
+
+def retrieval_scores(
+    ranked: Sequence[str] = (),
+    gold: Collection[str] = (),
+    texts: Sequence[str] = (),
+    gold_texts: Sequence[str] = (),
+    answers: Sequence[str] = (),
+    ks: Sequence[int] = KS,
+) -> dict[str, float]:
+    """Whatever can be measured, by name, each from 0 to 1.
+
+    ranked, gold    documents: recall@k, all_within@k and precision@k for each of `ks`
+    texts           retrieved ones: with `gold_texts` token_precision and token_recall, with `answers`
+                    answer_in_context
+
+    Of what has no gold to compare with there are no scores. Raises ValueError for a k below 1.
+    """
+    scores = {}
+    if gold:
+        measures = {"recall": recall_at, "all_within": all_within, "precision": precision_at}
+        scores = {f"{name}@{k}": measure(ranked, gold, k) for name, measure in measures.items() for k in ks}
+    if gold_texts:
+        scores["token_precision"], scores["token_recall"] = token_overlap(texts, gold_texts)
+    if answers:
+        scores["answer_in_context"] = answer_in_context(texts, answers)
+    return scores
+
+
+def _first(ranked: Iterable[str], k: int) -> list[str]:
+    if k < 1:
+        raise ValueError(f"k is {k}; it is at least 1")
+    return list(dict.fromkeys(ranked))[:k]
+
+
+def _found(ranked: Iterable[str], gold: Collection[str], k: int) -> set[str]:
+    if not gold:
+        raise ValueError("there is no gold document")
+    return set(gold).intersection(_first(ranked, k))

@@ -10,7 +10,7 @@ from hostile_text import texts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.evaluate.judging.retrieval_metrics import (
+from graphrag_ray.evaluate.judging.answer_metrics import (
     KS,
     all_within,
     answer_in_context,
