@@ -38,7 +38,7 @@ from graphrag_ray.indexing.stages.finish_stage import CoveredParts, WantedIndex,
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_part, write_part
-from graphrag_ray.store.search.id_halves import ids_of
+from graphrag_ray.store.search.mapped_arrays import ids_of
 from graphrag_ray.store.snapshots import Manifest
 
 PART_ROWS = 1_000

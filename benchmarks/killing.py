@@ -32,13 +32,13 @@ KEPT_S = 5.0
 """What was answered so long before a kill is never asked again."""
 ENDS_WITHIN_S = 3600.0
 _LOOK_S = 0.02
-_ROLES = {"Worker": "worker", "LimiterShell": "limiter", "Coordinator": "coordinator"}
+_ROLES = {"Worker": "worker", "LimiterShell": "limiter"}
 _RAYS_OWN = ("DashboardAgent", "RuntimeEnvAgent", "_StatsActor", "_AutoscalingCoordinatorActor")
 
 
 @dataclass(frozen=True)
 class Process:
-    """role: leader (of the session: a driver, or what started a node), worker, limiter, coordinator (our
+    """role: leader (of the session: a driver, or what started a node), worker, limiter (our
     actors), task (a process of Ray Data's), idle, raylet, gcs, other."""
 
     pid: int

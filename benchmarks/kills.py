@@ -4,7 +4,7 @@ r"""Index runs that are killed again and again: what survives, what is paid twic
     python benchmarks/kills.py demo/corpus --resume --latency 8
 
 The first way indexes CORPUS into one fresh root after the other. In each run, at random moments of its steps
-(--seed), something is killed with SIGKILL: a worker, the limiter, the coordinator, a process of Ray Data's,
+(--seed), something is killed with SIGKILL: a worker, the limiter, a process of Ray Data's,
 the driver, the second of two nodes, or everything. The same command is run until it ends, and
 the parts of all tables, whose names are hashes of their content, are compared with those of a run that nobody
 disturbed. What was paid twice is told by the log of the simulated endpoint, a process of its own; *late* is
@@ -31,7 +31,7 @@ from simulated import endpoint, get
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import latest
 
-VICTIMS = ("worker", "limiter", "coordinator", "task", "driver", "node", "everything")
+VICTIMS = ("worker", "limiter", "task", "driver", "node", "everything")
 MOMENTS = ("start", *killing.STEPS, "commit")
 KILLS_PER_ROOT = 8
 USUAL_START_S = 8.0

@@ -36,7 +36,7 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, write_part
 from graphrag_ray.store.search import keyword, vectors
-from graphrag_ray.store.search.id_halves import halves, ids_of
+from graphrag_ray.store.search.mapped_arrays import halves, ids_of
 from graphrag_ray.store.snapshots import Manifest
 
 ROWS = 60_000
@@ -180,9 +180,10 @@ def repeated(shard: keyword.KeywordShard, table: Table, copies: range) -> bytes:
     counts = np.tile(arrays["counts"], many)
     by = np.lexsort([place, word])
     ends = np.cumsum(lengths * many)
-    own = ids_of(ids[order, 0], ids[order, 1])
-    return keyword.of_arrays(own, arrays["words"], ends, place[by], counts[by],
-                             np.tile(arrays["lengths"], many)[order], shard.language)  # fmt: skip
+    high, low = np.ascontiguousarray(ids[order].T)
+    records, lengths = place[by].astype("<i4"), np.tile(arrays["lengths"], many)[order]
+    counted = keyword._Counted(high, low, arrays["words"], ends, records, counts[by], lengths)
+    return keyword._packed(counted, shard.language)
 
 
 def vector_shards(store: Store, index: Index, kind: str, table: Table, signs: bool) -> list[Part]:

@@ -20,17 +20,16 @@ from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.corpus.chunks import chunk as cut
-from graphrag_ray.corpus.parse import Document, documents_in
+from graphrag_ray.corpus.readers import Document, documents_in
 from graphrag_ray.corpus.tokens import count as count_tokens
 from graphrag_ray.engine.drive import run
 from graphrag_ray.graph import merge, report_context
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.descriptions import describe, describe_spec
-from graphrag_ray.graph.elements import arrange
 from graphrag_ray.graph.extraction_dialogue import ExtractedRecords, ShownChunk, extract, extract_spec
 from graphrag_ray.graph.hierarchy import Hierarchy
 from graphrag_ray.graph.integer_arrays import degrees, graph_arrays, id_prefixes
-from graphrag_ray.graph.plan import EDGE, NODE, ContextPlan
+from graphrag_ray.graph.plan import EDGE, NODE, ContextPlan, arrange
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
 from graphrag_ray.graph.report_dialogue import Report, full_content, report, report_spec
 from graphrag_ray.graph.schedule import Schedule

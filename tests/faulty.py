@@ -72,7 +72,6 @@ class InMemory:
     """A backend that keeps the contract, for many examples."""
 
     can_create = True
-    knows_claims = False
 
     held: dict[str, bytes] = field(default_factory=dict)
     at: dict[str, float] = field(default_factory=dict)
@@ -95,7 +94,7 @@ class InMemory:
         with open(source, "rb") as file:
             self.write(path, file.read())
 
-    def create(self, path: str, data: bytes, claim: str) -> bool:
+    def create(self, path: str, data: bytes) -> bool:
         with self._lock:
             self.at.setdefault(path, time.time())
             return self.held.setdefault(path, data) is data
@@ -129,7 +128,7 @@ class FaultyFiles:
     def __init__(self, faults: Faults, inner: Backend | None = None) -> None:
         self.faults, self.inner = faults, inner or InMemory()
         self.between: Callable[[], object] = lambda: None
-        self.can_create, self.knows_claims = self.inner.can_create, self.inner.knows_claims
+        self.can_create = self.inner.can_create
         self.operations = self.changes = 0
         self.dead = False
         self._random = random.Random(faults.seed)
@@ -158,8 +157,8 @@ class FaultyFiles:
         with open(source, "rb") as file:
             self.write(path, file.read())
 
-    def create(self, path: str, data: bytes, claim: str) -> bool:
-        made = self._change("create", path, data, lambda: self.inner.create(path, data, claim))
+    def create(self, path: str, data: bytes) -> bool:
+        made = self._change("create", path, data, lambda: self.inner.create(path, data))
         return bool(made)
 
     def size(self, path: str) -> int | None:
@@ -267,7 +266,7 @@ class _Below:
 
     def __init__(self, backend: FaultyFiles, folder: str) -> None:
         self._backend, self._folder = backend, folder
-        self.can_create, self.knows_claims = backend.can_create, backend.knows_claims
+        self.can_create = backend.can_create
 
     def __getattr__(self, name: str) -> Any:
         act = getattr(self._backend, name)

@@ -13,6 +13,7 @@ from graphrag_ray.base.messages import (
     Message,
     Usage,
 )
+from graphrag_ray.base.providers import LocalProvider
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limit_headers import LimitHeaders
 from graphrag_ray.llm.limiter import LocalLimiter
@@ -74,6 +75,19 @@ class Limiter(LocalLimiter):
         super().penalise(model, endpoint, retry_after_s)
 
 
+class Answers(LocalProvider):
+    """Answers by functions."""
+
+    def __init__(self, chat=None, embed=None):
+        self.chat_by, self.embed_by = chat, embed
+
+    def chat(self, request):
+        return self.chat_by(request)
+
+    def embed(self, requests):
+        return self.embed_by(requests)
+
+
 class World:
     """A gateway with one model `default` whose endpoints are fakes."""
 
@@ -97,8 +111,7 @@ class World:
             self.models,
             self.limiter,
             {"default": clients},
-            offline=offline,
-            offline_embed=offline_embed,
+            local={"offline": Answers(offline, offline_embed)},
             max_attempts=max_attempts,
             on_call=self.records.append,
             rng=random.Random(7),

@@ -26,13 +26,14 @@ from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.urls import display_url, without_secrets
 from graphrag_ray.corpus.boundaries import character_end, last_character_end
 from graphrag_ray.corpus.byte_ranges import jsonl_is_split, jsonl_segments, lines_of
-from graphrag_ray.corpus.chunks import chunk
-from graphrag_ray.corpus.corpus_tables import documents_table, text_units_table
+from graphrag_ray.corpus.chunks import chunk, documents_table, text_units_table
 from graphrag_ray.corpus.decode import codec_of_bom, codec_of_head, decode
 from graphrag_ray.corpus.document import Document
 from graphrag_ray.corpus.document_titles import header, label, own_title, title_name
 from graphrag_ray.corpus.embedding import Embedder
-from graphrag_ray.corpus.parse import documents_in, segments_of
+from graphrag_ray.corpus.parse import segments_of
+from graphrag_ray.corpus.quotes import best_sentence
+from graphrag_ray.corpus.readers import documents_in
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
 from graphrag_ray.corpus.tokens import count, count_many, offsets
 from graphrag_ray.evaluate.judging.answer_metrics import answer_scores, retrieval_scores
@@ -62,12 +63,15 @@ from graphrag_ray.graph.about_corpus import (
     title_lines,
 )
 from graphrag_ray.graph.aliases import parse_names
-from graphrag_ray.graph.claims_dialogue import claims, claims_spec
 from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse_date, parse_records
 from graphrag_ray.graph.descriptions import TokensOf, describe, describe_spec, layer
-from graphrag_ray.graph.extraction_dialogue import ShownChunk, extract, extract_spec
-from graphrag_ray.graph.merge import ExtractedFrom, entity_instance_rows, relationship_instance_rows
-from graphrag_ray.graph.merge_claims import claim_rows
+from graphrag_ray.graph.extraction_dialogue import ShownChunk, claims, claims_spec, extract, extract_spec
+from graphrag_ray.graph.merge import (
+    ExtractedFrom,
+    claim_rows,
+    entity_instance_rows,
+    relationship_instance_rows,
+)
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import full_content, report, report_spec
 from graphrag_ray.graph.summary_dialogue import read_summary, summary, summary_spec
@@ -96,7 +100,6 @@ from graphrag_ray.query.methods.ppr_search import (
     step_spec,
     walk_answer,
 )
-from graphrag_ray.query.methods.quotes import best_sentence
 from graphrag_ray.store.search.words import words
 
 Drive = Callable[[str], Any]

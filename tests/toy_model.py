@@ -1,4 +1,4 @@
-"""A model for tests: it recognises our bundled prompts, and earlier ones, and answers each by simple rules.
+"""A model for tests: it recognises our bundled prompts and answers each by simple rules.
 
 Names are words in capitals; two names in one sentence are related. So a test can say what an index of
 its texts must hold. It reads the messages only, as a model behind HTTP does.
@@ -20,13 +20,11 @@ from graphrag_ray.base.messages import (
     Reply,
     Request,
 )
-from graphrag_ray.base.prompts import Prompt, earlier_prompts, load_prompts
+from graphrag_ray.base.prompts import Prompt, load_prompts
 from graphrag_ray.base.records import parse_sections
 from graphrag_ray.graph.delimited_records import COMPLETION, FIELD, RECORD
 
 NAME = re.compile(r"\b[A-Z]{3,}(?: [A-Z]{3,})*\b")
-
-_PROMPTS = (load_prompts(), load_prompts(None, earlier_prompts()))
 
 
 def _pattern(prompt: Prompt) -> re.Pattern[str]:
@@ -48,9 +46,7 @@ def _pattern(prompt: Prompt) -> re.Pattern[str]:
     return re.compile("".join(group(p) for p in pieces), re.DOTALL)
 
 
-_PATTERNS = [
-    (name, _pattern(p)) for prompts in _PROMPTS for name, p in prompts.items() if name != "extract_examples"
-]
+_PATTERNS = [(name, _pattern(p)) for name, p in load_prompts().items() if name != "extract_examples"]
 
 
 def recognise(text: str) -> tuple[str, dict[str, str]]:

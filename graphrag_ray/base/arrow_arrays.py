@@ -25,8 +25,13 @@ def arrow(values: npt.NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(own.dtype), len(own), [None, pa.py_buffer(own)])
 
 
-def strings(values: Iterable[str]) -> pa.StringArray:
-    """An array of strings."""
-    encoded = [value.encode() for value in values]
-    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
+def strings(values: Iterable[str | None], type_: pa.DataType | None = None) -> pa.Array:
+    """An array of strings, by default `pa.string()`; None is null."""
+    given = list(values)
+    encoded = [b"" if value is None else value.encode() for value in given]
+    large = type_ is not None and pa.types.is_large_string(type_)
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64 if large else np.int32)
+    valid = np.array([value is not None for value in given], dtype=np.bool_)
+    bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    buffers = [bitmap, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(type_ or pa.string(), len(encoded), buffers)

@@ -136,11 +136,6 @@ def report_id(community: str) -> str:
     return stable_id("report", community)
 
 
-def partition_of(id_: str, partitions: int) -> int:
-    """Which of `partitions` id ranges an id falls into; sorted ids give sorted partitions."""
-    return (int(id_[:8], 16) * partitions) >> 32
-
-
 def prefixes(ids: list[str]) -> npt.NDArray[np.uint64]:
     """The first 64 bits of each id, for joins on the driver at 8 bytes an id."""
     return np.fromiter((int(i[:16], 16) for i in ids), dtype=np.uint64, count=len(ids))

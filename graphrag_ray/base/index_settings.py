@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 from urllib.parse import urlsplit
 
@@ -23,11 +24,12 @@ from graphrag_ray.base.declarations import (
     SEARCHED,
 )
 from graphrag_ray.base.messages import CallParameters, whole
-from graphrag_ray.base.model_families import THOUGHT_TOKENS, family_of
-from graphrag_ray.base.storage_options import protocol_of, secret_options
-from graphrag_ray.base.urls import is_url
+from graphrag_ray.base.providers import PROVIDERS, LocalProvider, provider_to_ask
+from graphrag_ray.base.thoughts import THOUGHT_TOKENS, family_of
+from graphrag_ray.base.urls import is_url, protocol_of, secret_options
+from graphrag_ray.base.wording import shortened
 
-OFFLINE_MODEL_ID = "offline-4"
+OFFLINE_MODEL_ID = "offline-5"
 """Identity of the offline engine in item keys. Raise the number when its answers change."""
 
 
@@ -36,14 +38,6 @@ OPENAI_URL = "https://api.openai.com/v1"
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_HEADERS = {"authorization", "proxy-authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie"}
-
-
-def _is_http(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, half a bracket
-        return False
 
 
 def _no_password(place: str | None) -> str | None:
@@ -59,8 +53,7 @@ MAX_ABOUT = 1_000
 
 def as_about(text: str) -> str:
     """A text on what a corpus is about as it is kept: one paragraph of at most MAX_ABOUT characters."""
-    folded = " ".join(_CONTROL.sub(" ", whole(text[: 8 * MAX_ABOUT])).split())
-    return folded if len(folded) <= MAX_ABOUT else folded[: MAX_ABOUT - 1].rstrip() + "…"
+    return shortened(" ".join(_CONTROL.sub(" ", whole(text[: 8 * MAX_ABOUT])).split()), MAX_ABOUT)
 
 
 class _Machine:
@@ -117,7 +110,12 @@ class Endpoint(_Strict):
     @classmethod
     def _is_address(cls, url: str) -> str:
         """What may be a password is not repeated: host:8000/v1 begins like one with a user."""
-        if not _is_http(url):
+        try:
+            parts = urlsplit(url)
+            is_http = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port that is no number, half a bracket
+            is_http = False
+        if not is_http:
             named = "it" if "@" in url else repr(url.partition("?")[0])
             raise ValueError(f"{named} is not an address: write http://host:port/v1 or https://host/v1")
         return url
@@ -147,8 +145,9 @@ class Reach(_Strict):
 class Model(Reach):
     """A logical model: what is asked for, and the endpoints that answer."""
 
-    provider: Literal["offline", "openai"] = "offline"
-    """offline: classical methods, no key, no network; openai: any OpenAI-compatible endpoint."""
+    provider: str = "offline"
+    """offline: classical methods, no key, no network; openai: any OpenAI-compatible endpoint; or a provider
+    that an installed package adds."""
     model: str = ""
     """The model's id. It is part of every item's key: another id is another answer."""
     tokenizer: str | None = None
@@ -167,10 +166,18 @@ class Model(Reach):
     needs_address: bool = False
     """Written by snapshots: the model was asked somewhere else than at OpenAI's own address, so each machine
     must know where."""
+    package: str = ""
+    """Written by snapshots: the package that added the provider."""
 
     @model_validator(mode="after")
     def _complete(self) -> Model:
-        if self.provider == "openai":
+        if self.provider not in PROVIDERS and not self.package:
+            known = ", ".join(PROVIDERS)
+            raise ValueError(f"unknown provider {self.provider[:100]!r}. Choose from: {known}")
+        if self.provider not in ("openai", "offline"):
+            if not self.endpoints and not self.needs_address:
+                object.__setattr__(self, "endpoints", (Endpoint(),))
+        elif self.provider == "openai":
             if not self.model:
                 raise ValueError("`model` is needed with provider: openai (a model id such as gpt-4o-mini)")
             if not self.endpoints and not self.needs_address:
@@ -191,7 +198,12 @@ class Model(Reach):
     @property
     def model_id(self) -> str:
         """What stands in item keys."""
-        return self.model if self.provider == "openai" else OFFLINE_MODEL_ID
+        return OFFLINE_MODEL_ID if self.provider == "offline" else self.model or self.provider
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its requests are answered in this process, without endpoints. Imports its provider."""
+        return isinstance(provider_to_ask(self), LocalProvider)
 
     @property
     def room_to_think(self) -> int:
@@ -302,16 +314,11 @@ class Chunking(_Strict):
     min_new_tokens: Annotated[int, Field(ge=0)] = 50
     """What is left for a last chunk joins the one before where it has fewer new tokens; the joined chunk may
     be up to that much longer than `size`."""
-    boundaries: Literal["sentence", "token"] | None = None
-    """sentence: chunks begin and end between sentences, else between lines or words, and have at most `size`
-    tokens, but for the last one; token: wherever a token ends, also inside of words and numbers. null: as the
-    index has them; a new one has sentences. A change makes all chunks anew that are no whole documents, and
-    asks a model again."""
-    prepend: tuple[str, ...] | Literal["auto"] | None = None
+    prepend: tuple[str, ...] | Literal["auto"] = "auto"
     """What is said of its document above each chunk where a model extracts, within `size`: title, date, and
     columns of the metadata by name. These columns are said in search, contexts and sources, too, as title and
     date are in any case. auto: date and title, but no title that is the file's name or that the chunk begins
-    with. null: as the index has it, a new one auto. A change asks a model again about each chunk that it
+    with. An index keeps its own until another is given, which asks a model again about each chunk that it
     concerns."""
 
     @field_validator("prepend", mode="before")
@@ -372,21 +379,14 @@ class Names(_Strict):
     """The text of such a file, where none is named. A snapshot keeps that of the file it was made with."""
 
 
-JOINED_TOKENS = 100
-"""Of a new index: some three sentences."""
-
-
 class Descriptions(_Strict):
     max_output_tokens: Annotated[int, Field(gt=0)] = 500
     batch_tokens: Annotated[int, Field(gt=0)] = 6_000
     """Instances summarised in one call; more are reduced as a tree."""
-    alike: Literal["once", "each"] | None = None
-    """Descriptions that differ by quotation marks, the case of the first letter or a full stop at the end.
-    once: read as one, and where there is no other, no model is asked; each: as former versions did. null: as
-    the index was made, a new one once."""
-    joined_tokens: Annotated[int, Field(ge=0)] | None = None
-    """Two or three descriptions that together have at most so many tokens are put one after the other, and no
-    model is asked. 0: a model is asked wherever two differ. null: as the index was made, a new one 100."""
+    joined_tokens: Annotated[int, Field(ge=0)] = 100
+    """Two or three descriptions that together have at most so many tokens (100: some three sentences) are put
+    one after the other, and no model is asked. 0: a model is asked wherever two differ. An index keeps its
+    own until another is given."""
 
 
 class Graph(_Strict):
@@ -469,8 +469,6 @@ class Tree(_Strict):
 
 
 ROLE = "an analyst who reads a corpus for others"
-_ROLE_BEFORE = "an analyst who reads a knowledge graph for somebody who must decide"
-"""Of indexes of former versions: it stands in their requests."""
 
 
 class Reports(_Strict):
@@ -480,9 +478,9 @@ class Reports(_Strict):
     """Below 256 a context may not hold one edge with its two ends."""
     max_output_tokens: Annotated[int, Field(gt=0)] = 2_000
     """Of a report."""
-    role: str | None = None
-    """Who writes the reports, and for whom, in words for the model. null: as the index was made, a new one by
-    an analyst who reads for others."""
+    role: str = ROLE
+    """Who writes the reports, and for whom, in words for the model. An index keeps its own until another is
+    given."""
     rating_criterion: str = "the impact severity of the community on what the corpus is about"
     """What a report's rating is about, in words for the model."""
     max_claims_per_entity: Annotated[int, Field(ge=0)] = 10
@@ -499,11 +497,11 @@ class Embeddings(_Strict):
     """A name under `models:`; when that name is absent, the offline embedding is used."""
     max_tokens: Annotated[int, Field(gt=0)] = 8_000
     """Longer texts are cut before embedding."""
-    with_titles: bool | None = None
+    with_titles: bool = True
     """Chunks are embedded with the title and date of their documents above them, and what else
-    `chunking.prepend` names, so that vectors find what only these tell apart (keywords do in any case). null:
-    as the index has them; a new one does. A change embeds all chunks anew but those of documents without a
-    date whose texts begin with their titles."""
+    `chunking.prepend` names, so that vectors find what only these tell apart (keywords do in any case).
+    An index keeps its own until another is given, which embeds all chunks anew but those of documents without
+    a date whose texts begin with their titles."""
 
 
 Language: TypeAlias = Literal[
@@ -528,7 +526,7 @@ Language: TypeAlias = Literal[
     "swedish",
     "turkish",
 ]
-"""Those whose words Snowball stems, and whose texts we can tell (`store/search/languages.py`)."""
+"""Those whose words Snowball stems, and whose texts we can tell (`store/search/words.py`)."""
 
 
 class SearchIndexes(_Strict):
@@ -699,6 +697,13 @@ LANGUAGE_OF_TEXT = "the language of the text"
 LANGUAGE_OF_QUESTION = "the language of the question"
 
 
+_LASTING = (
+    *(("chunking", "prepend"), ("descriptions", "joined_tokens")),
+    *(("embeddings", "with_titles"), ("reports", "role")),
+)
+"""Settings with which an index goes on until they are given another value: a change asks models again."""
+
+
 class Settings(_Strict):
     root: OfMachine[str | None] = None
     """The index, where a command does without --root: a folder or URL. No snapshot keeps it."""
@@ -793,48 +798,6 @@ class Settings(_Strict):
             raise ValueError(f"embeddings.model is {own!r}, which is not under `models`")
         return self
 
-    def with_chunks_of(self, before: Mapping[str, Any] | None) -> Settings:
-        """Settings that say where chunks end, what a model reads above them, and whether they are embedded
-        with titles: as these do, else as those of the index before did.
-
-        before: what its snapshot, or the record of its last run, keeps; None: there was none
-        """
-        chunking, embeddings = self.chunking, self.embeddings
-        if chunking.boundaries is None:
-            said = "sentence" if before is None else _said_in(before, "chunking", "boundaries")
-            kept = "sentence" if said == "sentence" else "token"
-            chunking = chunking.model_copy(update={"boundaries": kept})
-        if chunking.prepend is None:
-            said = "auto" if before is None else _said_in(before, "chunking", "prepend")
-            fields = tuple(x for x in said if isinstance(x, str)) if isinstance(said, list | tuple) else ()
-            chunking = chunking.model_copy(update={"prepend": said if said == "auto" else fields})
-        if embeddings.with_titles is None:
-            embedded = before is not None and _said_in(before, "embeddings", "enabled") is not False
-            titles = not embedded or _said_in(before or {}, "embeddings", "with_titles") is True
-            embeddings = embeddings.model_copy(update={"with_titles": titles})
-        return self.model_copy(update={"chunking": chunking, "embeddings": embeddings})
-
-    def lacks_titles_of(self, before: Mapping[str, Any] | None) -> bool:
-        """Whether the index before embeds chunks without titles since it knew of no other way, and these
-        settings leave that as it is."""
-        kept = self.with_chunks_of(before).embeddings
-        unsaid = before is not None and _said_in(before, "embeddings", "with_titles") is None
-        return unsaid and kept.enabled and kept.with_titles is False and self.embeddings.with_titles is None
-
-    def with_descriptions_of(self, before: Mapping[str, Any] | None) -> Settings:
-        """Settings that say which descriptions need no model: as these do, else as the index before did.
-
-        before: as for `with_chunks_of`. What was asked in another way would be asked, and paid for, again.
-        """
-        given = self.descriptions
-        kept: dict[str, Any] = {"alike": "once", "joined_tokens": JOINED_TOKENS}
-        if before is not None:
-            tokens = _said_in(before, "descriptions", "joined_tokens")
-            kept["alike"] = "once" if _said_in(before, "descriptions", "alike") == "once" else "each"
-            kept["joined_tokens"] = tokens if isinstance(tokens, int) and tokens >= 0 else 0
-        unsaid = {name: value for name, value in kept.items() if getattr(given, name) is None}
-        return self.model_copy(update={"descriptions": given.model_copy(update=unsaid)})
-
     def with_hierarchies_of(self, index: Iterable[str]) -> Settings:
         """Settings for questions to an index that has these. One of another version may have others; one
         made with `build: names` has none."""
@@ -843,20 +806,23 @@ class Settings(_Strict):
         return self.model_copy(update={"hierarchies": names}) if names or not there else self
 
     def with_reports_of(self, before: Mapping[str, Any] | None) -> Settings:
-        """Settings that say who writes reports, and what the corpus is about: as these do, else as the index
-        before did. What the offline engine said of the corpus is no model's to go by: a model is asked anew.
+        """Settings that say how the index before was made where these do not: what `_LASTING` names, and what
+        the corpus is about. What the offline engine said of the corpus is no model's to go by: a model is
+        asked anew.
 
-        before: as for `with_chunks_of`
+        before: what its snapshot, or the record of its last run, keeps; None: there was none
         """
-        told = self
+        update: dict[str, Any] = {}
+        for section, key in _LASTING:
+            own, kept = getattr(self, section), _said_in(before or {}, section, key)
+            if kept is not None and key not in own.model_fields_set:
+                with suppress(ValueError):  # a stranger wrote it
+                    update[section] = type(own).model_validate(
+                        {**own.model_dump(exclude_unset=True), key: kept}
+                    )
         if self.corpus.about is None and (self._reports_offline or not _reports_offline(before or {})):
-            told = self.with_about(about_in(before or {}))
-        role = self.reports.role
-        if role is None:
-            said = _said_in(before, "reports", "role") if before is not None else ROLE
-            role = said if isinstance(said, str) else _ROLE_BEFORE
-        reports = self.reports.model_copy(update={"role": role})
-        return told.model_copy(update={"reports": reports})
+            update["corpus"] = Corpus(about=about_in(before or {}))
+        return self.model_copy(update=update)
 
     @property
     def _reports_offline(self) -> bool:
@@ -942,14 +908,25 @@ def _said_in(kept: Mapping[str, Any], section: str, key: str) -> Any:
     return found.get(key) if isinstance(found, Mapping) else None
 
 
+_REMOVED = (("chunking", "boundaries"), ("descriptions", "alike"))
+"""Settings that are no more, and that an index may keep."""
+
+
 def of_index(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What settings say of an index, without what is a machine's. To be asked of all settings that lie in an
     index: those of earlier versions hold both, and a stranger may have written them."""
     kept = _without_machine(settings, Settings)
+    for section, key in _REMOVED:
+        if isinstance(kept.get(section), dict):
+            kept[section].pop(key, None)
     models = settings.get("models")
     for name, model in models.items() if isinstance(models, Mapping) else ():
         if isinstance(model, Mapping) and (endpoints := model.get("endpoints")):
             kept["models"][name]["needs_address"] = _elsewhere(endpoints)
+        if isinstance(model, Mapping) and isinstance(provider := model.get("provider"), str):
+            package = PROVIDERS.package_of(provider) or model.get("package")
+            kept["models"][name].pop("package", None)
+            kept["models"][name] |= {"package": package} if package else {}
     return kept
 
 

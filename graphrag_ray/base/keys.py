@@ -10,7 +10,7 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from pydantic import SecretStr
@@ -18,25 +18,17 @@ from pydantic import SecretStr
 from graphrag_ray.base.errors import NoWay
 from graphrag_ray.base.urls import display_url
 
+if TYPE_CHECKING:
+    from graphrag_ray.base.index_settings import Endpoint
+
 _SHORTEST = 4
 """Shorter placeholders ("x", "no") are no secrets, and would tear ordinary words apart."""
 _LOOKS_LIKE_A_KEY = re.compile(r"\b(sk-[A-Za-z0-9_*.-]{6,}|(?<=Bearer )[A-Za-z0-9._~+/=*-]{6,})")
 STARS = "***"
 
 
-class KeyPlaces(Protocol):
-    """Where an endpoint's key is found (`Endpoint` of the settings)."""
-
-    @property
-    def base_url(self) -> str: ...
-    @property
-    def api_key_env(self) -> str | None: ...
-    @property
-    def api_key_file(self) -> str | None: ...
-
-
 def find_key(
-    endpoint: KeyPlaces,
+    endpoint: Endpoint,
     environ: Mapping[str, str],
     ask: Callable[[str], str | None] | None = None,
 ) -> SecretStr | None:

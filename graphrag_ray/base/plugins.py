@@ -58,7 +58,7 @@ class Registry(Generic[T]):
         return iter(self._found)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._found
+        return name in self._builtins or name in self._found
 
     def package_of(self, name: str) -> str:
         """`my-package 1.2` for a plug-in of another package, "" for a built-in one or an unknown name."""

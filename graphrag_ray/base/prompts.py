@@ -188,12 +188,6 @@ def kept_prompts(prompts: Mapping[str, Prompt]) -> dict[str, str]:
     return {name: prompts[name].source for name in INDEXING_PROMPTS}
 
 
-def earlier_prompts() -> dict[str, str]:
-    """The texts that indexes were made with before snapshots kept any. They had not changed until then."""
-    folder = Path(__file__).parent / "earlier_prompts"
-    return {path.stem: path.read_text("utf-8") for path in sorted(folder.glob("*.txt"))}
-
-
 def _own_prompts(folder: str) -> dict[str, str]:
     """Where the prompts of a folder are, by name."""
     try:

@@ -252,7 +252,7 @@ INTERMEDIATE: dict[str, str] = {
     "extract/found_relationships": "RELATIONSHIP_INSTANCES in the order of the chunks",
     "extract/counts": "what could not be used of each chunk",
     "extract/failures": "chunks without an extraction",
-    "claims/found_claims": "CLAIM_INSTANCES (`graph/merge_claims.py`) in the order of the chunks",
+    "claims/found_claims": "CLAIM_INSTANCES (`graph/merge.py`) in the order of the chunks",
     "claims/counts": "what could not be used of each chunk",
     "claims/failures": "chunks whose claims are not known",
     "merge/claim_instances": "CLAIM_INSTANCES sorted by claim",

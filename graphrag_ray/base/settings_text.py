@@ -155,13 +155,8 @@ def setting_keys(section: type[BaseModel]) -> Iterator[tuple[str, ...]]:
     """The path of every key of a section; "*" stands for a model's or a stage's name."""
     for name, info in section.model_fields.items():
         yield (name,)
-        named, below = _section_in(info.annotation)
+        kinds = get_args(info.annotation) or (info.annotation,)
+        below = next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
+        named = ["*"] if get_origin(info.annotation) is dict else []
         for rest in setting_keys(below) if below else ():
-            yield (name, *(["*"] if named else []), *rest)
-
-
-def _section_in(annotation: Any) -> tuple[bool, type[BaseModel] | None]:
-    """The section that a key holds, or several of it; whether these have names."""
-    kinds = get_args(annotation) or (annotation,)
-    below = next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
-    return get_origin(annotation) is dict, below
+            yield (name, *named, *rest)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 _ADDRESS = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]{0,40}://[^\s'"<>]+""")
@@ -11,6 +13,15 @@ _NEXT_LINK = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::))")
 """Where a chained URL of fsspec goes on (simplecache::https://…, zip://*.txt::https://…)."""
 _SHORTEST = 4
 """Shorter names and passwords are not looked for where they stand alone: they would tear words apart."""
+
+_SECRET = {
+    "access_key", "account_key", "api_key", "aws_access_key_id", "aws_secret_access_key",
+    "aws_session_token", "client_secret", "connection_string", "credential", "key", "password",
+    "sas_token", "secret", "secret_key", "session_token", "token", "username",
+}  # fmt: skip
+_SAME = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "local": "file"}
+_NO_SECRET = {"anon", "cloud", "google_default"}
+"""Ways of gcsfs's to find a token."""
 
 
 def is_url(place: str) -> bool:
@@ -29,14 +40,11 @@ def _displayed(link: str) -> str:
     except ValueError:
         return f"{link.partition('://')[0]}://…"
     host = parts.netloc.rpartition("@")[2]
-    if ":" in host and "@" not in parts.netloc and "@" in link and not _ends_in_port(host):
+    port = host.rpartition(":")[2]
+    ends_in_port = host.endswith("]") or not port or port.isdecimal()
+    if ":" in host and "@" not in parts.netloc and "@" in link and not ends_in_port:
         return f"{parts.scheme}://…"  # a password with a / or # in it, which is none of a host
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
-
-
-def _ends_in_port(host: str) -> bool:
-    port = host.rpartition(":")[2]
-    return host.endswith("]") or not port or port.isdecimal()
 
 
 def shown(place: str) -> str:
@@ -53,11 +61,11 @@ def without_secrets(text: str, url: str = "") -> str:
         text = text.replace(url, display_url(url))
         for secret in _secrets_of(url):
             text = text.replace(secret, "").replace(unquote(secret), "")
-    return _ADDRESS.sub(lambda found: _shown_in_text(found[0]), text)
 
+    def as_shown(found: re.Match[str]) -> str:
+        return display_url(found[0]) if any(c in found[0] for c in "@?#") else found[0]
 
-def _shown_in_text(address: str) -> str:
-    return display_url(address) if any(c in address for c in "@?#") else address
+    return _ADDRESS.sub(as_shown, text)
 
 
 def _secrets_of(url: str) -> list[str]:
@@ -70,3 +78,21 @@ def _secrets_of(url: str) -> list[str]:
         password = user.partition(":")[2]
         found += [f"{user}{at}", password, f"?{query}", query]
     return sorted((s for s in found if len(s) >= _SHORTEST), key=len, reverse=True)
+
+
+def secret_options(options: Mapping[str, Any], above: str = "") -> list[str]:
+    """The names of options that hold a credential, sorted; `a.b` for those below another."""
+    found = []
+    for name, value in options.items():
+        if str(name).lower() in _SECRET and value not in _NO_SECRET:
+            found.append(f"{above}{name}")
+        if isinstance(value, Mapping):
+            found += secret_options(value, f"{above}{name}.")
+    return sorted(found)
+
+
+def protocol_of(url: str) -> str:
+    """`s3` of `s3://bucket/folder`, that of the last link of a chain; `file` for a local path. Of several
+    names for one kind of storage the same."""
+    protocol, separator, _ = url.rpartition("::")[2].partition("://")
+    return _SAME.get(protocol, protocol) if separator else "file"

@@ -13,6 +13,7 @@ import os
 import shlex
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import platformdirs
 from pydantic import BaseModel, ConfigDict
 
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.base.index_settings import Endpoint, Model, Reach, Settings, Storage
+from graphrag_ray.base.index_settings import Model, Reach, Settings, Storage
 from graphrag_ray.base.settings_text import read_mapping, validated
 
 FILE_ENV = "GRAPHRAG_RAY_SETTINGS"
@@ -69,7 +70,11 @@ class Known(_Strict):
         before; and the environment. Raises SettingsError."""
         environ = os.environ if environ is None else environ
         user = read_user_settings()
-        models = _reached_before(root) if root else {}
+        models: dict[str, KnownModel] = {}
+        if root:
+            with suppress(ValueError, AttributeError):  # not written by us: it is only said once more then
+                reached = _read_reached().get(root, {})
+                models = {name: KnownModel.model_validate(m) for name, m in reached.items()}
         for name, model in user.models.items():
             before = models.get(model.model or name)
             models[model.model or name] = _merged(model, before) if before else model
@@ -207,62 +212,23 @@ def _merged(own: KnownModel, before: KnownModel) -> KnownModel:
     return KnownModel.model_validate(merged)
 
 
-def _reached_before(root: str) -> dict[str, KnownModel]:
-    try:
-        return {name: KnownModel.model_validate(m) for name, m in _read_reached().get(root, {}).items()}
-    except (ValueError, AttributeError):
-        return {}
-
-
-def require_known(settings: Settings, stages: Iterable[str], said: Mapping[str, Any] | None = None) -> None:
+def require_known(settings: Settings, stages: Iterable[str]) -> None:
     """Raises SettingsError, saying how to name it, where this machine does not know the place of a model that
-    one of these stages asks.
-
-    said: settings as an index of an earlier version keeps them, whose addresses are shown and not used
-    """
-    if names := unknown_models(settings, stages):
-        name, model = names[0], settings.model(names[0])
-        raise SettingsError(_how_to_say_it(name, model, named_endpoints(said or {}, name)))
+    one of these stages asks."""
+    for name in dict.fromkeys(settings.model_name(stage) for stage in stages):
+        if settings.model(name).unknown:
+            raise SettingsError(_how_to_say_it(name, settings.model(name)))
 
 
-def unknown_models(settings: Settings, stages: Iterable[str]) -> list[str]:
-    """The logical models that these stages ask and whose place is not known."""
-    asked = dict.fromkeys(settings.model_name(stage) for stage in stages)
-    return [name for name in asked if settings.model(name).unknown]
-
-
-def named_endpoints(said: Mapping[str, Any], name: str) -> list[Endpoint]:
-    """Those that settings in an index name for a model; what is malformed is left out."""
-    try:
-        return [Endpoint.model_validate(e) for e in said["models"][name]["endpoints"]]
-    except (KeyError, TypeError, ValueError):
-        return []
-
-
-def described(endpoint: Endpoint) -> str:
-    """An endpoint, for people who shall say whether it is theirs."""
-    keys = [f"the variable {endpoint.api_key_env}" if endpoint.api_key_env else ""]
-    keys += [f"the file {endpoint.api_key_file}" if endpoint.api_key_file else ""]
-    key = " or ".join(filter(None, keys))
-    told = f"{endpoint.base_url} with {f'the key in {key}' if key else 'no key'}"
-    return " ".join(told.split())[:_TOLD]
-
-
-def _how_to_say_it(name: str, model: Model, named: list[Endpoint]) -> str:
-    url = named[0].base_url if named else "http://HOST:PORT/v1"
-    key = "VARIABLE" if not named or named[0].api_key_env else None  # never what a stranger may have named
+def _how_to_say_it(name: str, model: Model) -> str:
+    url, key = "http://HOST:PORT/v1", "VARIABLE"
     begin = f"models.{name}.endpoints.0"
     words = ["--base-url", url] if name == "default" else ["--set", f"{begin}.base_url={url}"]
-    short = name == "default" and key
-    words += ["--api-key-env", str(key)] if short else ["--set", f"{begin}.api_key_env={key or 'null'}"]
-    warned = ""
-    if named:
-        told = "; ".join(described(e) for e in named)[:_TOLD]
-        warned = f" It names {told}, which is not used unasked: whoever made the index may have put it there."
-    model_id, address = (orjson.dumps(text[:_TOLD]).decode() for text in (model.model, url))
+    words += ["--api-key-env", key] if name == "default" else ["--set", f"{begin}.api_key_env={key}"]
+    model_id = orjson.dumps(model.model[:_TOLD]).decode()
     return (
         f"this machine does not know where the model {model.model[:_TOLD]!r} (models.{name[:_TOLD]}) is, and "
-        f"takes no address from an index.{warned} Say it with {shlex.join(words)} (null: no key), or for all "
-        f"indexes in {user_file()}:\n\nmodels:\n  {model_id}:\n    endpoints:\n      - base_url: {address}\n"
-        f"        api_key_env: {key or 'null'}"
+        f"takes no address from an index. Say it with {shlex.join(words)} (null: no key), or for all "
+        f'indexes in {user_file()}:\n\nmodels:\n  {model_id}:\n    endpoints:\n      - base_url: "{url}"\n'
+        f"        api_key_env: {key}"
     )

@@ -17,6 +17,11 @@ def without_colors(text: str) -> str:
     return _COLOR.sub("", text)
 
 
+def shortened(text: str, most: int) -> str:
+    """At most so many characters of a text, the last an ellipsis where it was cut."""
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
 def price_setting(model: str = "default") -> str:
     """How the cost of what a model is asked becomes known. model: its name under `models:`."""
     return f"--set models.{model}.price.input_usd_per_mtok=… (and output_usd_per_mtok)"

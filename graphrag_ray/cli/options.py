@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -284,41 +284,6 @@ def settings_from(
     if config is None and said is not None:
         base, known = of_index(said), Known.read(root)
     return load_settings(config, forms_of(config, overrides, short, base), base, known)
-
-
-def confirmed(
-    load: Callable[[], Settings], stages: Iterable[str], said: Mapping[str, Any], root: str
-) -> Settings:
-    """Settings as they are loaded. At a terminal, addresses that an index of an earlier version names, of
-    models that the stages ask and that this machine does not know, are shown: whoever says that they are
-    theirs need not say it again. Without that, whoever asks these models raises.
-
-    said, root: as in `settings_from`
-    """
-    from graphrag_ray.base.user_settings import described, named_endpoints, remember, unknown_models
-
-    settings = load()
-    named = {name: named_endpoints(said, name) for name in unknown_models(settings, stages)}
-    if not any(named.values()) or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return settings
-    from graphrag_ray.cli.safe import safe
-
-    click.echo("This index was made by an earlier version, and names where its models are:", err=True)
-    for name, endpoints in named.items():
-        for endpoint in endpoints:
-            told = f"  models.{name} ({settings.model(name).model}): {described(endpoint)}"
-            click.echo(safe(told), err=True)
-    click.echo(
-        "Your questions, its text and the key go there. Whoever made it may have written that.", err=True
-    )
-    if not click.confirm("Is that yours, and shall it be kept on this machine?", default=False, err=True):
-        return settings
-    models = {
-        n: m.model_copy(update={"endpoints": tuple(named.get(n) or m.endpoints)})
-        for n, m in settings.models.items()
-    }
-    remember(root, settings.model_copy(update={"models": models}))
-    return load()
 
 
 def forms_of(

@@ -1,28 +1,36 @@
-"""A document into chunks (text units): windows of tokens that overlap (paper 3.1.1: 600 with 100).
+"""A document into chunks (text units), and both as Arrow tables (`schema.DOCUMENTS`, `schema.TEXT_UNITS`).
 
-They begin and end between sentences, else between words, or, as in indexes of former versions, wherever
-a token ends (`Chunking.boundaries`).
+Chunks are windows of tokens that overlap (paper 3.1.1: 600 with 100). They begin and end between sentences,
+else between words.
+
+Columns are built from buffers: `pa.array` on a list imports pandas, which would cost every worker a good part
+of a second at its start.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from graphrag_ray.base import index_settings
+from graphrag_ray.base import ids, index_settings, schema
+from graphrag_ray.base.arrow_arrays import arrow, strings
+from graphrag_ray.base.wording import shortened
 from graphrag_ray.corpus import boundaries, tokens
+from graphrag_ray.corpus.document import PREFIX, Document, metadata_lines, one_line
+from graphrag_ray.corpus.document_titles import begins_with, own_title
 
+MAX_HEADER_FIELD = 300
+"""Characters of a title or a date that a chunk's header shows: a title can be a paragraph by mistake."""
 _SPACE = re.compile(r"\s++")
-_MAX_MARKS = 32
 _LONGEST_TOKEN = 128
 """Characters, in any vocabulary. A text with more for each token that it may have need not be counted."""
-_ZERO_WIDTH_JOINER = "\u200d"
-_SKIN_TONES = ("\U0001f3fb", "\U0001f3ff")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,7 @@ def chunk(text: str, options: index_settings.Chunking, vocabulary: str, header: 
 
     The last chunk may have `min_new_tokens` - 1 tokens more than `size`. Starts and ends both increase. Every
     character that is not white space is in a chunk. `n_tokens` counts the chunk's text by itself. Time
-    is linear. See `_Cutter` for where cuts are, `_at_tokens` for how they were.
+    is linear. See `_Cutter` for where cuts are.
     """
     if not text.strip():
         return []
@@ -53,8 +61,6 @@ def chunk(text: str, options: index_settings.Chunking, vocabulary: str, header: 
     length, overlap = _window(options.size, options.overlap, header, vocabulary)
     if len(ends) <= length:
         return [Chunk(0, len(text), len(ends))]
-    if options.boundaries == "token":
-        return _at_tokens(text, ends, length, overlap, options.min_new_tokens, vocabulary)
     return list(_Cutter(text, ends, length, overlap, options.min_new_tokens, vocabulary).chunks())
 
 
@@ -121,14 +127,10 @@ class _Cutter:
 
     def _cut(self, most_token: int, done: int, last: int) -> int:
         """The best place after `done` with at most so many tokens before it."""
-        n = self._token(last)
-        if most_token >= n:
+        if most_token >= self._token(last):
             return last
-        return self._between(self._token(done) + self._least_new, most_token, done)
-
-    def _between(self, least: int, most: int, done: int) -> int:
-        """The best place after `done` with at most so many tokens before it, if it can be with at least."""
-        low, high = self._place(min(least, most)), self._place(most)
+        least = self._token(done) + self._least_new
+        low, high = self._place(min(least, most_token)), self._place(most_token)
         if high <= done:
             return boundaries.character_end(self.text, done)
         best = None
@@ -181,29 +183,6 @@ class _Cutter:
         return found.end() if found else place
 
 
-def _at_tokens(
-    text: str,
-    ends: npt.NDArray[np.int64],
-    length: int,
-    overlap: int,
-    min_new_tokens: int,
-    vocabulary: str,
-) -> list[Chunk]:
-    """Windows of `length` tokens of the document's own tokenisation.
-
-    - A last window with fewer than `min_new_tokens` tokens that no other holds joins the one before,
-      which is then up to `min_new_tokens - 1` tokens longer than `length`.
-    - No cut is inside a character, nor before a combining mark or a joined emoji: cuts there move to
-      the character's start. A window always holds a whole character, even if that has more tokens.
-    - A window of nothing but white space is dropped.
-
-    Where a cut parts a word, a chunk's text may have a token or two more or less than the window.
-    """
-    spans = _spans(text, ends, _windows(len(ends), length, overlap, min_new_tokens))
-    counts = tokens.count_many([text[start:end] for start, end in spans], vocabulary)
-    return [Chunk(start, end, int(n)) for (start, end), n in zip(spans, counts, strict=True)]
-
-
 def _window(size: int, overlap: int, header: str, vocabulary: str) -> tuple[int, int]:
     """Length and overlap in tokens under a header.
 
@@ -218,54 +197,90 @@ def _window(size: int, overlap: int, header: str, vocabulary: str) -> tuple[int,
     return length, min(overlap, length - least_new)
 
 
-def _windows(n_tokens: int, length: int, overlap: int, min_new: int) -> list[tuple[int, int]]:
-    """Windows over token numbers 0…n_tokens, which is more than `length`."""
-    windows: list[tuple[int, int]] = []
-    for start in range(0, n_tokens, length - overlap):
-        end = min(start + length, n_tokens)
-        if end == n_tokens and n_tokens - windows[-1][1] < min_new:
-            windows[-1] = (windows[-1][0], n_tokens)
-        else:
-            windows.append((start, end))
-        if end == n_tokens:
-            break
-    return windows
+def documents_table(documents: Iterable[Document]) -> pa.Table:
+    """`schema.DOCUMENTS`, one row a document, in the order given.
 
-
-def _spans(text: str, ends: npt.NDArray[np.int64], windows: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Windows of tokens as spans of characters, without empty ones and white space."""
-    spans: list[tuple[int, int]] = []
-    for first, stop in windows:
-        start = _cut(text, int(ends[first - 1])) if first else 0
-        end = _cut(text, int(ends[stop - 1]))
-        if spans and end <= spans[-1][1]:
-            continue
-        if spans and start == spans[-1][0]:
-            # a character longer than a window: the earlier span lies within this one
-            spans.pop()
-        if start < end and not text[start:end].isspace():
-            spans.append((start, end))
-    return spans
-
-
-def _cut(text: str, offset: int) -> int:
-    """The nearest place at or before `offset` that does not part what people see as one character.
-
-    An approximation of Unicode's grapheme clusters (UAX 29) by the common cases: marks, joiners,
-    variation selectors, skin tones. Longer piles of marks than any language has are cut.
+    `human_readable_id` is 0 and `text_unit_ids` is empty: both are filled in when a snapshot is written.
     """
-    for place in range(offset, max(0, offset - _MAX_MARKS), -1):
-        if place >= len(text) or not _continues(text[place - 1], text[place]):
-            return place
-    return offset if offset > _MAX_MARKS else 0
+    docs = list(documents)
+    columns: dict[str, Sequence[Any]] = {
+        "id": [d.id for d in docs],
+        "title": [d.title for d in docs],
+        "text": [d.text for d in docs],
+        "creation_date": [d.date for d in docs],
+        "raw_data": [d.raw_data for d in docs],
+        "path": [d.path for d in docs],
+        "row": [d.row for d in docs],
+        "content_hash": [d.content_hash for d in docs],
+        "encoding": [d.encoding for d in docs],
+    }
+    return _table(schema.DOCUMENTS, len(docs), columns)
 
 
-def _continues(before: str, character: str) -> bool:
-    if character.isascii():
-        return False
-    return (
-        unicodedata.category(character) in ("Mn", "Mc", "Me")
-        or character == _ZERO_WIDTH_JOINER
-        or _SKIN_TONES[0] <= character <= _SKIN_TONES[1]
-        or before == _ZERO_WIDTH_JOINER
-    )
+def text_units_table(document: Document, options: index_settings.Chunking, vocabulary: str) -> pa.Table:
+    """`schema.TEXT_UNITS`, one row a chunk of the document, by position.
+
+    A text unit's id is that of its document, its text and how many earlier chunks of the document have
+    the same text: inserting a paragraph leaves the ids of the chunks it does not touch as they were.
+    `human_readable_id` is 0 and the lists of ids are empty until a snapshot is written.
+    """
+    header = header_of(document, options)
+    chunks = chunk(document.text, options, vocabulary, header(""))
+    texts = [document.text[c.start : c.end] for c in chunks]
+    document_id = document.id
+    seen: Counter[str] = Counter()
+    unit_ids = []
+    for text in texts:
+        unit_ids.append(ids.text_unit_id(document_id, text, seen[text]))
+        seen[text] += 1
+    columns: dict[str, Sequence[Any]] = {
+        "id": unit_ids,
+        "text": texts,
+        "n_tokens": [c.n_tokens for c in chunks],
+        "document_id": [document_id] * len(chunks),
+        "position": range(len(chunks)),
+        "start": [c.start for c in chunks],
+        "end": [c.end for c in chunks],
+        "header": [header(text) for text in texts],
+    }
+    return _table(schema.TEXT_UNITS, len(chunks), columns)
+
+
+def header_of(document: Document, options: index_settings.Chunking) -> Callable[[str], str]:
+    """What is written above a chunk of a document, by the chunk's text ("": whatever it is): a line for each
+    field of `options.prepend` that the document has, then an empty line; "" where there is none."""
+    names, title = options.prepend or (), one_line(document.title)
+    own = ""
+    if names == "auto":
+        names, title = ("title", "date"), own_title(title, document.path, document.row)
+        own = title
+    fields = {"title": ("Title", title), "date": ("Date", one_line(document.date or ""))}
+    lines = {}
+    for name in names:
+        if name not in fields:
+            lines[name] = metadata_lines(document.metadata, [name.removeprefix(PREFIX)])
+        elif value := fields[name][1]:
+            lines[name] = f"{fields[name][0]}: {shortened(value, MAX_HEADER_FIELD)}\n"
+    whole = "".join(lines.values())
+    rest = "".join(line for name, line in lines.items() if name != "title")
+
+    def of(text: str) -> str:
+        shown = rest if own and begins_with(text, own) else whole
+        return shown and shown + "\n"
+
+    return of
+
+
+def _table(schema_: pa.Schema, rows: int, columns: dict[str, Sequence[Any]]) -> pa.Table:
+    """Columns that are not given are 0 or empty lists, as `human_readable_id` and ids are at first."""
+    arrays = []
+    for column in schema_:
+        values = columns.get(column.name)
+        if pa.types.is_list(column.type):
+            offsets = pa.py_buffer(np.zeros(rows + 1, dtype=np.int32))
+            arrays.append(pa.Array.from_buffers(column.type, rows, [None, offsets], children=[strings([])]))
+        elif pa.types.is_int64(column.type):
+            arrays.append(arrow(np.fromiter(values or [0] * rows, dtype=np.int64, count=rows)))
+        else:
+            arrays.append(strings(columns[column.name], column.type))
+    return pa.Table.from_arrays(arrays, schema=schema_)

@@ -63,7 +63,14 @@ def decode(data: bytes, declared: str | None = None) -> Decoded | NotText:
     """
     codec = codec_of_bom(data)
     if codec is not None and codec != "utf-8":
-        return _by_bom(data, codec)
+        mark = next(len(bom) for bom, name in _BOMS if name == codec)
+        try:
+            decoded = Decoded(data[mark:].decode(codec), codec)
+        except UnicodeDecodeError:
+            return NotText(f"starts with the byte order mark of {codec} but is not {codec}")
+        if not _plausible(decoded.text):
+            return NotText(f"starts like {codec} but is binary data, not text")
+        return decoded
     if codec == "utf-8":
         data = data[len(codecs.BOM_UTF8) :]
     zero = data.find(0)
@@ -106,17 +113,6 @@ def codec_of_head(head: bytes) -> str | NotText:
                 return codec
         return NotText(_unknown(head, e.start))
     return "utf-8"
-
-
-def _by_bom(data: bytes, codec: str) -> Decoded | NotText:
-    mark = next(len(bom) for bom, name in _BOMS if name == codec)
-    try:
-        decoded = Decoded(data[mark:].decode(codec), codec)
-    except UnicodeDecodeError:
-        return NotText(f"starts with the byte order mark of {codec} but is not {codec}")
-    if not _plausible(decoded.text):
-        return NotText(f"starts like {codec} but is binary data, not text")
-    return decoded
 
 
 def _declared(data: bytes, codec: str | None) -> Decoded | None:

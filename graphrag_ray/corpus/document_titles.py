@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
+from graphrag_ray.base.wording import shortened
+
 MAX_TITLE = 300
 """Characters of a title or a date that are said: a title can be a paragraph by mistake."""
 
@@ -69,13 +71,10 @@ def header(title: str | None, date: str | None, path: str, row: str, text: str, 
 
 def _said(title: str | None, path: str, row: str, text: str) -> str:
     folded = _folded(title)
-    if not folded or _counts_rows(folded, path, row) or begins_with(text, folded):
+    counts_rows = row.isdecimal() and folded == _folded(f"{PurePosixPath(path).stem} {row}")
+    if not folded or counts_rows or begins_with(text, folded):
         return ""
     return folded
-
-
-def _counts_rows(title: str, path: str, row: str) -> bool:
-    return row.isdecimal() and title == _folded(f"{PurePosixPath(path).stem} {row}")
 
 
 def begins_with(text: str, title: str) -> bool:
@@ -105,5 +104,4 @@ def _with_words(line: str) -> str:
 
 
 def _folded(text: str | None) -> str:
-    folded = " ".join((text or "").split())
-    return folded if len(folded) <= MAX_TITLE else folded[: MAX_TITLE - 1].rstrip() + "…"
+    return shortened(" ".join((text or "").split()), MAX_TITLE)

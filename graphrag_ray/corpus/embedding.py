@@ -29,7 +29,8 @@ class Embedder:
 
     def embed(self, text: str) -> Dialogue[bytes]:
         """The vector of a text, as little-endian float32."""
-        return _asked(EmbeddingRequest(self.cut(text), self.call, self.dimensions))
+        reply: EmbeddingReply = yield EmbeddingRequest(self.cut(text), self.call, self.dimensions)
+        return reply.vector
 
     def cut(self, text: str) -> str:
         """What of a text is embedded."""
@@ -37,8 +38,3 @@ class Embedder:
             return text
         ends = offsets(text, self.vocabulary)
         return text if len(ends) <= self.max_tokens else text[: int(ends[self.max_tokens - 1])]
-
-
-def _asked(request: EmbeddingRequest) -> Dialogue[bytes]:
-    reply: EmbeddingReply = yield request
-    return reply.vector

@@ -1,9 +1,7 @@
-"""Files into documents: the one door of reading, by extension.
+"""The built-in readers (`readers.py`), and rows that stand in no file.
 
-A table file is streamed row by row and may have any size; text files are read whole, up to
-`input.max_bytes`, which also limits what a row group of a Parquet file holds. Faults of the data come out as
-`Unreadable` values. An error of the stream itself (a network that fails) is raised: it says nothing about
-the document.
+A table file is streamed row by row and may have any size; text files are read whole. Faults of the data come
+out as `Unreadable` values.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
@@ -23,23 +22,8 @@ from graphrag_ray.corpus.byte_ranges import Segment, Stretch, parquet_segments
 from graphrag_ray.corpus.decode import NotText, decode
 from graphrag_ray.corpus.document import Document, Unreadable, clean, one_line, to_json
 from graphrag_ray.corpus.markup import declared_charset, read_html
-from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Row, Table, jsonl_rows, open_parquet
-
-__all__ = [
-    "EXTENSIONS",
-    "ROWS",
-    "Document",
-    "Unreadable",
-    "documents_in",
-    "documents_of",
-    "missing_column",
-    "segments_of",
-]
-
-_TEXTS = frozenset((".txt", ".md"))
-_PAGES = frozenset((".html", ".htm"))
-EXTENSIONS = frozenset((*_TEXTS, *_PAGES, *OPENERS))
-"""What can be read, in lower case; a file's own extension may have any case."""
+from graphrag_ray.corpus.readers import Reader
+from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Opener, Row, Table, jsonl_rows, open_parquet
 
 ROWS = "dataset"
 """The path of documents that are rows of no file: of a dataset or a table in memory."""
@@ -47,7 +31,6 @@ ROWS = "dataset"
 ROW = "row"
 """Stands before the number of a row of which the id is not known."""
 
-_BLOCK_BYTES = 1 << 20
 _STRIP_S, _STRIP_S_PER_CHARACTER = 2.0, 2e-6
 """CPU time of `input.strip_pattern` on a text. Settings may come with a stranger's index."""
 _MAX_COLUMNS_TOLD = 50
@@ -58,73 +41,20 @@ _NO_HEADER = "empty: no header row"
 _FENCE = re.compile(r" {0,3}(```|~~~)")
 
 
-def documents_in(
-    path: str,
-    stream: BinaryIO,
-    options: index_settings.Input,
-    stretch: Stretch | None = None,
-    names: set[str] | None = None,
+def _read_text(
+    kind: str, stream: BinaryIO, path: str, options: index_settings.Input
 ) -> Iterator[Document | Unreadable]:
-    """Read one file, or a stretch of it.
-
-    path: relative to INPUT, with forward slashes. stream: only `read` is used, and for .parquet
-    `seek` and `tell`; of a stretch of a .jsonl file it is that alone. names: ids of earlier rows by
-    `input.id_column`, to which those of this stretch are added. Yields one value for a .txt, .md or .html
-    file and one a row for a .jsonl, .csv or .parquet file, in file order; a fault of a whole table file is
-    one value with row "". Raises nothing of its own.
-    """
-    # a file system's names need not be UTF-8; what is told about them must be
-    path = path.encode("utf-8", "backslashreplace").decode("utf-8")
-    extension = PurePosixPath(path).suffix.lower()
-    if extension in OPENERS:
-        names = set() if names is None else names
-        if stretch is None:
-            yield from _table_file(path, extension, stream, options, names)
-        else:
-            yield from _stretch_of(path, extension, stream, options, stretch, names)
-    elif extension in EXTENSIONS:
-        yield _text_file(path, extension, stream, options)
-    else:
-        known = " ".join(sorted(EXTENSIONS))
-        yield Unreadable(path, "", f"no known kind of file: {extension or 'no extension'} (known: {known})")
-
-
-def documents_of(rows: Iterable[Row], options: index_settings.Input) -> Iterator[Document | Unreadable]:
-    """Read rows that stand in no file, whose order and cells that are null mean nothing.
-
-    A row is named by `input.id_column`, or else by a hash of what it holds: rows that are equal are one
-    document then.
-    """
-    for row in rows:
-        yield _document_of(ROWS, _named_by_content(row), options, set())
-
-
-def _named_by_content(row: Row) -> Row:
-    if row.values is None:
-        return replace(row, name=stable_id("row", row.fault)[:_NAME_LENGTH])
-    values = {n: v for n, v in row.values.items() if v is not None and v == v}  # noqa: PLR0124 - NaN
-    try:
-        content = json.dumps(to_json(values), ensure_ascii=False, sort_keys=True)
-    except ValueError:  # nested too deeply
-        content = ", ".join(sorted(map(str, values)))
-    return replace(row, values=values, name=stable_id("row", content)[:_NAME_LENGTH])
-
-
-def _text_file(
-    path: str, extension: str, stream: BinaryIO, options: index_settings.Input
-) -> Document | Unreadable:
-    data = _read(stream, options.max_bytes)
-    if data is None:
-        limit = f"input.max_bytes ({options.max_bytes:,})"
-        return Unreadable(path, "", f"larger than {limit}: split it, or raise the limit")
-    decoded = decode(data, declared_charset(data) if extension in _PAGES else None)
+    data = stream.read()
+    decoded = decode(data, declared_charset(data) if kind == "html" else None)
     if isinstance(decoded, NotText):
-        return Unreadable(path, "", decoded.reason)
+        yield Unreadable(path, "", decoded.reason)
+        return
     text, title, date = clean(decoded.text), None, None
     if not text.strip():
         why = "empty: no character but white space. If it should be, remove it from INPUT"
-        return Unreadable(path, "", why, empty=True)
-    if extension in _PAGES:
+        yield Unreadable(path, "", why, empty=True)
+        return
+    if kind == "html":
         page = read_html(text)
         # a page can write a carriage return as an entity
         text, title, date = clean(page.text), page.title, page.date
@@ -136,24 +66,15 @@ def _text_file(
                 match = regex.match(options.strip_pattern, text, timeout=limit_s)
             except TimeoutError:
                 why = f"input.strip_pattern takes longer than {limit_s:.1f} s on this text"
-                return Unreadable(path, "", f"{why}: avoid nested repetitions in it, or set it to null")
+                yield Unreadable(path, "", f"{why}: avoid nested repetitions in it, or set it to null")
+                return
             text = text[match.end() :] if match else text
-        title = _first_heading(text) if extension == ".md" else None
+        title = _first_heading(text) if kind == "md" else None
         emptied_by = "no text but what input.strip_pattern matches"
     if not text.strip():
-        return Unreadable(path, "", f"empty: {emptied_by}")
-    return Document(path, "", title or PurePosixPath(path).stem, text, date, {}, decoded.encoding)
-
-
-def _read(stream: BinaryIO, limit: int) -> bytes | None:
-    """All bytes, or None where there are more than the limit."""
-    blocks, size = [], 0
-    while block := stream.read(_BLOCK_BYTES):
-        size += len(block)
-        if size > limit:
-            return None
-        blocks.append(block)
-    return b"".join(blocks)
+        yield Unreadable(path, "", f"empty: {emptied_by}")
+    else:
+        yield Document(path, "", title or PurePosixPath(path).stem, text, date, {}, decoded.encoding)
 
 
 def _first_heading(text: str) -> str | None:
@@ -166,48 +87,41 @@ def _first_heading(text: str) -> str | None:
             fence = "" if mark and mark[1] == fence else fence
         elif mark:
             fence = mark[1]
-        elif (match_ := _HEADING.match(line)) and (heading := _without_closing_marks(match_[1])):
+        elif (found := _HEADING.match(line)) and (heading := found[1].rstrip().rstrip("#").strip()):
             return one_line(heading)
     return None
 
 
-def _without_closing_marks(heading: str) -> str:
-    return heading.rstrip().rstrip("#").strip()
-
-
-def _table_file(
-    path: str, extension: str, stream: BinaryIO, options: index_settings.Input, seen: set[str]
+def _read_table(
+    opener: Opener, stream: BinaryIO, path: str, options: index_settings.Input
 ) -> Iterator[Document | Unreadable]:
-    table = OPENERS[extension](stream, options)
+    table = opener(stream, options)
     if fault := _fault_of(table, options):
-        yield Unreadable(path, "", fault, empty=fault == _NO_HEADER and extension == ".csv")
+        yield Unreadable(path, "", fault, empty=fault == _NO_HEADER and path.lower().endswith(".csv"))
         return
     assert isinstance(table, Table)
     rows = table.rows if table.columns is not None else _with_text_column(table.rows, options)
-    empty = True
+    empty, seen = True, set[str]()
     for row in rows:
         empty = False
         yield _document_of(path, row, options, seen)
     if empty:
-        yield Unreadable(path, "", "empty: no rows", empty=extension == ".jsonl")
+        yield Unreadable(path, "", "empty: no rows", empty=path.lower().endswith(".jsonl"))
 
 
-def _fault_of(table: Table | NotText, options: index_settings.Input) -> str:
-    """Why no row of a table can be read; "" where that is not known beforehand."""
-    if isinstance(table, NotText):
-        return table.reason
-    return "" if table.columns is None else missing_column(table.columns, options)
+TEXT, MARKDOWN, HTML = (Reader(partial(_read_text, kind)) for kind in ("txt", "md", "html"))
+JSONL, CSV, PARQUET = (Reader(partial(_read_table, opener), streams=True) for opener in OPENERS.values())
 
 
-def _stretch_of(
-    path: str,
-    extension: str,
-    stream: BinaryIO,
-    options: index_settings.Input,
-    stretch: Stretch,
-    seen: set[str],
+def documents_of_stretch(
+    path: str, stream: BinaryIO, options: index_settings.Input, stretch: Stretch, names: set[str]
 ) -> Iterator[Document | Unreadable]:
-    if extension == ".jsonl":
+    """Read a stretch of a .jsonl or .parquet file.
+
+    stream: of a .jsonl file, the stretch alone. names: ids of earlier rows by `input.id_column`, to which
+    those of this stretch are added.
+    """
+    if path.lower().endswith(".jsonl"):
         rows = jsonl_rows(stream, "utf-8", stretch.row, stretch.line)
     else:
         groups = stretch.start, stretch.end
@@ -217,7 +131,7 @@ def _stretch_of(
             return
         rows = table.rows
     for row in rows:
-        yield _document_of(path, row, options, seen)
+        yield _document_of(path, row, options, names)
 
 
 def segments_of(stream: BinaryIO, options: index_settings.Input) -> list[Segment]:
@@ -225,6 +139,32 @@ def segments_of(stream: BinaryIO, options: index_settings.Input) -> list[Segment
     if not stream.seekable() or _fault_of(open_parquet(stream, options), options):
         return []
     return parquet_segments(stream)
+
+
+def documents_of(rows: Iterable[Row], options: index_settings.Input) -> Iterator[Document | Unreadable]:
+    """Read rows that stand in no file, whose order and cells that are null mean nothing.
+
+    A row is named by `input.id_column`, or else by a hash of what it holds: rows that are equal are one
+    document then.
+    """
+    for row in rows:
+        if row.values is None:
+            named = replace(row, name=stable_id("row", row.fault)[:_NAME_LENGTH])
+        else:
+            values = {n: v for n, v in row.values.items() if v is not None and v == v}  # noqa: PLR0124 - NaN
+            try:
+                content = json.dumps(to_json(values), ensure_ascii=False, sort_keys=True)
+            except ValueError:  # nested too deeply
+                content = ", ".join(sorted(map(str, values)))
+            named = replace(row, values=values, name=stable_id("row", content)[:_NAME_LENGTH])
+        yield _document_of(ROWS, named, options, set())
+
+
+def _fault_of(table: Table | NotText, options: index_settings.Input) -> str:
+    """Why no row of a table can be read; "" where that is not known beforehand."""
+    if isinstance(table, NotText):
+        return table.reason
+    return "" if table.columns is None else missing_column(table.columns, options)
 
 
 def _with_text_column(rows: Iterator[Row], options: index_settings.Input) -> Iterator[Row]:
@@ -288,24 +228,22 @@ def _document(path: str, row: Row, options: index_settings.Input, seen: set[str]
         if name in seen:
             return Unreadable(path, name, f"{place} has the id {name!r} of an earlier row")
         seen.add(name)
-    text = _as_text(row.values.get(options.text_column))
+    text = row.values.get(options.text_column)
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-8")
+        except UnicodeDecodeError:
+            text = ""
+    text = clean(text) if isinstance(text, str) else ""
     if not text.strip():
         return Unreadable(path, name, f"row {name} has no text (column {options.text_column!r})")
+    own = (options.text_column, options.id_column, options.title_column, options.date_column)
     try:
-        metadata = _metadata(row.values, options)
+        metadata = {clean(name): to_json(value) for name, value in row.values.items() if name not in own}
     except ValueError as e:
         return Unreadable(path, name, f"row {name} has a value that cannot be kept: {e}")
     title = _named(row.values, options.title_column) or f"{PurePosixPath(path).stem} {name}"
     return Document(path, name, title, text, _named(row.values, options.date_column), metadata, row.encoding)
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, bytes):
-        try:
-            value = value.decode("utf-8")
-        except UnicodeDecodeError:
-            return ""
-    return clean(value) if isinstance(value, str) else ""
 
 
 def _as_line(value: Any) -> str | None:
@@ -318,8 +256,3 @@ def _as_line(value: Any) -> str | None:
 
 def _named(values: Mapping[str, Any], column: str | None) -> str | None:
     return None if column is None else _as_line(values.get(column))
-
-
-def _metadata(values: Mapping[str, Any], options: index_settings.Input) -> dict[str, Any]:
-    known = (options.text_column, options.id_column, options.title_column, options.date_column)
-    return {clean(name): to_json(value) for name, value in values.items() if name not in known}

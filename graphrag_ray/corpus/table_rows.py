@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from itertools import chain
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import orjson
 
@@ -56,7 +57,8 @@ def open_jsonl(stream: BinaryIO, options: Input) -> Table | NotText:
         return NotText(f"binary data (a zero byte at position {head.find(0)}), not text")
     lines: Iterator[bytes] = iter(reader)
     if codec is not None:
-        wrapper = io.TextIOWrapper(reader, _wrapper_codec(codec), errors="replace", newline="\n")
+        wrapped = "utf-8-sig" if codec == "utf-8" else codec.rsplit("-", 1)[0]
+        wrapper = io.TextIOWrapper(reader, wrapped, errors="replace", newline="\n")
         lines = (line.encode("utf-8", "replace") for line in wrapper)
     return Table(None, jsonl_rows(lines, codec or "utf-8"))
 
@@ -78,7 +80,8 @@ def jsonl_rows(lines: Iterable[bytes], codec: str, row: int = 1, line: int = 1) 
             continue
         value, encoding, fault = json_line(text, codec)
         if not fault and not isinstance(value, dict):
-            fault = f"a JSON {_json_type(value)}, not an object"
+            kinds: dict[type, str] = {list: "array", str: "string", bool: "boolean", type(None): "null"}
+            fault = f"a JSON {kinds.get(type(value), 'number')}, not an object"
         if fault:
             yield Row(number, None, fault=f"line {line_number}: {fault}")
         else:
@@ -107,11 +110,6 @@ def json_line(line: bytes, codec: str) -> tuple[Any, str, str]:
         return None, encoding, f"not JSON ({e})"
 
 
-def _json_type(value: Any) -> str:
-    names: dict[type, str] = {list: "array", str: "string", bool: "boolean", type(None): "null"}
-    return names.get(type(value), "number")
-
-
 def open_csv(stream: BinaryIO, options: Input) -> Table | NotText:
     """A header row, then one record a row; delimited by comma, or by the semicolon, tab or bar with
     which the header holds `input.text_column`. Empty lines are no rows; a record that does not have the
@@ -125,22 +123,17 @@ def open_csv(stream: BinaryIO, options: Input) -> Table | NotText:
     text = io.TextIOWrapper(reader, codec, errors=errors, newline="")
     csv.field_size_limit(_MAX_FIELD)
     first = next((line for line in text if line.strip()), "")
-    delimiter = next((d for d in _DELIMITERS if options.text_column in _header([first], d)), ",")
-    records = csv.reader(_chain(first, text), delimiter=delimiter, strict=True)
+
+    def names(delimiter: str) -> list[str]:
+        return [name.strip() for name in next(csv.reader([first], delimiter=delimiter), [])]
+
+    delimiter = next((d for d in _DELIMITERS if options.text_column in names(d)), ",")
+    records = csv.reader(chain([first], text), delimiter=delimiter, strict=True)
     try:
         columns = [name.strip() for name in next(records, [])]
     except csv.Error as e:
         return NotText(f"the header cannot be read: {e}")
     return Table(columns, _csv_rows(records, columns, codec))
-
-
-def _header(lines: list[str], delimiter: str) -> list[str]:
-    return [name.strip() for name in next(csv.reader(lines, delimiter=delimiter), [])]
-
-
-def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from rest
 
 
 def _csv_rows(records: Any, columns: list[str], codec: str) -> Iterator[Row]:
@@ -151,20 +144,17 @@ def _csv_rows(records: Any, columns: list[str], codec: str) -> Iterator[Row]:
         except StopIteration:
             return
         except csv.Error as e:
-            yield _broken_record(number, records.line_num, str(e))
+            if "unexpected end" in str(e):
+                lost = "a quoted field that is never closed: all lines after its quote are lost"
+                yield Row(WHOLE_FILE, None, fault=f"row {number} has {lost}")
+            else:
+                what = f"not a CSV record ({e}); double a quote inside a quoted field"
+                yield Row(number, None, fault=f"line {records.line_num}: {what}")
             number += 1
             continue
         if record:
             yield _csv_row(number, record, columns, codec)
             number += 1
-
-
-def _broken_record(number: int, line: int, error: str) -> Row:
-    if "unexpected end" in error:
-        fault = f"row {number} has a quoted field that is never closed: all lines after its quote are lost"
-        return Row(WHOLE_FILE, None, fault=fault)
-    fault = f"line {line}: not a CSV record ({error}); double a quote inside a quoted field"
-    return Row(number, None, fault=fault)
 
 
 def _csv_row(number: int, record: list[str], columns: list[str], codec: str) -> Row:
@@ -302,14 +292,10 @@ def arrow_rows(batch: pa.RecordBatch | pa.Table, number: int = 1) -> Iterator[Ro
     """number: of the first row."""
     columns = [(n, _in_microseconds(c)) for n, c in zip(batch.schema.names, batch.columns, strict=True)]
     for i in range(batch.num_rows):
-        yield _arrow_row(number + i, columns, i)
-
-
-def _arrow_row(number: int, columns: Sequence[tuple[str, pa.Array]], i: int) -> Row:
-    try:
-        return Row(number, {name: column[i].as_py() for name, column in columns})
-    except (ValueError, OverflowError) as e:
-        return Row(number, None, fault=f"a value cannot be read: {e}")
+        try:
+            yield Row(number + i, {name: column[i].as_py() for name, column in columns})
+        except (ValueError, OverflowError) as e:
+            yield Row(number + i, None, fault=f"a value cannot be read: {e}")
 
 
 def _in_microseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -326,16 +312,13 @@ def _in_microseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunke
     return column
 
 
-OPENERS: dict[str, Callable[[BinaryIO, Input], Table | NotText]] = {
+Opener: TypeAlias = Callable[[BinaryIO, Input], Table | NotText]
+OPENERS: dict[str, Opener] = {
     ".jsonl": open_jsonl,
     ".csv": open_csv,
     ".parquet": open_parquet,
 }
-"""By extension."""
-
-
-def _wrapper_codec(codec: str) -> str:
-    return "utf-8-sig" if codec == "utf-8" else codec.rsplit("-", 1)[0]
+"""Tables by extension, of documents and of questions."""
 
 
 def _buffered(stream: BinaryIO) -> tuple[bytes, io.BufferedReader]:

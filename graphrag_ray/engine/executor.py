@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +18,9 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from graphrag_ray.base.errors import TooManyFailures
 from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import Outcome, Row, Work
@@ -145,6 +148,9 @@ class Executor(Protocol):
         takes a field that is a function for a property."""
         ...
 
+    max_failed_fraction: float
+    bad_replies_count: bool
+
     def share(self, value: T) -> Callable[[], T]:
         """A cheap handle to a large value that table functions need."""
         ...
@@ -195,6 +201,65 @@ class Executor(Protocol):
     def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
         """Run every item of the source to its end. Raises RunStopped when the run must not go on."""
         ...
+
+
+class RunningSweep(Generic[T]):
+    """What both executors' sweeps do alike: count what ends, and tell people how it goes."""
+
+    def __init__(self, executor: Executor, work: Work[T], source: ItemSource[T], index: JournalIndex) -> None:
+        self.work, self.source, self.index = work, source, index
+        self.spending, self.stop = executor.spending, executor.stop
+        self.sweep = Sweep(accounts=Accounts(limits=executor.models.limits()))
+        self.watch = FailureWatch(
+            executor.max_failed_fraction, index.keys_done() == 0, executor.bad_replies_count
+        )
+        self.started_at = time.monotonic()
+        self._executor = executor
+
+    def count(self, outcome: Outcome[T]) -> None:
+        self.sweep.finished += 1
+        self.sweep.failed += outcome.status != "complete"
+        self.sweep.turns += outcome.turns
+        self.watch.note(outcome.status, outcome.error, outcome.known)
+
+    def check(self, running: int, in_flight: InFlight) -> None:
+        """running: items that are begun. Raises BudgetSpent, TooManyFailures; Interrupted where the run was
+        told to stop."""
+        if self.watch.tripped(running):
+            raise TooManyFailures(self.watch.message(self.work.name))
+        self.spending.check(self.sweep.accounts, in_flight, time.monotonic())
+        self.stop.check(in_flight)
+
+    def check_end(self) -> None:
+        """Where all items have ended. Raises TooManyFailures."""
+        if self.watch.tripped() or self.watch.in_vain:
+            raise TooManyFailures(self.watch.message(self.work.name))
+
+    def affordable(self, running: int, in_flight: InFlight) -> int | None:
+        """Items that may be started now, for the budget; None: any number. running: those that are begun."""
+        done, models = self.sweep.finished, self._executor.models
+        items = self.spending.items(self.sweep.accounts, done, models, in_flight, self.work.turns)
+        return None if items is None else max(0, items - done - running)
+
+    def show(self, in_flight: InFlight) -> None:
+        self._executor.on_progress(
+            SweepProgress(
+                self.work.name,
+                self.sweep.finished,
+                self.source.total,
+                self.sweep.failed,
+                in_flight,
+                self.sweep.accounts,
+                self.spending.before,
+                time.monotonic() - self.started_at,
+                self.sweep.turns,
+                self.work.turns,
+            )
+        )
+
+    def ended(self) -> None:
+        self.sweep.ended(self.work.name, time.monotonic() - self.started_at)
+        self.spending.add(self.sweep.accounts)
 
 
 def by_partition(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:

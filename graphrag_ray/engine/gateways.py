@@ -8,26 +8,25 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from graphrag_ray.base import logs
-from graphrag_ray.base.errors import FatalCallError
+from graphrag_ray.base.errors import CallError, FatalCallError, ModelRefused, NotConfigured, StoreError
 from graphrag_ray.base.index_settings import Model, Settings
-from graphrag_ray.base.messages import ChatRequest, EmbeddingReply, EmbeddingRequest, Listener, Reply, Request
+from graphrag_ray.base.messages import Listener, Reply, Request
+from graphrag_ray.base.providers import Client, LocalProvider, RemoteProvider, provider_of, provider_to_ask
 from graphrag_ray.engine.process_pool import ProcessPool
-from graphrag_ray.engine.work import AnsweredCall
 from graphrag_ray.llm.accounting import CallRecord, InFlight, Limits, Quirks, quirks_in
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.llm.limits import Ended
+from graphrag_ray.llm.model_client import Called
+from graphrag_ray.store.journal import JournalWriter
 
-if TYPE_CHECKING:
-    from graphrag_ray.llm.client import EndpointClient
-
-Ask: TypeAlias = Callable[[Request, str], Awaitable[AnsweredCall]]
+Ask: TypeAlias = Callable[[Request, str], Awaitable[Called[Reply]]]
 
 
 class AskAloud(Protocol):
@@ -35,7 +34,7 @@ class AskAloud(Protocol):
 
     def __call__(
         self, request: Request, stage: str, listener: Listener | None = None
-    ) -> Awaitable[AnsweredCall]: ...
+    ) -> Awaitable[Called[Reply]]: ...
 
 
 OFFLINE_PLACES = 32
@@ -56,7 +55,7 @@ class Models:
     """The logical models of a run. Picklable, and without secrets.
 
     quirks   what endpoints taught earlier runs, as in `Accounts`
-    refused  by model and place among its endpoints, why one is not asked (`probing.py`)
+    refused  by model and place among its endpoints, why one is not asked (`probed`)
     """
 
     by_name: Mapping[str, Model]
@@ -80,7 +79,7 @@ class Models:
 
     @property
     def online(self) -> dict[str, Model]:
-        return {name: m for name, m in self.by_name.items() if m.provider != "offline"}
+        return {name: m for name, m in self.by_name.items() if not m.is_local}
 
     def limits(self) -> dict[str, Limits]:
         """What the endpoints of each model allow together, by model id."""
@@ -205,6 +204,54 @@ class Gate:
         await asyncio.sleep(DRAIN_LOOK_S)  # the replies are handed on and noted
 
 
+LATE_S = 2.0
+"""A flush that takes longer holds up asking: what cannot be journalled shall not be paid for."""
+
+
+class Keeper:
+    """Writes a sweep's journal, and holds up what is asked while the storage does not take it.
+
+    The store tries a write again for some 15 seconds. In that time calls in flight come back, and no others
+    are sent; after it the sweep ends with the storage's error.
+    """
+
+    def __init__(self, writer: JournalWriter, gate: Gate) -> None:
+        self._writer, self._gate = writer, gate
+        self._kept_at = time.monotonic()
+
+    @property
+    def lag_s(self) -> float:
+        """For how long there has been something that is not journalled; 0 where all is."""
+        return time.monotonic() - self._kept_at if self._writer.pending else 0.0
+
+    async def flush(self) -> None:
+        """Journal what is pending. Raises StoreError: it stays pending, and nothing more is asked."""
+        late = asyncio.get_running_loop().call_later(LATE_S, self._gate.hold)
+        began = time.monotonic()
+        try:
+            await asyncio.to_thread(self._writer.flush)
+        except StoreError:
+            self._gate.hold()
+            raise
+        finally:
+            late.cancel()
+        self._kept_at = began
+        self._gate.go_on()
+
+    async def close(self) -> None:
+        """Journal what is pending at the end of a sweep. Raises StoreError, saying what is lost."""
+        try:
+            await self.flush()
+        except StoreError as e:
+            rows, seconds = self._writer.pending, time.monotonic() - self._kept_at
+            if not rows:
+                raise
+            raise StoreError(
+                f"{e}. What was answered in the last {seconds:.0f} s ({rows:,} rows of the journal) could "
+                "not be kept, and is asked again then"
+            ) from e
+
+
 @asynccontextmanager
 async def open_gateway(
     models: Models,
@@ -240,8 +287,7 @@ async def open_gateway(
         online,
         limiter or LocalLimiter(online, models.default_in_flight, lend_first=True),
         clients,
-        offline=_offline,
-        offline_embed=_offline_embed,
+        local={n: p for n, m in models.by_name.items() if isinstance(p := provider_to_ask(m), LocalProvider)},
         max_attempts=models.max_attempts,
         on_call=on_call,
         in_flight=in_flight,
@@ -254,38 +300,92 @@ async def open_gateway(
         dropped_for_s=dropped_for_s,
     )
 
-    async def ask(request: Request, stage: str, listener: Listener | None = None) -> AnsweredCall:
-        called = await gateway.answer(request, stage, listener)
-        return AnsweredCall(called.reply, called.endpoint, called.latency_s, called.attempts)
-
     try:
-        yield ask
+        yield gateway.answer
     finally:
         await gateway.close()
 
 
 def connected_to(
     models: Models, name: str, ask_key: Callable[[str], str | None] | None = None
-) -> Sequence[EndpointClient | FatalCallError]:
+) -> Sequence[Client | FatalCallError]:
     """A client for each endpoint of a model, or why there is none. Not for an event loop."""
-    from graphrag_ray.llm.client import EndpointClient, connect  # the client library takes half a second
-
     model = models.by_name[name]
     known = models.quirks.get(model.model_id, {})
-    clients = connect(model, os.environ, ask_key, models.force_yes_no, known)
-    logs.hide(c.key.get_secret_value() for c in clients if isinstance(c, EndpointClient) and c.key)
+    provider = provider_of(model)
+    assert isinstance(provider, RemoteProvider)
+    clients = provider.connect(model, os.environ, ask_key, models.force_yes_no, known)
+    logs.hide(c.key.get_secret_value() for c in clients if isinstance(c, Client) and c.key)
     why = {i: FatalCallError(told) for (model_name, i), told in models.refused.items() if model_name == name}
     return [c if isinstance(c, FatalCallError) else why.get(i, c) for i, c in enumerate(clients)]
 
 
-def _offline(request: Request) -> Reply:
-    from graphrag_ray.offline import answer  # the lexicon is read when first needed
-
-    assert isinstance(request, ChatRequest)
-    return answer(request)
+GOES_ON = "What is kept is used all the same; the first request that is needed ends the run."
 
 
-def _offline_embed(requests: Sequence[EmbeddingRequest]) -> list[EmbeddingReply]:
-    from graphrag_ray.offline import embed_many
+@dataclass(frozen=True)
+class EndpointProblem:
+    """An endpoint that answers nothing. final: until somebody changes something; the others may be there in
+    a minute. asked: False where there is not even a way to it, as without a key."""
 
-    return [EmbeddingReply(vector) for vector in embed_many([r.text for r in requests])]
+    model: str
+    endpoint: int
+    why: str
+    final: bool
+    asked: bool = True
+
+    def __str__(self) -> str:
+        return f"models.{self.model}: {self.why}"
+
+
+def probed(
+    models: Models, settings: Settings, stages: Iterable[str], may_reuse: bool, say: Callable[[str], None]
+) -> Models:
+    """The models, with what is known now of their endpoints; for a process that asks with its own keys.
+
+    stages: those that are asked. may_reuse: replies may be kept from before, so that perhaps nothing
+    has to be asked. Raises ModelRefused where it must, and a model has no endpoint that answers.
+    """
+    problems = probe(models, settings, stages)
+    names = {p.model for p in problems}
+    lost = {n for n in names if sum(p.model == n for p in problems) == len(models.by_name[n].endpoints)}
+    if lost and not may_reuse:
+        tried = any(p.asked for p in problems if p.model in lost)
+        raise (ModelRefused if tried else NotConfigured)("; ".join(map(str, problems)))
+    for problem in problems:
+        say(str(problem))
+    if lost:
+        say(GOES_ON)
+    refused = {(p.model, p.endpoint): p.why for p in problems if p.final or p.model in lost}
+    return replace(models, refused=refused)
+
+
+def probe(models: Models, settings: Settings, stages: Iterable[str]) -> list[EndpointProblem]:
+    """What is wrong with the endpoints of the models that these stages ask. Takes some seconds at most; works
+    where an event loop runs already."""
+    asked = {
+        (name, stage == "embed") for stage in stages if (name := settings.model_name(stage)) in models.online
+    }
+    if not asked:
+        return []
+    with ThreadPoolExecutor(1, thread_name_prefix="probe") as thread:
+        return thread.submit(asyncio.run, _probe(models, sorted(asked))).result()
+
+
+async def _probe(models: Models, asked: Iterable[tuple[str, bool]]) -> list[EndpointProblem]:
+    async def one(name: str, embeds: bool) -> list[EndpointProblem]:
+        clients = await asyncio.to_thread(connected_to, models, name)
+        found: list[EndpointProblem] = []
+        for i, client in enumerate(clients):
+            if isinstance(client, FatalCallError):
+                found.append(EndpointProblem(name, i, str(client), final=True, asked=False))
+                continue
+            try:
+                why: CallError | None = await client.probe(embeds)
+            finally:
+                await client.close()
+            if why is not None:
+                found.append(EndpointProblem(name, i, str(why), isinstance(why, FatalCallError)))
+        return found
+
+    return [p for some in await asyncio.gather(*(one(*a) for a in asked)) for p in some]

@@ -16,16 +16,17 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from graphrag_ray.base.errors import FatalCallError, GraphRagError, RunStopped, TooManyFailures
+from graphrag_ray.base.errors import FatalCallError, GraphRagError, RunStopped
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.executor import (
     ItemSource,
     Parted,
+    RunningSweep,
     Sweep,
     SweepProgress,
     TableFunction,
@@ -34,15 +35,13 @@ from graphrag_ray.engine.executor import (
     by_partition,
     write_all,
 )
-from graphrag_ray.engine.gateways import Ask, Gate, Models, open_gateway
-from graphrag_ray.engine.journalling import Keeper
-from graphrag_ray.engine.leases import FailureWatch
+from graphrag_ray.engine.gateways import Ask, Gate, Keeper, Models, open_gateway
 from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.reply_cache import ReplyCache
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import BEGUN_TOGETHER, WAITED_FOR_S, Asking, Outcome, Row, Work, begin, run_item
-from graphrag_ray.llm.accounting import Accounts, InFlight
+from graphrag_ray.llm.accounting import InFlight
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
@@ -148,35 +147,30 @@ def _listed(store: Store, fn: Callable[[Store, X], Iterable[pa.Table]], x: X) ->
     return list(fn(store, x))
 
 
-class _LocalSweep(Generic[T]):
+class _LocalSweep(RunningSweep[T]):
     def __init__(
         self, executor: LocalExecutor, work: Work[T], source: ItemSource[T], index: JournalIndex
     ) -> None:
-        self.executor, self.work, self.source, self.index = executor, work, source, index
-        self.sweep = Sweep(accounts=Accounts(limits=executor.models.limits()))
-        self.watch = FailureWatch(
-            executor.max_failed_fraction, index.keys_done() == 0, executor.bad_replies_count
-        )
+        super().__init__(executor, work, source, index)
+        self.executor = executor
         self.running: dict[asyncio.Task[Outcome[T]], int] = {}
         self.unflushed: list[tuple[int, Outcome[T]]] = []
         self.in_flight = InFlight()
-        self.started_at = time.monotonic()
         self.queued: deque[Row] = deque()
         self.taken = 0
         self.places = executor.in_flight or executor.models.places(work.name, 1, executor.pool.processes)
 
     async def run(self) -> Sweep:
-        self.executor.spending.check(self.sweep.accounts, self.in_flight, time.monotonic())
+        self.check(0, self.in_flight)
         writer = JournalWriter(self.executor.store, self.work.name, f"local-{uuid.uuid4().hex[:12]}")
-        models = self.executor.models.knowing(self.executor.spending.before.quirks)
+        models = self.executor.models.knowing(self.spending.before.quirks)
         gate = Gate(self.executor.limited())
         keeper = Keeper(writer, gate)
-        accounts, sent = self.sweep.accounts, self.in_flight
         async with open_gateway(
             models,
             gate,
-            accounts.add,
-            in_flight=sent,
+            self.sweep.accounts.add,
+            in_flight=self.in_flight,
             at_the_end=self._at_the_end,
             pool=self.executor.pool,
         ) as ask:
@@ -184,8 +178,13 @@ class _LocalSweep(Generic[T]):
             try:
                 await self._loop(asking, keeper)
             except RunStopped:
-                await gate.drain(self.executor.stop.grace_s, writer.flush)
-                self._count_the_rest()
+                await gate.drain(self.stop.grace_s, writer.flush)
+                # What came back after the sweep was told to stop is journalled: people are told of it, too.
+                for task in self.running:
+                    if task.done() and not task.cancelled() and task.exception() is None:
+                        self.count(task.result())
+                with suppress(GraphRagError):  # what stopped the sweep is what it ends with
+                    self.show(copy(self.in_flight))
                 raise
             except GraphRagError:
                 await gate.drain()
@@ -194,8 +193,7 @@ class _LocalSweep(Generic[T]):
                 for task in self.running:
                     task.cancel()
                 await asyncio.gather(*self.running, return_exceptions=True)
-                self.sweep.ended(self.work.name, time.monotonic() - self.started_at)
-                self.executor.spending.add(self.sweep.accounts)
+                self.ended()
                 await keeper.close()
         return self.sweep
 
@@ -207,7 +205,7 @@ class _LocalSweep(Generic[T]):
         exhausted = False
         flushed_at = time.monotonic()
         while True:
-            self.executor.stop.check(self.in_flight)
+            self.check(len(self.running), self.in_flight)
             while not exhausted and len(self.running) + len(self.queued) < self.places:
                 rows = self.source.take()
                 if rows is None:
@@ -219,20 +217,22 @@ class _LocalSweep(Generic[T]):
             self._start(asking)
             if self.running:
                 self.sweep.peak_in_flight = max(self.sweep.peak_in_flight, self.in_flight.calls)
-                self.executor.spending.check(self.sweep.accounts, self.in_flight, time.monotonic())
                 done, _ = await asyncio.wait(self.running, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    self._note(self.running.pop(task), _result(task))
+                    number, outcome = self.running.pop(task), _result(task)
+                    self.count(outcome)
+                    self.unflushed.append((number, outcome))
             elif not exhausted:
                 await asyncio.sleep(0.005)
             if not self.running or time.monotonic() - flushed_at >= self._flush_s(exhausted):
                 await keeper.flush()
                 flushed_at = time.monotonic()
-                self._report()
+                finished, self.unflushed = self.unflushed, []
+                for number, outcome in finished:
+                    self.source.finished(number, outcome)
+                self.show(copy(self.in_flight))
                 if exhausted and not self.running and not self.queued:
-                    if self.watch.tripped() or self.watch.in_vain:
-                        raise TooManyFailures(self.watch.message(self.work.name))
-                    return
+                    return self.check_end()
 
     def _flush_s(self, exhausted: bool) -> float:
         """Between journal writes: shorter where the source may wait for what has come back."""
@@ -241,14 +241,11 @@ class _LocalSweep(Generic[T]):
 
     def _start(self, asking: Asking) -> None:
         store, free = self.executor.store, self.places - len(self.running)
-        spending, models = self.executor.spending, self.executor.models
-        affordable = spending.items(
-            self.sweep.accounts, self.sweep.finished, models, self.in_flight, self.work.turns
-        )
+        affordable = self.affordable(len(self.running), self.in_flight)
         if affordable is not None:
-            free = min(free, affordable - self.sweep.finished - len(self.running))
+            free = min(free, affordable)
             if free <= 0 and self.queued and not self.running:
-                raise spending.exhausted(self.sweep.accounts)
+                raise self.spending.exhausted(self.sweep.accounts)
         while self.queued and free > 0:
             n = min(free, len(self.queued), BEGUN_TOGETHER)
             rows = [self.queued.popleft() for _ in range(n)]
@@ -258,55 +255,11 @@ class _LocalSweep(Generic[T]):
                 self.running[asyncio.ensure_future(self._item(begun, place, asking))] = self.taken
                 self.taken += 1
 
-    def _note(self, number: int, outcome: Outcome[T]) -> None:
-        self._count(outcome)
-        self.watch.note(outcome.status, outcome.error, outcome.known)
-        self.unflushed.append((number, outcome))
-        if self.watch.tripped(len(self.running)):
-            raise TooManyFailures(self.watch.message(self.work.name))
-
-    def _count(self, outcome: Outcome[T]) -> None:
-        self.sweep.finished += 1
-        self.sweep.failed += outcome.status != "complete"
-        self.sweep.turns += outcome.turns
-
-    def _count_the_rest(self) -> None:
-        """What came back after the sweep was told to stop is journalled: people are told of it, too."""
-        for task in self.running:
-            if task.done() and not task.cancelled() and task.exception() is None:
-                self._count(task.result())
-        with suppress(GraphRagError):  # what stopped the sweep is what it ends with
-            self._show()
-
     async def _item(
         self, begun: asyncio.Future[list[tuple[Driver[T], list[JournalRow]]]], place: int, asking: Asking
     ) -> Outcome[T]:
         driver, rows = (await begun)[place]
         return await run_item(self.work.name, driver, rows, asking)
-
-    def _report(self) -> None:
-        """Tell the source and the people; what is told is journalled."""
-        finished, self.unflushed = self.unflushed, []
-        for number, outcome in finished:
-            self.source.finished(number, outcome)
-        self._show()
-
-    def _show(self) -> None:
-        seconds = time.monotonic() - self.started_at
-        self.executor.on_progress(
-            SweepProgress(
-                self.work.name,
-                self.sweep.finished,
-                self.source.total,
-                self.sweep.failed,
-                copy(self.in_flight),
-                self.sweep.accounts,
-                self.executor.spending.before,
-                seconds,
-                self.sweep.turns,
-                self.work.turns,
-            )
-        )
 
 
 def awaited(coroutine: Coroutine[Any, Any, R]) -> R:

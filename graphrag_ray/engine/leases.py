@@ -1,14 +1,13 @@
-"""Who works on what: a pure book of leases.
+"""Which worker has which item, and when too many items have failed. Pure.
 
-Workers *pull*: a worker asks for as many items as it has free places, so one slow call holds nothing
-up. A lease ends when the item is reported finished, which means journalled; the leases of a dead
-worker's incarnation go back to the queue when its next incarnation, or nobody, turns up.
+A worker that has free places gets more items, so one slow call holds nothing up. A lease ends when the item
+is finished, which means journalled. The leases of a worker that died go back to the queue.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -44,8 +43,8 @@ class LeaseBook(Generic[P]):
     _queue: deque[int] = field(default_factory=deque)
     _suspects: deque[int] = field(default_factory=deque)
     _items: dict[int, P] = field(default_factory=dict)
-    _holder: dict[int, tuple[str, int]] = field(default_factory=dict)
-    _incarnation: dict[str, int] = field(default_factory=dict)
+    _holder: dict[int, str] = field(default_factory=dict)
+    _held: dict[str, dict[int, None]] = field(default_factory=dict)
     _quarantined: set[str] = field(default_factory=set)
     _lost_in: dict[int, int] = field(default_factory=dict)
     _times_lost: dict[int, int] = field(default_factory=dict)
@@ -60,28 +59,24 @@ class LeaseBook(Generic[P]):
             self._items[id_] = payload
             self._queue.append(id_)
 
-    def register(self, worker: str) -> int:
-        """A worker starts, or starts again: its earlier leases go back to the queue."""
-        self.forget(worker)
-        return self._incarnation[worker]
+    def held(self, worker: str) -> Collection[int]:
+        """The worker's items, in the order in which it got them."""
+        return self._held.get(worker, {}).keys()
 
-    def forget(self, worker: str) -> None:
-        """A worker is gone. Its leases are handed out again, and a call of it that comes late gets none."""
-        self._incarnation[worker] = self._incarnation.get(worker, -1) + 1
+    def lose(self, worker: str) -> None:
+        """A worker died. Its leases are handed out again."""
         self._quarantined.discard(worker)
-        lost = self._held(worker)
+        lost = list(self.held(worker))
         self.losses += bool(lost)
         for id_ in reversed(lost):
-            del self._holder[id_]
+            self._release(id_)
             self._lost_in[id_] = self.losses
             times = self._times_lost[id_] = self._times_lost.get(id_, 0) + 1
             alone = self._lost_alone[id_] = self._lost_alone.get(id_, 0) + (len(lost) == 1)
             if times >= MOST_LOSSES and alone >= MOST_ALONE:
                 self.condemned[id_] = times
-            elif times > ORDINARY_LOSSES:
-                self._suspects.append(id_)
             else:
-                self._queue.appendleft(id_)
+                self._put_back(id_)
         self.reissued += len(lost)
 
     def hand_back(self, worker: str, ids: Iterable[int], begun: bool) -> None:
@@ -89,40 +84,38 @@ class LeaseBook(Generic[P]):
 
         begun: it may have journalled something of them
         """
-        given = [id_ for id_ in ids if id_ in self._holder and self._holder[id_][0] == worker]
+        given = [id_ for id_ in ids if self._holder.get(id_) == worker]
         self.losses += begun and bool(given)
         for id_ in reversed(given):
-            del self._holder[id_]
+            self._release(id_)
             if begun:
                 self._lost_in[id_] = self.losses
-            if self._times_lost.get(id_, 0) > ORDINARY_LOSSES:
-                self._suspects.append(id_)
-            else:
-                self._queue.appendleft(id_)
+            self._put_back(id_)
 
-    def is_current(self, worker: str, incarnation: int) -> bool:
-        """Whether it is the worker's latest life that speaks."""
-        return self._incarnation.get(worker) == incarnation
+    def _release(self, id_: int) -> None:
+        if (holder := self._holder.pop(id_, None)) is not None:
+            del self._held[holder][id_]
 
-    def leave(self, worker: str) -> None:
-        """A worker is gone of its own accord: all that it has is handed back, and a late call gets none."""
-        self.hand_back(worker, self._held(worker), begun=True)
-        self.forget(worker)
+    def _put_back(self, id_: int) -> None:
+        if self._times_lost.get(id_, 0) > ORDINARY_LOSSES:
+            self._suspects.append(id_)
+        else:
+            self._queue.appendleft(id_)
 
-    def lease(self, worker: str, incarnation: int, places: int) -> list[tuple[int, P]]:
-        """Up to `places` items. A worker of an earlier incarnation gets none, nor one that has suspects."""
-        if not self.is_current(worker, incarnation):
-            return []
+    def lease(self, worker: str, places: int) -> list[tuple[int, P]]:
+        """Up to `places` items; none for a worker that has suspects."""
+        held = self._held.setdefault(worker, {})
         if worker in self._quarantined:
-            if self._held(worker):
+            if held:
                 return []
             self._quarantined.discard(worker)
         given = self._take(self._queue, places)
-        if not given and places and self._suspects and not self._held(worker):
+        if not given and places and self._suspects and not held:
             given = self._take(self._suspects, min(places, GROUP), alike=True)
             self._quarantined.add(worker)
         for id_ in given:
-            self._holder[id_] = (worker, incarnation)
+            self._holder[id_] = worker
+            held[id_] = None
         return [(id_, self._items[id_]) for id_ in given]
 
     def _take(self, queue: deque[int], places: int, alike: bool = False) -> list[int]:
@@ -139,29 +132,22 @@ class LeaseBook(Generic[P]):
                     break
         return taken
 
-    def _held(self, worker: str) -> list[int]:
-        return [i for i, (holder, _) in self._holder.items() if holder == worker]
-
     def losses_of(self, ids: Iterable[int]) -> dict[int, int]:
         """The latest of the `losses` in which each of these items was lost, as far as any was."""
         return {id_: self._lost_in[id_] for id_ in ids if id_ in self._lost_in}
 
     def finish(self, id_: int) -> bool:
         """The item's outcome is journalled. False when somebody else finished it before."""
-        self._holder.pop(id_, None)
-        self._lost_in.pop(id_, None)
-        self._times_lost.pop(id_, None)
-        self._lost_alone.pop(id_, None)
-        self.condemned.pop(id_, None)
+        self._release(id_)
+        for of_lost in (self._lost_in, self._times_lost, self._lost_alone, self.condemned):
+            of_lost.pop(id_, None)
         known = self._items.pop(id_, None) is not None
         self.finished += known
         return known
 
     def give_up(self) -> list[tuple[int, P, int]]:
         """The condemned items, each with how many died of it. They count as finished from now on."""
-        found = [
-            (id_, self._items[id_], times) for id_, times in self.condemned.items() if id_ in self._items
-        ]
+        found = [(id_, self._items[id_], times) for id_, times in self.condemned.items()]
         for id_, _, _ in found:
             self.finish(id_)
         return found

@@ -249,7 +249,7 @@ def _begin(parent: int, logging_: logs.Logging | None) -> None:
 
 
 def _nothing() -> None:
-    import graphrag_ray.offline  # noqa: F401 - so that the first who computes need not wait for it
+    import graphrag_ray.offline.replies  # noqa: F401 - so that the first who computes need not wait for it
 
 
 def _called(fn: Callable[..., R], *args: Any) -> R:

@@ -31,6 +31,7 @@ from graphrag_ray.engine.drive import (
     raising,
     replay,
 )
+from graphrag_ray.llm.model_client import Called
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, TURN, JournalRow
@@ -206,19 +207,9 @@ class Asking:
     now     Unix seconds
     """
 
-    ask: Callable[[Request, str], Awaitable[AnsweredCall]]
+    ask: Callable[[Request, str], Awaitable[Called[Reply]]]
     journal: Journal
     now: Callable[[], float]
-
-
-@dataclass(frozen=True, slots=True)
-class AnsweredCall:
-    """A reply and how it was come by."""
-
-    reply: Reply
-    endpoint: str = ""
-    latency_s: float = 0.0
-    attempts: int = 1
 
 
 async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], asking: Asking) -> Outcome[T]:
@@ -308,7 +299,7 @@ async def _ask(
     return slot, answer.reply
 
 
-def _storable(answer: AnsweredCall) -> AnsweredCall:
+def _storable(answer: Called[Reply]) -> Called[Reply]:
     """What is replayed must be what was replied, and no table can hold half a surrogate pair."""
     reply = answer.reply
     if not isinstance(reply, ChatReply) or reply.text.isascii():
@@ -316,7 +307,7 @@ def _storable(answer: AnsweredCall) -> AnsweredCall:
     return replace(answer, reply=replace(reply, text=whole(reply.text)))
 
 
-def _turn(request: Request, answer: AnsweredCall) -> dict[str, Any]:
+def _turn(request: Request, answer: Called[Reply]) -> dict[str, Any]:
     """What a journal row says of a reply."""
     reply = answer.reply
     return {

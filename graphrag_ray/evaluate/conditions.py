@@ -99,7 +99,7 @@ def check_conditions(index: Index, conditions: Sequence[EvaluationCondition]) ->
         try:
             methods.check(condition.method, condition.level, (), opened.baselines)
             stages = methods.stages(condition.method, opened.settings.query.dynamic)
-            require_known(opened.settings, stages, index.manifest.settings)
+            require_known(opened.settings, stages)
             if methods.find(condition.method).levels:
                 _check_level(opened, condition.level)
         except UsageError as e:

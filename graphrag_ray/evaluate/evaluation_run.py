@@ -24,9 +24,8 @@ from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.user_settings import require_known
 from graphrag_ray.engine.executor import Executor, SweepProgress
 from graphrag_ray.engine.feed import Feed
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.gateways import Models, probed
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.engine.probing import probed
 from graphrag_ray.engine.reply_cache import FEW, MANY, tidy
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
@@ -165,7 +164,7 @@ class EvaluationRun:
     def check_models(self, stages: Sequence[str]) -> None:
         """See that the models of these stages can be asked, before others are paid for. Raises SettingsError,
         ModelRefused."""
-        require_known(self.index.settings, stages, self.index.manifest.settings)
+        require_known(self.index.settings, stages)
         if asks_from_here(self.on_ray, self.address):
             models = Models.of(self.index.settings, self.index.manifest.usage)
             probed(models, self.index.settings, stages, False, self.observer.note)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.schema import ENDS
+from graphrag_ray.corpus.quotes import quotes_in
 from graphrag_ray.export import find
 from graphrag_ray.export.view import (
     CLAIM,
@@ -23,7 +24,6 @@ from graphrag_ray.export.view import (
     heaviest,
 )
 from graphrag_ray.query.methods.asked_hierarchy import hierarchy_of
-from graphrag_ray.query.methods.quotes import quotes_in
 from graphrag_ray.query.sources import of_document
 
 _WEIGHED = ["id", "human_readable_id", "weight"]

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
+from graphrag_ray.corpus.quotes import best_sentence
 from graphrag_ray.query.methods.method import Rows
-from graphrag_ray.query.methods.quotes import best_sentence
 from graphrag_ray.query.reading import Reader
 from graphrag_ray.query.sources import DOCUMENT_COLUMNS, of_document
 

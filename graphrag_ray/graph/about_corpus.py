@@ -14,6 +14,7 @@ from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Settings, as_about
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
+from graphrag_ray.base.wording import shortened
 from graphrag_ray.graph.report_context import Count, clean
 
 MAX_TITLES = 60
@@ -99,5 +100,4 @@ def entity_lines(named: Sequence[tuple[str, str]], count: Count) -> str:
 
 
 def _short(text: str, most: int) -> str:
-    folded = " ".join(clean(text[: 4 * most]).split())
-    return folded if len(folded) <= most else folded[: most - 1].rstrip() + "…"
+    return shortened(" ".join(clean(text[: 4 * most]).split()), most)

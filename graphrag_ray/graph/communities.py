@@ -29,10 +29,9 @@ import numpy.typing as npt
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Communities
 from graphrag_ray.graph.batches import stable_batches
-from graphrag_ray.graph.edges import Edges, canonical, modularity
 from graphrag_ray.graph.hierarchy import Hierarchy, number_depth_first
 from graphrag_ray.graph.integer_arrays import Ints
-from graphrag_ray.graph.leiden import Floats, components, seeded_igraph
+from graphrag_ray.graph.leiden import Edges, Floats, canonical, components, modularity, seeded_igraph
 from graphrag_ray.graph.seeds import Past, Seeds, divide
 
 
@@ -195,7 +194,10 @@ def _split(
     n = len(packed)
     edges = np.arange(len(dividing.edges))
     while len(candidates):
-        of = _only(leaf, candidates, n)
+        # Each node's community by its place among the candidates; -1 for all others.
+        place = np.full(n + 1, -1, dtype=np.int64)
+        place[candidates] = np.arange(len(candidates))  # place n, hence -1, has none
+        of = place[leaf]
         edges = edges[dividing.edges[edges].inside(of)]
         born: list[int] = []
         first = n
@@ -210,13 +212,6 @@ def _split(
         candidates = first + np.flatnonzero(sizes > limit)
     level = np.repeat(np.arange(len(parents)), [len(p) for p in parents])
     return leaf, np.concatenate(parents), level
-
-
-def _only(leaf: Ints, candidates: Ints, n: int) -> Ints:
-    """[N] the place of each node's community among the candidates, else -1."""
-    place = np.full(n + 1, -1, dtype=np.int64)
-    place[candidates] = np.arange(len(candidates))  # place n, hence -1, has none
-    return place[leaf]
 
 
 def _group(label: Ints) -> tuple[Ints, Ints, Ints]:

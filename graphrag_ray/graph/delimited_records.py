@@ -50,9 +50,16 @@ class RawRelationship:
 
 
 @dataclass(frozen=True, slots=True)
-class RawClaim:
-    """`object` is NONE where there is none. Dates are ISO 8601, as exact as stated (2014, 2014-06 or
-    2014-06-11), or None. `source_text` is "" where no quote was given."""
+class ClaimRecord:
+    """One claim.
+
+    subject      as written; from the claims dialogue on an entity key, among those asked about or not
+    object       likewise, or "NONE"
+    type         upper case
+    status       TRUE, FALSE or SUSPECTED
+    start_date, end_date  ISO 8601, as exact as the text (2014, 2014-06, 2014-06-11); None where not given
+    source_text  quotes from the chunk, " […] " between several, "" where none was given
+    """
 
     subject: str
     object: str
@@ -90,7 +97,7 @@ class RawClaims:
     """One reply to the claims prompt, read. `unreadable_fields`: statuses and dates that said something
     else; the status becomes SUSPECTED, the date None."""
 
-    claims: tuple[RawClaim, ...]
+    claims: tuple[ClaimRecord, ...]
     unusable: int
     unreadable_fields: int
     complete: bool
@@ -128,7 +135,7 @@ def parse_records(text: str, *, truncated: bool = False) -> Records:
 def parse_claims(text: str, *, truncated: bool = False) -> RawClaims:
     """Read the claims of one reply, in its order. Surplus fields belong to the quote, which is the text's
     own and may hold anything."""
-    claims: list[RawClaim] = []
+    claims: list[ClaimRecord] = []
     unreadable = 0
     tuples = _tuples(text, truncated)
     unusable = tuples.unusable
@@ -141,7 +148,7 @@ def parse_claims(text: str, *, truncated: bool = False) -> RawClaims:
             parsed is None and not _is_none(field) for parsed, field in ((start, fields[4]), (end, fields[5]))
         )
         claims.append(
-            RawClaim(
+            ClaimRecord(
                 subject=fields[0],
                 object=NONE if _is_none(fields[1]) else fields[1],
                 type=fields[2].upper(),
@@ -149,7 +156,7 @@ def parse_claims(text: str, *, truncated: bool = False) -> RawClaims:
                 start_date=start,
                 end_date=end,
                 description=fields[6],
-                source_text=_quote(fields[7:]),
+                source_text="" if _is_none(quote := FIELD.join(fields[7:])) else quote,  # verbatim
             )
         )
     return RawClaims(tuple(claims), unusable, unreadable, tuples.complete)
@@ -298,9 +305,3 @@ def _status(field: str) -> str | None:
 
 def _is_none(field: str) -> bool:
     return field.upper().strip(_QUOTES + " .-") in ("", NONE, "NULL", "N/A", "UNKNOWN")
-
-
-def _quote(fields: list[str]) -> str:
-    # The text's own delimiter is put back: a quote is verbatim.
-    quote = FIELD.join(fields)
-    return "" if _is_none(quote) else quote

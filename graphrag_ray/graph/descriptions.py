@@ -41,7 +41,7 @@ class TokensOf:
 @dataclass(frozen=True, slots=True)
 class DescribeSpec:
     """max_output_tokens: of one summary, told to the model; batch_tokens: of the descriptions in a call;
-    alike_once: those that differ by marks alone are read as one; joined_tokens: a few that together have at
+    joined_tokens: a few that together have at
     most so many are put one after the other."""
 
     prompt: Prompt
@@ -49,7 +49,6 @@ class DescribeSpec:
     language: str
     max_output_tokens: int
     batch_tokens: int
-    alike_once: bool = False
     joined_tokens: int = 0
 
 
@@ -62,40 +61,30 @@ def describe_spec(prompts: Mapping[str, Prompt], settings: Settings) -> Describe
         language=settings.output_language,
         max_output_tokens=call.max_output_tokens or settings.descriptions.max_output_tokens,
         batch_tokens=settings.descriptions.batch_tokens,
-        alike_once=settings.descriptions.alike == "once",
         # The offline engine joins in its own way, and costs nothing.
-        joined_tokens=0 if free else settings.descriptions.joined_tokens or 0,
+        joined_tokens=0 if free else settings.descriptions.joined_tokens,
     )
 
 
-def distinct(descriptions: Sequence[str], alike_once: bool = False) -> list[str]:
-    """Each description once, at its first place, white space folded, without empty ones.
-
-    alike_once: also those that say the same but for quotation marks, the case of the first letter and a full
-    stop at the end, as the first of them is written
-    """
-    if not alike_once:
-        return list(each_once(descriptions))
+def distinct(descriptions: Sequence[str]) -> list[str]:
+    """Each description once, at its first place, white space folded, without empty ones. Those that differ
+    only by quotation marks, the case of the first letter and a full stop at the end are one, as the first
+    of them is written."""
     first: dict[str, str] = {}
     for text in each_once(descriptions):
-        first.setdefault(_said(text), text)
+        plain = text.translate(_MARKS).rstrip(" .。")
+        first.setdefault(plain[:1].lower() + plain[1:] or text, text)
     return list(first.values())
 
 
 def each_once(descriptions: Iterable[str]) -> Iterator[str]:
-    """`distinct`, one after the other."""
+    """Each description once, one after the other, white space folded, without empty ones."""
     seen: set[str] = set()
     for description in descriptions:
         text = " ".join(description.split())
         if text and text not in seen:
             seen.add(text)
             yield text
-
-
-def _said(text: str) -> str:
-    """Alike for descriptions that differ by marks alone; the text itself where it is nothing but marks."""
-    plain = text.translate(_MARKS).rstrip(" .。")
-    return plain[:1].lower() + plain[1:] or text
 
 
 def describe(
@@ -106,7 +95,7 @@ def describe(
     variables["descriptions"] holds one description a line. A reply cut off at its limit loses the
     unfinished sentence. Raises DialogueFailed for an empty reply and for a content filter.
     """
-    texts = distinct(descriptions, spec.alike_once)
+    texts = distinct(descriptions)
     if len(texts) < 2:
         return texts[0] if texts else ""
     variables = {
@@ -138,7 +127,7 @@ def layer(descriptions: Sequence[str], spec: DescribeSpec, tokens: TokensOf) -> 
     """
     half = max(1, spec.batch_tokens // 2)
     texts, counts = [], []
-    for description in distinct(descriptions, spec.alike_once):
+    for description in distinct(descriptions):
         n = tokens.count(description)
         texts.append(description[: tokens.ends(description)[half - 1]] if n > half else description)
         counts.append(min(n, half))

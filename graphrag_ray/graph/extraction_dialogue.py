@@ -10,8 +10,8 @@ Each turn's reply is read by itself, so a gleaned record is never lost at a join
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from graphrag_ray.base.errors import DialogueFailed
@@ -19,7 +19,15 @@ from graphrag_ray.base.ids import entity_key
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt
-from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, Records, parse_records
+from graphrag_ray.graph.delimited_records import (
+    COMPLETION,
+    DELIMITERS,
+    NONE,
+    ClaimRecord,
+    Records,
+    parse_claims,
+    parse_records,
+)
 
 Key = Callable[[str], str | None]
 """A name as written -> the key under which its mentions meet, None where it is blocked."""
@@ -165,14 +173,11 @@ class ReadReply(Protocol):
 
 
 A = TypeVar("A", bound=ReadReply)
-A_co = TypeVar("A_co", bound=ReadReply, covariant=True)
 
 
-class Parser(Protocol[A_co]):
-    def __call__(self, text: str, *, truncated: bool) -> A_co: ...
-
-
-def usable_reply(first: ChatRequest, correct: Prompt, parse: Parser[A]) -> Dialogue[tuple[A, ChatReply]]:
+def usable_reply(
+    first: ChatRequest, correct: Prompt, parse: Callable[..., A]
+) -> Dialogue[tuple[A, ChatReply]]:
     """The reply to `first`, read; if it is no answer, that to one correction turn.
 
     Later turns should follow `first` with the reply given back: the failed attempt teaches nothing.
@@ -244,3 +249,72 @@ def _keyed(turns: list[Records], odd: int, key: Key) -> ExtractedRecords:
         blocked,
         sum(t.unreadable_strengths for t in turns),
     )
+
+
+@dataclass(frozen=True)
+class ClaimsSpec:
+    """What the claims dialogue needs beside the chunk. description: which claims are wanted."""
+
+    claims: Prompt
+    correct: Prompt
+    call: CallParameters
+    description: str
+    language: str
+    key: Key = field(default=entity_key)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRecords:
+    """Claims in the order of the reply.
+
+    unusable           pieces that were meant as claims and are none
+    blocked            claims whose subject is on the block list
+    unmatched          claims kept whose subject is not among the entities asked about
+    unreadable_fields  statuses (set to SUSPECTED) and dates (set to None) that could not be read
+    """
+
+    claims: tuple[ClaimRecord, ...]
+    unusable: int
+    blocked: int = 0
+    unmatched: int = 0
+    unreadable_fields: int = 0
+
+
+def claims_spec(prompts: Mapping[str, Prompt], settings: Settings, key: Key = entity_key) -> ClaimsSpec:
+    return ClaimsSpec(
+        claims=prompts["claims"],
+        correct=prompts["correct"],
+        call=settings.call("claims"),
+        description=settings.claims.description,
+        language=settings.output_language,
+        key=key,
+    )
+
+
+def claims(chunk: ShownChunk, entities: Sequence[str], spec: ClaimsSpec) -> Dialogue[ClaimRecords]:
+    """Yields one ChatRequest "claims" and, where its reply cannot be used, "correct".
+
+    entities: keys of the entities extracted from this chunk; without any, nothing is asked.
+    Raises DialogueFailed as `extract` does.
+    """
+    names = dict.fromkeys(entities)
+    if not names:
+        return ClaimRecords((), 0)
+    variables = chunk_variables(chunk, spec.language) | {
+        "claim_description": spec.description,
+        "entities": "\n".join(names),
+    }
+    first = ChatRequest("claims", spec.claims.fill(variables), spec.call, variables)
+    raw, _ = yield from usable_reply(first, spec.correct, parse_claims)
+    found: list[ClaimRecord] = []
+    unusable, blocked = raw.unusable, 0
+    for c in raw.claims:
+        if subject := spec.key(c.subject):
+            object_ = NONE if c.object == NONE else spec.key(c.object) or NONE
+            found.append(replace(c, subject=subject, object=object_))
+        elif entity_key(c.subject):
+            blocked += 1
+        else:
+            unusable += 1
+    unmatched = sum(c.subject not in names for c in found)
+    return ClaimRecords(tuple(found), unusable, blocked, unmatched, raw.unreadable_fields)

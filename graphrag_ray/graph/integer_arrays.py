@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -135,58 +134,21 @@ def graph_arrays(
     source_id: pa.ChunkedArray | pa.Array,
     target_id: pa.ChunkedArray | pa.Array,
 ) -> tuple[Ints, Ints]:
-    """Relationships as node numbers: (source [E], target [E]), int64. See `node_lookup`."""
-    look_up = node_lookup(entity_ids)
-    return look_up(source_id), look_up(target_id)
+    """Relationships as node numbers: (source [E], target [E]), int64.
 
-
-def node_lookup(
-    entity_ids: Sequence[pa.ChunkedArray | pa.Array],
-) -> Callable[[pa.ChunkedArray | pa.Array], Ints]:
-    """A function from a column of entity ids to their node numbers, int64.
-
-    entity_ids: the id columns of the entity table's parts, in order; a node's number is its place in
-    them. Ids are compared by their first 64 bits, 8 bytes an entity; where two entities share these
-    (or ids are not hashes), in full. Raises ValueError naming an id that is not an entity's, or an
-    entity that stands twice.
+    entity_ids: the id columns of the entity table's parts, in order; a node's number is its place in them.
+    Raises ValueError naming an id that is not an entity's.
     """
     parts = [c for part in entity_ids for c in (part.chunks if isinstance(part, pa.ChunkedArray) else [part])]
-    nodes = pa.chunked_array(parts, type=parts[0].type) if parts else pa.chunked_array([], type=pa.string())
-    known = id_prefixes(nodes)
-    if known is not None:
-        by_prefix = np.argsort(known, kind="stable")
-        in_order = known[by_prefix]
-        if not (in_order[1:] == in_order[:-1]).any():
-            return partial(_look_up, in_order, by_prefix, nodes)
-    values = nodes.combine_chunks()
-    if len(pc.unique(values)) != len(values):
-        twice = next(v["values"] for v in values.value_counts().to_pylist() if v["counts"] > 1)
-        raise ValueError(f"entity {twice!r} stands twice in the entity table")
-    return partial(_full, values)
-
-
-def _look_up(
-    in_order: npt.NDArray[np.uint64],
-    by_prefix: npt.NDArray[np.intp],
-    nodes: pa.ChunkedArray,
-    ends: pa.ChunkedArray | pa.Array,
-) -> Ints:
-    wanted = id_prefixes(ends)
-    if wanted is None or len(in_order) == 0:
-        return _full(nodes.combine_chunks(), ends)
-    at = np.minimum(np.searchsorted(in_order, wanted), len(in_order) - 1)
-    missing = np.flatnonzero(in_order[at] != wanted)
-    if len(missing):
-        raise ValueError(f"relationship end {ends[int(missing[0])].as_py()!r} is not in the entity table")
-    return by_prefix[at].astype(np.int64)
-
-
-def _full(nodes: pa.Array, ends: pa.ChunkedArray | pa.Array) -> Ints:
-    at = pc.index_in(ends, value_set=nodes)
-    if at.null_count:
-        missing = ends.filter(pc.is_null(at))[0].as_py()
-        raise ValueError(f"relationship end {missing!r} is not in the entity table")
-    return np.asarray(at.to_numpy(), dtype=np.int64)
+    nodes = pa.chunked_array(parts, type=parts[0].type if parts else pa.string()).combine_chunks()
+    ends = []
+    for column in (source_id, target_id):
+        at = pc.index_in(column, value_set=nodes)
+        if at.null_count:
+            missing = column.filter(pc.is_null(at))[0].as_py()
+            raise ValueError(f"relationship end {missing!r} is not in the entity table")
+        ends.append(np.asarray(at.to_numpy(), dtype=np.int64))
+    return ends[0], ends[1]
 
 
 def degrees(source: Ints, target: Ints, n_nodes: int) -> Ints:

@@ -141,8 +141,13 @@ def standing(
     # The very same context is an item like any other, and the journal has its reply.
     if before.whole == now.whole or difference(before, now) >= below:
         return None
-    if _may_tell_of(before, now, lost):
-        return None
+    # Was it written from a record that lost something, and reads otherwise since? After a deletion another
+    # report must be there as it was: nobody knows what it was written from.
+    there, ids = {r.text for r in now.records}, set(lost.elements.tolist())
+    for record in before.records:
+        may_tell = lost.deleted if record.section in REPORT_SECTIONS else record.id in ids
+        if may_tell and record.text not in there:
+            return None
     names = _names_now(earlier.report.references, before, now, records)
     return None if names is None else _renamed(earlier.report, names)
 
@@ -180,17 +185,6 @@ def _changed(old: Shown | None, new: Shown | None) -> float:
         return 0.0
     # The same evidence, told in other words: by another prompt or model.
     return 1.0 if old.evidence == new.evidence else 1.0 - overlap(old.evidence, new.evidence)
-
-
-def _may_tell_of(before: Sketch, now: Sketch, lost: Lost) -> bool:
-    """Whether the report was written from a record that lost something, and reads otherwise since. After a
-    deletion another report must be there as it was: nobody knows what it was written from."""
-    there, ids = {r.text for r in now.records}, set(lost.elements.tolist())
-
-    def may(record: Shown) -> bool:
-        return lost.deleted if record.section in REPORT_SECTIONS else record.id in ids
-
-    return any(r.text not in there and may(r) for r in before.records)
 
 
 def _names_now(

@@ -20,10 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.base.ids import entity_id, relationship_id
-from graphrag_ray.base.schema import ENTITY_INSTANCES, RELATIONSHIP_INSTANCES
+from graphrag_ray.base.ids import claim_id, entity_id, relationship_id
+from graphrag_ray.base.schema import COVARIATES, ENTITY_INSTANCES, RELATIONSHIP_INSTANCES
 from graphrag_ray.graph.integer_arrays import Ints, codes, first_rows, run_starts, text_units_by_key
 
+if TYPE_CHECKING:
+    from graphrag_ray.graph.extraction_dialogue import ClaimRecords
 if TYPE_CHECKING:
     from graphrag_ray.graph.extraction_dialogue import ExtractedRecords
 
@@ -170,7 +172,12 @@ def merge_relationships(instances: pa.Table, weight: Literal["count", "strength"
     if weight == "count":
         weights = units.n_units.astype(np.float64)
     else:
-        weights = _summed_strength(instances["strength"].to_numpy(), units.key, len(units.keys))
+        strength = instances["strength"].to_numpy()
+        readable = np.where(np.isfinite(strength), strength, 1.0)
+        micro = np.rint(np.clip(readable, 0.0, _MAX_STRENGTH) * _MICRO).astype(np.int64)
+        total = np.zeros(len(units.keys), dtype=np.int64)
+        np.add.at(total, units.key, micro)
+        weights = total / _MICRO
     return pa.table(
         {
             "id": units.keys,
@@ -244,14 +251,6 @@ def _distinct(rows: pa.Table, counts: Ints, ids: pa.ChunkedArray) -> pa.RecordBa
     return pa.record_batch({"id": pa.concat_arrays(ids.chunks), "descriptions": lists})
 
 
-def _summed_strength(strength: npt.NDArray[np.float64], key: Ints, n_keys: int) -> npt.NDArray[np.float64]:
-    readable = np.where(np.isfinite(strength), strength, 1.0)
-    micro = np.rint(np.clip(readable, 0.0, _MAX_STRENGTH) * _MICRO).astype(np.int64)
-    total = np.zeros(n_keys, dtype=np.int64)
-    np.add.at(total, key, micro)
-    return total / _MICRO
-
-
 def _entity_ids(titles: pa.ChunkedArray) -> pa.Array:
     """The entity id of each title; every distinct one is hashed once."""
     code, distinct = codes(titles)
@@ -263,3 +262,94 @@ def _from_rows(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     arrays = [pa.array(column, type=f.type) for column, f in zip(columns, schema, strict=True)]
     return pa.table(arrays, schema=schema)
+
+
+CLAIM_INSTANCES = pa.schema(
+    [
+        ("claim_id", pa.string()),  # of subject, object, type and description, folded
+        ("subject_entity_id", pa.string()),  # of the subject's key, whether there is such an entity or not
+        ("subject", pa.string()),  # entity key
+        ("object", pa.string()),  # entity key or "NONE"
+        ("type", pa.string()),
+        ("description", pa.string()),
+        ("status", pa.string()),  # TRUE, FALSE or SUSPECTED
+        ("start_date", pa.string()),
+        ("end_date", pa.string()),
+        ("source_text", pa.string()),
+        ("text_unit_id", pa.string()),
+        ("document_id", pa.string()),
+        ("position", pa.int64()),
+        ("ordinal", pa.int32()),
+    ]
+)
+"""One row per claim a model wrote. No table of a snapshot: the covariates hold all of it."""
+
+_STATUSES = ("FALSE", "SUSPECTED", "TRUE")
+_SUSPECTED = _STATUSES.index("SUSPECTED")
+
+
+def claim_rows(claims: Iterable[tuple[ExtractedFrom, ClaimRecords]]) -> pa.Table:
+    """One row of CLAIM_INSTANCES per claim, in the order given."""
+    rows: list[tuple[Any, ...]] = []
+    for unit, found in claims:
+        for ordinal, c in enumerate(found.claims):
+            # Not of the text unit: the claim keeps its id when an earlier document comes to state it too.
+            id_ = claim_id(c.subject, c.object, _fold(c.type), _fold(c.description), "")
+            said = (c.type, c.description, c.status, c.start_date or None, c.end_date or None, c.source_text)
+            rows.append((id_, entity_id(c.subject), c.subject, c.object, *said, *unit, ordinal))
+    return _from_rows(rows, CLAIM_INSTANCES)
+
+
+def merge_claims(instances: pa.Table) -> pa.Table:
+    """Claim instances (all rows of each claim, in any order) to schema.COVARIATES, sorted by id.
+
+    Equal are claims with the same subject, object, type and description, but for case, white space and
+    closing punctuation. Words, quote and `text_unit_id` are those of the first in (document, position,
+    ordinal); a date is the first that is stated; the status is that of most, a tie is SUSPECTED.
+    `text_unit_ids` names all that state it. `subject_entity_id` is of the subject's key, whether there is
+    such an entity or not (`with_entities`). `human_readable_id` is 0 until a snapshot is written.
+    """
+    units = text_units_by_key(instances, "claim_id")
+    n = len(units.keys)
+    document, _ = codes(instances["document_id"])
+    order = np.lexsort((instances["ordinal"].to_numpy(), instances["position"].to_numpy(), document))
+    key = units.key[order]
+    first = pa.array(order[first_rows(key, n)])
+    at = pc.fill_null(pc.index_in(instances["status"], value_set=pa.array(_STATUSES)), _SUSPECTED).to_numpy()
+    votes = np.bincount(units.key * 3 + at, minlength=3 * n).reshape(n, 3)
+    most = votes.max(axis=1, keepdims=True) if n else votes[:, :1]
+    status = np.where((votes == most).sum(axis=1) == 1, votes.argmax(axis=1), _SUSPECTED)
+    columns: dict[str, Any] = {
+        "id": units.keys,
+        "human_readable_id": np.zeros(n, dtype=np.int64),
+        "covariate_type": pa.array(["claim"] * n, type=pa.string()),
+        "subject_id": instances["subject"].take(first),
+        "object_id": instances["object"].take(first),
+        "status": pa.array(_STATUSES).take(pa.array(status)),
+        "start_date": _first_stated(instances["start_date"], key, order, n),
+        "end_date": _first_stated(instances["end_date"], key, order, n),
+        "subject_entity_id": instances["subject_entity_id"].take(first),
+        "text_unit_ids": units.lists,
+    }
+    for name in ("type", "description", "source_text", "text_unit_id"):
+        columns[name] = instances[name].take(first)
+    return pa.table([columns[name] for name in COVARIATES.names], schema=COVARIATES)
+
+
+def with_entities(claims: pa.Table, is_entity: npt.NDArray[np.bool_]) -> pa.Table:
+    """Merged claims with a null `subject_entity_id` where the subject is no entity."""
+    at = claims.schema.get_field_index("subject_entity_id")
+    ids = pc.if_else(pa.array(is_entity), claims["subject_entity_id"], pa.scalar(None, pa.string()))
+    return claims.set_column(at, "subject_entity_id", ids)
+
+
+def _first_stated(column: pa.ChunkedArray, key: Ints, order: npt.NDArray[np.intp], n: int) -> pa.ChunkedArray:
+    stated = column.is_valid().to_numpy()[order]
+    row = np.full(n, -1, dtype=np.int64)
+    at = first_rows(key[stated], n)
+    row[at >= 0] = order[stated][at[at >= 0]]
+    return column.take(pa.array(row, mask=row < 0))
+
+
+def _fold(text: str) -> str:
+    return " ".join(text.casefold().split()).rstrip(".,;:! ")

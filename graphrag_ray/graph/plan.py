@@ -33,8 +33,84 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.graph.elements import Elements
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+
+
+@dataclass(frozen=True)
+class Elements:
+    """Nodes by place, edges sorted by community, claims sorted by the place of their subject.
+
+    Token numbers are `context.record_tokens` of each record: its line without the local number.
+
+    node_tokens      [N] by place
+    edge_source      [E] place of one end
+    edge_target      [E] place of the other
+    edge_tokens      [E]
+    edge_degree      [E] combined degree: the two ends' degrees in the whole graph, added (paper 3.1.5)
+    edge_id_rank     [E] rank of the relationship's id among all of them; breaks ties
+    edge_community   [E] ascending: the smallest community that holds both ends, -1 where none does
+    claim_place      [K] ascending: place of the subject; claims without a matched subject are not here
+    claim_tokens     [K]
+    """
+
+    node_tokens: Ints
+    edge_source: Ints
+    edge_target: Ints
+    edge_tokens: Ints
+    edge_degree: Ints
+    edge_id_rank: Ints
+    edge_community: Ints
+    claim_place: Ints
+    claim_tokens: Ints
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.node_tokens)
+
+    @property
+    def n_edges(self) -> int:
+        return len(self.edge_source)
+
+
+def arrange(
+    hierarchy: Hierarchy,
+    node_tokens: Ints,
+    source: Ints,
+    target: Ints,
+    edge_tokens: Ints,
+    edge_order: Ints,
+    edge_community: Ints,
+    claim_node: Ints,
+    claim_tokens: Ints,
+) -> tuple[Elements, Ints]:
+    """Bring a graph's elements into the order of its hierarchy.
+
+    node_tokens, claim_node   by node number (nodes sorted by id), as are source and target
+    source, target            [E] edges sorted by relationship id
+    edge_order                [E] permutation that sorts edges by community, of `communities.edge_order`
+    edge_community            [E] the community of each edge, in the order of `source`
+
+    Returns the elements and the permutation that was applied to the claims. Edge e of the elements is
+    edge edge_order[e] of the arguments, the node at place p is hierarchy.order[p].
+    """
+    place = np.empty(len(hierarchy.order), dtype=np.int64)
+    place[hierarchy.order] = np.arange(len(hierarchy.order))
+    ends = np.concatenate([source, target])
+    degree = np.bincount(ends, minlength=len(hierarchy.order))
+    claim_order = np.argsort(place[claim_node], kind="stable")
+    elements = Elements(
+        node_tokens=node_tokens[hierarchy.order],
+        edge_source=place[source[edge_order]],
+        edge_target=place[target[edge_order]],
+        edge_tokens=edge_tokens[edge_order],
+        edge_degree=(degree[source] + degree[target])[edge_order],
+        edge_id_rank=np.asarray(edge_order, dtype=np.int64),
+        edge_community=edge_community[edge_order],
+        claim_place=place[claim_node][claim_order],
+        claim_tokens=claim_tokens[claim_order],
+    )
+    return elements, claim_order
+
 
 NODE, EDGE, CLAIM, REPORT, CHUNK = range(5)
 """Kinds of record in a plan."""
@@ -158,14 +234,29 @@ class Planner:
         communities = np.arange(hierarchy.n_communities)
         self._edge_low = np.searchsorted(elements.edge_community, communities)
         self._edge_high = np.searchsorted(elements.edge_community, hierarchy.last)
-        self._claims, self._claim_start = _capped_claims(elements, max_claims_per_entity)
+        # The claims that may be shown, and [N+1] where those of each place begin among them.
+        places = np.arange(elements.n_nodes + 1)
+        first = np.searchsorted(elements.claim_place, places)
+        rank = np.arange(len(elements.claim_place)) - first[elements.claim_place]
+        self._claims = np.flatnonzero(rank < max_claims_per_entity)
+        self._claim_start = np.searchsorted(elements.claim_place[self._claims], places)
         self._claim_low = self._claim_start[hierarchy.start]
         self._claim_high = self._claim_start[hierarchy.end]
         self._by_parent = np.argsort(hierarchy.parent, kind="stable")
         parents = hierarchy.parent[self._by_parent]
         self._child_low = np.searchsorted(parents, communities)
         self._child_high = np.searchsorted(parents, communities, side="right")
-        self.totals = self._all_totals()
+        # [C] tokens of all elements of each community, from running sums.
+        nodes, edges, claims = (
+            np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self._cost(tokens), dtype=np.int64)])
+            for tokens in (elements.node_tokens, elements.edge_tokens, elements.claim_tokens[self._claims])
+        )
+        self.totals: Ints = (
+            nodes[hierarchy.end]
+            - nodes[hierarchy.start]
+            + (edges[self._edge_high] - edges[self._edge_low])
+            + (claims[self._claim_high] - claims[self._claim_low])
+        )
 
     def plan(self, community: int, report_tokens: Mapping[int, int | None]) -> ContextPlan | Needs:
         """The plan of a community, or the report that it needs next.
@@ -178,8 +269,14 @@ class Planner:
         return self.lay_out(progress, report_tokens) if child is None else Needs(community, child)
 
     def start(self, community: int) -> ReplacementProgress:
+        """Sub-communities are replaced by falling element tokens, ties by their smallest node id."""
         total = int(self.totals[community])
-        ranked = self._ranked_children(community) if total > self.available else []
+        children = self._by_parent[self._child_low[community] : self._child_high[community]]
+        if total <= self.available or not len(children):
+            return ReplacementProgress(community, [], total)
+        h = self.hierarchy
+        smallest = np.array([int(h.order[h.start[c] : h.end[c]].min()) for c in children])
+        ranked: list[int] = children[np.lexsort((smallest, -self.totals[children]))].tolist()
         return ReplacementProgress(community, ranked, total)
 
     def advance(self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None]) -> int | None:
@@ -207,11 +304,18 @@ class Planner:
 
     def lay_out(self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None]) -> ContextPlan:
         """The plan, once `advance` needs nothing more."""
-        edges = self._remaining_edges(progress.community, sorted(progress.replaced))
+        cuts = [(int(self._edge_low[c]), int(self._edge_high[c])) for c in sorted(progress.replaced)]
+        low, high = self._edge_low[progress.community], self._edge_high[progress.community]
+        edges = _outside(int(low), int(high), cuts)
         sheet = self._sheet(progress, report_tokens, edges, self._edge_key[edges])
         left_out = self._left_out(progress, sheet, len(edges))
         if not left_out.total:
-            sheet = self._sheet(progress, report_tokens, edges, self._keys_among(edges))
+            # By the degrees in the graph of these edges alone.
+            ends = np.stack([self.elements.edge_source[edges], self.elements.edge_target[edges]])
+            _, at, degree = np.unique(ends, return_inverse=True, return_counts=True)
+            combined = degree[at].reshape(ends.shape).sum(axis=0)
+            keys = _edge_keys(combined, self.elements.edge_id_rank[edges])
+            sheet = self._sheet(progress, report_tokens, edges, keys)
         return ContextPlan(
             community=progress.community,
             kinds=np.array(sheet.kinds, dtype=np.int8),
@@ -234,13 +338,6 @@ class Planner:
         shown = self._add_edges(sheet, edges, keys, ordered)
         self._add_isolated(sheet, progress.community, ordered, shown)
         return sheet
-
-    def _keys_among(self, edges: Ints) -> Ints:
-        """As `_edge_key`, by the degrees in the graph of these edges alone."""
-        ends = np.stack([self.elements.edge_source[edges], self.elements.edge_target[edges]])
-        _, at, degree = np.unique(ends, return_inverse=True, return_counts=True)
-        combined = degree[at].reshape(ends.shape).sum(axis=0)
-        return _edge_keys(combined, self.elements.edge_id_rank[edges])
 
     def _add_edges(self, sheet: _Sheet, edges: Ints, keys: Ints, replaced: list[int]) -> set[int]:
         """Edges with their ends and claims, until the sheet is full. Returns the places seen."""
@@ -271,7 +368,9 @@ class Planner:
         """Members that no shown edge names, by id."""
         if sheet.full:
             return
-        places = self._remaining_places(community, replaced)
+        start, end = self.hierarchy.start, self.hierarchy.end
+        cuts = [(int(start[c]), int(end[c])) for c in replaced]
+        places = _outside(int(start[community]), int(end[community]), cuts)
         if seen:
             places = places[~np.isin(places, np.fromiter(seen, dtype=np.int64, count=len(seen)))]
         node_ids = self.hierarchy.order[places]
@@ -300,15 +399,6 @@ class Planner:
             nodes - kinds[NODE], n_edges - kinds[EDGE], claims - kinds[CLAIM], len(gone) - kinds[REPORT]
         )
 
-    def _remaining_edges(self, community: int, replaced: list[int]) -> Ints:
-        cuts = [(int(self._edge_low[c]), int(self._edge_high[c])) for c in replaced]
-        return _outside(int(self._edge_low[community]), int(self._edge_high[community]), cuts)
-
-    def _remaining_places(self, community: int, replaced: list[int]) -> Ints:
-        start, end = self.hierarchy.start, self.hierarchy.end
-        cuts = [(int(start[c]), int(end[c])) for c in replaced]
-        return _outside(int(start[community]), int(end[community]), cuts)
-
     def _inside(self, places: Ints, communities: list[int]) -> npt.NDArray[np.bool_]:
         """[len(places)] whether each place belongs to one of these disjoint communities (ascending)."""
         if not communities:
@@ -316,24 +406,6 @@ class Planner:
         starts, ends = self.hierarchy.start[communities], self.hierarchy.end[communities]
         at = np.searchsorted(starts, places, side="right") - 1
         return (at >= 0) & (places < ends[np.maximum(at, 0)])
-
-    def _ranked_children(self, community: int) -> list[int]:
-        """Sub-communities by falling element tokens, ties by their smallest node id."""
-        children = self._by_parent[self._child_low[community] : self._child_high[community]]
-        if not len(children):
-            return []
-        order = self.hierarchy.order
-        smallest = [int(order[self.hierarchy.start[c] : self.hierarchy.end[c]].min()) for c in children]
-        ranked: list[int] = children[np.lexsort((np.array(smallest), -self.totals[children]))].tolist()
-        return ranked
-
-    def _all_totals(self) -> Ints:
-        """[C] tokens of all elements of each community, from running sums."""
-        h, e = self.hierarchy, self.elements
-        nodes, edges = _running(self._cost(e.node_tokens)), _running(self._cost(e.edge_tokens))
-        claims = _running(self._cost(e.claim_tokens[self._claims]))
-        totals: Ints = nodes[h.end] - nodes[h.start] + edges[self._edge_high] - edges[self._edge_low]
-        return totals + claims[self._claim_high] - claims[self._claim_low]
 
     def _cost(self, tokens: Ints) -> Ints:
         return np.minimum(tokens, self._cap) + NUMBER_TOKENS
@@ -367,19 +439,6 @@ def _edge_keys(degree: Ints, id_rank: Ints) -> Ints:
         return np.zeros(0, dtype=np.int64)
     keys: Ints = (int(degree.max()) - degree) * (int(id_rank.max()) + 1) + id_rank
     return keys
-
-
-def _capped_claims(elements: Elements, limit: int) -> tuple[Ints, Ints]:
-    """The claims that may be shown, and [N+1] where those of each place begin among them."""
-    places = np.arange(elements.n_nodes + 1)
-    first = np.searchsorted(elements.claim_place, places)
-    rank = np.arange(len(elements.claim_place)) - first[elements.claim_place]
-    kept = np.flatnonzero(rank < limit)
-    return kept, np.searchsorted(elements.claim_place[kept], places)
-
-
-def _running(values: Ints) -> Ints:
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(values, dtype=np.int64)])
 
 
 def _outside(low: int, high: int, cuts: Iterable[tuple[int, int]]) -> Ints:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from graphrag_ray.base import records
 from graphrag_ray.base.errors import DialogueFailed
-from graphrag_ray.base.index_settings import ROLE, Settings
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
@@ -60,7 +60,7 @@ def report_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> ReportSpec
         prompt=prompts["report"],
         correct=prompts["correct"],
         call=settings.call("report", reports.max_output_tokens),
-        role=reports.role or ROLE,
+        role=reports.role,
         rating_criterion=reports.rating_criterion,
         language=settings.output_language,
         max_tokens=reports.max_output_tokens,

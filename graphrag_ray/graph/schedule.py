@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.graph.elements import Elements
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.plan import (
     HEADING_TOKENS,
     NUMBER_TOKENS,
     REPORT,
     ContextPlan,
+    Elements,
     LeftOut,
     Planner,
     ReplacementProgress,
@@ -74,8 +74,14 @@ class Schedule:
         has_children = np.zeros(n, dtype=np.bool_)
         has_children[hierarchy.parent[hierarchy.parent >= 0]] = True
         waits = has_children & (self._planner.totals > self._planner.available)
-        # First what the longest chain waits for; reports that nobody waits for fill the gaps.
-        self._rank = -_waiting_above(hierarchy, waits)
+        # How many communities above each may wait for its report, one through the other: first what the
+        # longest chain waits for; reports that nobody waits for fill the gaps.
+        above = np.zeros(n, dtype=np.int64)
+        for level in range(1, hierarchy.n_levels):
+            here = np.flatnonzero(hierarchy.level == level)
+            parent = hierarchy.parent[here]
+            above[here] = np.where(waits[parent], 1 + above[parent], 0)
+        self._rank = -above
         open_ = np.ones(n, dtype=np.bool_)
         open_[list(known)] = False
         at_once = np.flatnonzero(~waits & open_)
@@ -110,7 +116,13 @@ class Schedule:
         Plans are made only when handed out; a `limit` keeps few of them in memory.
         """
         n = len(self._ready) if limit is None else min(limit, len(self._ready))
-        return [self._hand_out(heapq.heappop(self._ready)[1]) for _ in range(n)]
+        plans = []
+        for _ in range(n):
+            _, community = heapq.heappop(self._ready)
+            progress = self._woken.pop(community, None) or self._planner.start(community)
+            self._open.add(community)
+            plans.append(self._planner.lay_out(progress, self._tokens))
+        return plans
 
     def done(self, community: int, tokens: int | None) -> None:
         """A report was written, or failed for good (None).
@@ -134,11 +146,6 @@ class Schedule:
         community = progress.community
         self._woken[community] = progress
         heapq.heappush(self._ready, (int(self._rank[community]), community))
-
-    def _hand_out(self, community: int) -> ContextPlan:
-        progress = self._woken.pop(community, None) or self._planner.start(community)
-        self._open.add(community)
-        return self._planner.lay_out(progress, self._tokens)
 
 
 class ReportsAlone:
@@ -203,13 +210,3 @@ class ReportsAlone:
             self._budget - max(left, 0),
             LeftOut(reports=len(self._children[community]) - len(shown)),
         )
-
-
-def _waiting_above(hierarchy: Hierarchy, waits: npt.NDArray[np.bool_]) -> Ints:
-    """[communities] how many communities above each may wait for its report, one through the other."""
-    above = np.zeros(hierarchy.n_communities, dtype=np.int64)
-    for level in range(1, hierarchy.n_levels):
-        here = np.flatnonzero(hierarchy.level == level)
-        parent = hierarchy.parent[here]
-        above[here] = np.where(waits[parent], 1 + above[parent], 0)
-    return above

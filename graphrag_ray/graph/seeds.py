@@ -20,10 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.base.index_settings import Communities
-from graphrag_ray.graph.edges import Edges, canonical
 from graphrag_ray.graph.hierarchy import Hierarchy
 from graphrag_ray.graph.integer_arrays import Ints
-from graphrag_ray.graph.leiden import Floats, components, leiden, numbered
+from graphrag_ray.graph.leiden import Edges, Floats, canonical, components, leiden, numbered
 
 TOLERANCE = 0.01
 """Share of modularity that may be given up to leave communities as they are."""
@@ -83,7 +82,15 @@ class Seeds:
     """
 
     def __init__(self, past: Past, n_nodes: int, node_keys: npt.NDArray[np.uint64], edges: Edges) -> None:
-        number, self._n_all = _renumbered(past.node_keys, node_keys, n_nodes)
+        then = past.node_keys
+        number, self._n_all = np.arange(len(then), dtype=np.int64), len(then)
+        if len(node_keys):
+            order = np.argsort(node_keys, kind="stable")
+            at = np.minimum(np.searchsorted(node_keys[order], then), n_nodes - 1)
+            known = node_keys[order][at] == then
+            self._n_all = n_nodes + int((~known).sum())
+            number = np.where(known, order[at], -1)
+            number[~known] = np.arange(n_nodes, self._n_all)
         h = past.hierarchy
         self._of_level = [np.full(self._n_all, -1, dtype=np.int64) for _ in range(h.n_levels)]
         for level, of_node in enumerate(self._of_level):
@@ -172,19 +179,6 @@ def divide(
         if divided and quality(found) >= best - TOLERANCE * abs(best):
             return found
     return afresh
-
-
-def _renumbered(then: npt.NDArray[np.uint64], now: npt.NDArray[np.uint64], n_nodes: int) -> tuple[Ints, int]:
-    """The number of each node of then, and how many nodes there are, those that are gone included."""
-    if not len(now):
-        return np.arange(len(then), dtype=np.int64), len(then)
-    order = np.argsort(now, kind="stable")
-    at = np.minimum(np.searchsorted(now[order], then), n_nodes - 1)
-    known = now[order][at] == then
-    number = np.where(known, order[at], -1)
-    n_gone = int((~known).sum())
-    number[~known] = np.arange(n_nodes, n_nodes + n_gone)
-    return number, n_nodes + n_gone
 
 
 def _match(now: Edges, then: Edges, n_all: int) -> Ints:

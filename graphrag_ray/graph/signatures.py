@@ -13,8 +13,8 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from graphrag_ray.graph.elements import Elements
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+from graphrag_ray.graph.plan import Elements
 
 Hashes = npt.NDArray[np.uint64]
 WIDTH = 5

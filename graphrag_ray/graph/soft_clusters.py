@@ -11,7 +11,7 @@ Departures, so that the work is bounded and it always ends:
 - The number of components is not tried one by one: a ladder of numbers, then those about the best. As good by
   BIC within its noise, and half of the time or less.
 - A text is in at most `MOST_CLUSTERS` components. Divided again, it is in its likeliest alone.
-- Where dividing again brings little, or there are few texts, a cluster is cut into halves (`halving.py`).
+- Where dividing again brings little, or there are few texts, a cluster is cut into halves (`halved`).
 - A text that stands alone joins the cluster nearest to it, where that has room.
 - What UMAP cannot embed, equal texts for one, is brought into few dimensions by principal components.
 """
@@ -29,7 +29,6 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.graph.halving import halved
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.nearest_neighbours import Vectors
 
@@ -47,6 +46,8 @@ LEAST_PROGRESS = 0.8
 _LADDER = (1, 2, 3, 4, 6, 8, 11, 16, 22, 32, MOST_COMPONENTS)
 _SEED = 20_240_131
 _DIGITS = 4
+_SAMPLE = 20_000
+"""Members by which the direction is found, where there are more."""
 
 
 def check_installed(reduction: Reduction) -> None:
@@ -218,3 +219,44 @@ def _with_company(clusters: list[Ints], vectors: Vectors, sizes: Ints, most: int
 def _distinct(clusters: list[Ints]) -> list[Ints]:
     by_rows = {tuple(c.tolist()): c for c in clusters}
     return [by_rows[rows] for rows in sorted(by_rows)]
+
+
+def halved(members: Ints, vectors: Vectors, sizes: Ints, most: int) -> list[Ints]:
+    """Pieces whose sizes sum to at most `most`, or of one member; each in ascending order.
+
+    Halves, and halves of these, each at the middle of the direction in which the members differ most: the
+    principal direction divisive partitioning of Boley (1998), but at the middle by size and not at the mean,
+    so that it ends after few rounds, also where all vectors are the same.
+
+    members: ascending; vectors [nodes, dimensions], sizes [nodes]: of all nodes
+    """
+    open_, found = [members], []
+    while open_:
+        own = open_.pop()
+        if len(own) < 2 or sizes[own].sum() <= most:
+            found.append(own)
+            continue
+        order = np.argsort(_along(vectors, own), kind="stable")
+        until = np.cumsum(sizes[own[order]])
+        middle = int(np.clip(np.searchsorted(until, until[-1] / 2, "right"), 1, len(own) - 1))
+        open_ += [np.sort(own[order[middle:]]), np.sort(own[order[:middle]])]
+    return found
+
+
+def _along(vectors: Vectors, members: Ints) -> npt.NDArray[np.float64]:
+    """[members] where each stands on the first principal axis, by some steps of the power method."""
+    some = vectors[members[:: -(-len(members) // _SAMPLE)]]
+    mean = some.mean(axis=0, dtype=np.float64)
+    less = some.astype(np.float64) - mean
+    axis = less[np.argmax(np.einsum("ij,ij->i", less, less))]
+    for _ in range(8):
+        axis = less.T @ (less @ axis)
+        length = np.linalg.norm(axis)
+        if length == 0:
+            break
+        axis = axis / length
+    found = np.empty(len(members))
+    for at in range(0, len(members), _SAMPLE):
+        found[at : at + _SAMPLE] = (vectors[members[at : at + _SAMPLE]].astype(np.float64) - mean) @ axis
+    rounded: npt.NDArray[np.float64] = np.round(found, _DIGITS)
+    return rounded

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.graph.edges import Edges
 from graphrag_ray.graph.integer_arrays import Ints
-from graphrag_ray.graph.leiden import components, numbered
+from graphrag_ray.graph.leiden import Edges, components, numbered
 
 MOST_NODES = 10_000
 """Eigenvectors of larger graphs would take too long."""
@@ -80,20 +79,16 @@ def _divided(n: int, edges: Edges, n_clusters: int, divide: Divide, depth: int) 
 
 def _parts(n: int, edges: Edges, n_clusters: int, divide: Divide, depth: int) -> Ints:
     """[n] clusters of a connected graph."""
-    part = divide(_affinity(n, edges), min(n_clusters, AT_ONCE))
-    if n_clusters <= AT_ONCE or depth == 1 or part.max() == 0:
-        return part
-    # The rest is a graph of as many components as parts, or more.
-    return _divided(n, edges[edges.inside(part)], n_clusters, divide, depth - 1)
-
-
-def _affinity(n: int, edges: Edges) -> Any:
     from scipy import sparse
 
     weight = np.maximum(edges.weight / edges.weight.max(), _LEAST)
     one, other = edges.ends.astype(np.int32).T  # scikit-learn takes no wider ones
     upper = sparse.coo_array((weight, (one, other)), shape=(n, n))
-    return sparse.csr_matrix(upper + upper.T)
+    part = divide(sparse.csr_matrix(upper + upper.T), min(n_clusters, AT_ONCE))
+    if n_clusters <= AT_ONCE or depth == 1 or part.max() == 0:
+        return part
+    # The rest is a graph of as many components as parts, or more.
+    return _divided(n, edges[edges.inside(part)], n_clusters, divide, depth - 1)
 
 
 def check_installed() -> None:

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.graph.halving import halved
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.nearest_neighbours import Vectors, cell_centres, nearest_centres
+from graphrag_ray.graph.soft_clusters import halved
 
 Keys = npt.NDArray[np.uint64]
 

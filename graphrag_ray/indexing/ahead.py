@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.wording import plural
-from graphrag_ray.corpus.metadata import column, columns_of
+from graphrag_ray.corpus.document import column, columns_of
 from graphrag_ray.indexing.changes import rows_compared
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.step_result import Result

@@ -14,15 +14,15 @@ from graphrag_ray.base import logs
 from graphrag_ray.base.declarations import ASKING_STAGES, HIERARCHIES, STAGES
 from graphrag_ray.base.errors import FatalCallError, SettingsError, UsageError
 from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Settings, Storage, of_index
+from graphrag_ray.base.providers import RemoteProvider, provider_of
 from graphrag_ray.base.settings_file import load_settings, storage_of
-from graphrag_ray.base.user_settings import Known, remember, require_known, unknown_models
+from graphrag_ray.base.user_settings import Known, remember, require_known
 from graphrag_ray.corpus.parse import missing_column
 from graphrag_ray.engine.executor import Executor
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.gateways import Models, probe, probed
 from graphrag_ray.engine.given_rows import GivenRows
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.engine.probing import probe, probed
 from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.ray.discovery import will_be_private
 from graphrag_ray.engine.spending import Spending, check_prices
@@ -187,8 +187,7 @@ def _on_ray(
     with ExitStack() as held:
         with observer.waiting("starting Ray" if private else "connecting to Ray"):
             # Ray is imported here: it takes a second, and a small run does without it.
-            from graphrag_ray.engine.ray.cluster import connected
-            from graphrag_ray.engine.ray.nodes import check_nodes
+            from graphrag_ray.engine.ray.cluster import check_nodes, connected
             from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
             held.enter_context(connected(address))
@@ -234,10 +233,7 @@ def _check(given: str | GivenRows, store: Store, settings: Settings, here: bool)
 
     here: the workers will have this process's environment. Returns the files of INPUT.
     """
-    asked = indexing_stages(settings)
-    if unknown_models(settings, asked):
-        before = before_of(store)
-        require_known(settings, asked, before.settings if before else None)
+    require_known(settings, indexing_stages(settings))
     check_prices(settings.budget, Models.of(settings))
     files: list[InputFile] = []
     if isinstance(given, str):
@@ -283,11 +279,10 @@ def check_endpoints(settings: Settings) -> None:
     """
     for name, stages in _asked(settings).items():
         model = settings.model(name)
-        if model.provider == "offline":
+        provider = provider_of(model)
+        if not isinstance(provider, RemoteProvider):
             continue
-        from graphrag_ray.llm.client import connect  # the client library takes half a second
-
-        tried = connect(model, os.environ)
+        tried = provider.connect(model, os.environ, None, None, None)
         problems = [str(t) for t in tried if isinstance(t, FatalCallError)]
         if problems and len(problems) == len(tried):
             raise SettingsError(f"models.{name} ({', '.join(stages)}): {'; '.join(problems)}")

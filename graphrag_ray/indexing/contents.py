@@ -8,7 +8,7 @@ from typing import Any
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.index_settings import Names as NamesSettings
 from graphrag_ray.base.index_settings import Settings, of_index
-from graphrag_ray.base.prompts import Prompt, earlier_prompts, kept_prompts, load_prompts
+from graphrag_ray.base.prompts import Prompt, kept_prompts, load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.text_files import read_text
 from graphrag_ray.base.urls import shown
@@ -85,7 +85,7 @@ def prompts_before(before: Mapping[str, Any] | None) -> dict[Any, str]:
     """The texts that an index was made with, but those that lay in a folder of its owner."""
     if before is None:
         return {}
-    return earlier_prompts() | parse_settings({"prompts": of_index(before).get("prompts", {})}).prompts
+    return dict(parse_settings({"prompts": of_index(before).get("prompts", {})}).prompts)
 
 
 def require_paths(

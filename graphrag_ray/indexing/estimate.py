@@ -19,8 +19,7 @@ from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Request
 from graphrag_ray.base.unforeseen import is_unforeseen
-from graphrag_ray.corpus.document import Document, Unreadable
-from graphrag_ray.corpus.metadata import columns_of
+from graphrag_ray.corpus.document import Document, Unreadable, columns_of
 from graphrag_ray.engine.drive import Complete, Driver, note_bug, replay, run
 from graphrag_ray.graph.extraction_dialogue import ExtractedRecords, ExtractSpec, extract, extract_spec
 from graphrag_ray.indexing.contents import load_names, prompts_for
@@ -84,7 +83,7 @@ def estimate(
     prompts = prompts_for(settings, before, new_prompts)
     spec = extract_spec(prompts, settings, load_names(settings).key)
     if store is not None:
-        settings = settings.with_chunks_of(before).with_descriptions_of(before).with_reports_of(before)
+        settings = settings.with_reports_of(before)
     journal = JournalIndex.load(store, "extract") if store is not None else None
     counter = ChunkCounter(spec, settings, sample, journal.is_done if journal else None)
     corpus = _read(input_url, root or "", settings, counter, read_bytes)

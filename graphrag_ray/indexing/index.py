@@ -58,17 +58,6 @@ from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import Manifest
 from graphrag_ray.version import __version__
 
-WITHOUT_TITLES = (
-    "Chunks of this index are embedded without the titles and dates of their documents, and stay so: "
-    "keywords find these, vectors do not. --set embeddings.with_titles=true embeds all chunks anew but those "
-    "of documents without a date whose texts begin with their titles"
-)
-UNSEEN_TITLES = (
-    "The model that extracts reads neither, so reports cannot tell when something was so. --set "
-    "chunking.prepend=auto asks it again about each chunk whose document has a date, or a title of its own; "
-    "`estimate` with the same tells what that costs"
-)
-
 
 @dataclass(frozen=True)
 class Indexed:
@@ -134,14 +123,7 @@ def index(
         run.parent = parent_of(run, add)
         before = settings_before(store, run.parent)
         run.settings = with_contents(settings, before, observer, new_prompts)
-        lacks_titles = run.settings.lacks_titles_of(before)
-        run.settings = (
-            run.settings.with_chunks_of(before).with_descriptions_of(before).with_reports_of(before)
-        )
-        if lacks_titles:
-            observer.note(WITHOUT_TITLES)
-            if not run.settings.chunking.prepend:
-                observer.note(UNSEEN_TITLES)
+        run.settings = run.settings.with_reports_of(before)
         run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
         if run.parent is not None and run.code_changed:
             then = run.parent.version

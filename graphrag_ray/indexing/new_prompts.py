@@ -69,7 +69,7 @@ def _as_kept(name: str, text: str) -> str:
 def _taken(store: Store, settings: Settings, stage: str) -> CallTotals:
     """What all replies in the journal of a stage took, by whatever model, at the price of today's."""
     taken, model = CallTotals(), settings.model(settings.model_name(stage))
-    if model.provider == "offline":
+    if model.is_local:
         return taken
     for name, of in compaction.totals(store, stage).by_model.items():
         if name != OFFLINE_MODEL_ID:

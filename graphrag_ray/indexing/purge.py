@@ -29,10 +29,10 @@ import pyarrow.parquet as pq
 from graphrag_ray.base.declarations import JOURNALS
 from graphrag_ray.base.errors import CorruptPart, DeletionRefused, StoreError, UsageError
 from graphrag_ray.base.ids import stable_id
-from graphrag_ray.base.storage_options import protocol_of
+from graphrag_ray.base.urls import protocol_of
 from graphrag_ray.base.wording import plural
 from graphrag_ray.indexing.replay import Keys, keys_needed
-from graphrag_ray.store import gc, locks, snapshots, trim
+from graphrag_ray.store import compaction, gc, locks, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import read_part
 from graphrag_ray.store.snapshots import Manifest
@@ -84,7 +84,7 @@ class Collected:
     """
 
     plan: gc.CleaningPlan
-    journal: Mapping[str, trim.Trimmed] = field(default_factory=dict)
+    journal: Mapping[str, compaction.Trimmed] = field(default_factory=dict)
     documents: Sequence[str] = ()
     deleted: bool = False
     writer: str | None = None
@@ -147,7 +147,9 @@ def collect(
             lock.check()
             store.write(PENDING, orjson.dumps(record))
         for name in look.found.journal:
-            trim.trim(store, name, look.needed[name], unreadable=look.purged is not None, check=lock.check)
+            compaction.trim(
+                store, name, look.needed[name], unreadable=look.purged is not None, check=lock.check
+            )
         gc.carry_out(store, look.found.plan, lock.check)
         if look.purged:
             store.delete(PENDING)
@@ -169,13 +171,13 @@ def _look(
     elsewhere = _elsewhere(store, newest, purged, also) if purged and also else {}
     if purged:
         options = replace(options, at_once=purged.numbers, damaged=True)
-    trimmed: dict[str, trim.Trimmed] = {}
+    trimmed: dict[str, compaction.Trimmed] = {}
     needed: dict[str, Keys] = {}
     if purged or journal:
         needed = keys_needed(store, newest)
-        for name in trim.dialogues(store) if purged else JOURNALS:
+        for name in compaction.dialogues(store) if purged else JOURNALS:
             keep = needed.setdefault(name, np.empty(0, np.uint64))
-            trimmed[name] = trim.look(store, name, keep, unreadable=purged is not None)
+            trimmed[name] = compaction.look(store, name, keep, unreadable=purged is not None)
     plan = gc.plan(store, options, lock)
     found = Collected(plan, trimmed, purged.paths if purged else (), elsewhere=elsewhere)
     return _Look(found, purged, needed)

@@ -31,11 +31,21 @@ _AT_ONCE = 64
 
 
 def parent_of(run: Run, add: bool) -> Manifest | None:
-    """The newest snapshot that can be read. Damaged ones above it are named and set aside.
+    """The newest snapshot that can be read. Damaged ones above it are named and set aside. One of an older
+    format is none to continue from: every table is made anew, from the journal.
 
     Raises UsageError where none is left and `--add` wants what it held to be kept; StoreError.
     """
     found, damaged = snapshots.readable(run.store)
+    if found is not None and found.format < snapshots.FORMAT:
+        older = f"snapshot {found.number} was written by an older graphrag-ray (version {found.version})"
+        if add:
+            raise UsageError(
+                f"{older}, which --add cannot continue from. Index all documents together, without --add; "
+                "what the model answered is kept"
+            )
+        run.observer.note(f"{older}: every table is made anew, from the journal")
+        return None
     if found is None and damaged and add:
         raise UsageError(
             f"{damaged[0]}, and there is no other snapshot: what --add is to keep is not known. Index all "

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -20,18 +22,20 @@ import pyarrow as pa
 from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.base.index_settings import of_index
+from graphrag_ray.base.messages import ChatReply, ChatRequest
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
+from graphrag_ray.engine.drive import Driver, Open, Refused, answered, failure_of, replay
 from graphrag_ray.engine.executor import ItemSource, Sweep
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.engine.work import Work, outcomes
+from graphrag_ray.engine.work import Work, begin, outcome_of, outcomes
 from graphrag_ray.indexing.contents import load_names
 from graphrag_ray.indexing.index import derive
-from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.run import Run, all_items
 from graphrag_ray.indexing.step_result import Result, code_version
-from graphrag_ray.store import journal_rows
+from graphrag_ray.store import journal_rows, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.journal_rows import JournalRow
@@ -66,9 +70,64 @@ def keys_needed(store: Store, manifest: Manifest) -> dict[str, Keys]:
     return {name: np.unique(np.concatenate([none, *seen])) for name, seen in executor.seen.items()}
 
 
+@dataclass(frozen=True)
+class Turn:
+    """One request of a failed item and what came of it.
+
+    prompt    name of the prompt
+    messages  (role, text) of the messages that this turn adds; () where the request cannot be rebuilt
+    reply     raw text of the model; None where there was none
+    error     why this turn failed; None otherwise
+    """
+
+    prompt: str
+    messages: tuple[tuple[str, str], ...]
+    reply: str | None
+    error: str | None = None
+
+
+def conversation(store: Store, stage: str, key: str) -> list[Turn]:
+    """What a failed item of the newest snapshot asked and was answered, turn by turn.
+
+    The journal holds replies, not prompts: the item's dialogue is started again over the snapshot's own
+    tables and fed its replies. Where it no longer starts with the same request (other settings, prompts or
+    code), or where there is no snapshot yet, the replies come without their prompts. Asks no model.
+
+    Args:
+        stage: of `schema.FAILURES`, with a journal.
+        key: the item's key, 64 hex characters.
+    """
+    manifest = snapshots.latest(store)
+    if manifest is not None and "read" in manifest.steps:
+        settings = parse_settings(of_index(manifest.settings))
+        if not manifest.hierarchies:
+            settings = settings.model_copy(update={"build": "names"})
+        with tempfile.TemporaryDirectory(prefix="graphrag-ray-replay-") as folder, suppress(UsageError):
+            executor = _Seeking(_Overlay(store, folder), Models.of(settings), key=key)
+            prompts, names = load_prompts(None, settings.prompts), load_names(settings)
+            run = _Again(executor, settings, prompts, manifest, Observer(), only=stage)
+            try:
+                derive(run, Result.from_json(manifest.steps["read"]), names)
+            except _Found as found:
+                return found.turns
+    rows = JournalIndex.load(store, stage).lookup([key]).get(key, [])
+    return [Turn(row.prompt, (), row.reply, row.error) for row in rows if row.kind != journal_rows.DONE]
+
+
+class _Found(Exception):
+    def __init__(self, turns: list[Turn]) -> None:
+        super().__init__()
+        self.turns = turns
+
+
 @dataclass
 class _Again(Run):
-    """A run in which the asking steps are done again, and must come to what they came to."""
+    """A run in which the asking steps are done again, and must come to what they came to.
+
+    only   of these, the one that runs this dialogue alone; the results of the others are taken as they are
+    """
+
+    only: str | None = None
 
     def step(
         self, name: str, depends_on: Any, compute: Callable[[], Result], journal: str | None = None
@@ -77,12 +136,25 @@ class _Again(Run):
         before = self.parent.steps.get(name)
         if before is None:
             raise _changed(self.parent, f"it has no step {name!r}")
-        if not STAGES[name].dialogue:  # a function of tables, which are taken as they are
-            return Result.from_json(before)
+        if not STAGES[name].dialogue or self.only not in (None, journal):
+            return Result.from_json(before)  # of a function of tables, which are taken as they are
         result = compute()
         if result.to_json()["tables"] != dict(before["tables"]):
             raise _changed(self.parent, f"the journal now gives other results for {name}")
         return result
+
+    def sweep_rows(
+        self,
+        work: Work[T],
+        load: Callable[[Store, Any], Iterable[pa.Table]],
+        inputs: Sequence[Any],
+        total: int | None = None,
+    ) -> Callable[[], JournalIndex]:
+        if self.only is None:
+            return super().sweep_rows(work, load, inputs, total)
+        everything = self.executor.stream(work.name, partial(all_items, work, load), inputs)
+        self._sweep_tables(work, everything, total, self.journal(work.name))
+        return self.executor.share(self.journal(work.name))
 
     def before(self, name: str) -> None:
         """Nothing is taken over: each item is looked up."""
@@ -114,6 +186,51 @@ class _Replaying(LocalExecutor):
 
     def _noting(self, index: JournalIndex) -> _Noting:
         return _Noting.of(index, self.seen.setdefault(index.dialogue, []))
+
+
+@dataclass
+class _Seeking(_Replaying):
+    """Raises `_Found` when it meets the item with this key."""
+
+    key: str = ""
+
+    def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
+        taken = 0
+        while (items := source.take()) is not None:
+            for driver, rows in begin(work, self.store, index, items):
+                if driver.key == self.key:
+                    raise _Found(_turns(driver, rows))
+                source.finished(taken, outcome_of(driver.key, replay(driver, rows), rows))
+                taken += 1
+            if not items:
+                time.sleep(_EMPTY_S)
+        return Sweep(finished=taken)
+
+
+def _turns(driver: Driver[Any], rows: Sequence[JournalRow]) -> list[Turn]:
+    turns: list[Turn] = []
+    shown = 0
+    while isinstance(state := driver.state, Open):
+        known, failure = answered(state, rows), failure_of(state, rows)
+        for slot, request in enumerate(state.requests):
+            reply = known.get(slot)
+            if isinstance(request, ChatRequest):
+                new = request.messages[shown:] if len(state.requests) == 1 else request.messages
+                messages: tuple[tuple[str, str], ...] = tuple((m.role, m.content) for m in new)
+            else:
+                messages = (("user", request.text),)
+            error = failure.error if failure and failure.request_hash == request.hash else None
+            turns.append(
+                Turn(request.prompt, messages, reply.text if isinstance(reply, ChatReply) else None, error)
+            )
+        first = state.requests[0]
+        shown = len(first.messages) + 1 if isinstance(first, ChatRequest) else 0
+        if len(known) < len(state.requests):
+            return turns
+        driver.send([known[slot] for slot in range(len(state.requests))])
+    if isinstance(state, Refused):
+        turns.append(Turn("", (), None, state.error))
+    return turns
 
 
 class _Noting(JournalIndex):

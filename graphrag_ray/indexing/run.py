@@ -36,8 +36,7 @@ from graphrag_ray.llm.accounting import Accounts, InFlight, new_quirks
 from graphrag_ray.llm.quirks import told
 from graphrag_ray.store import locks, retries
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.journal_entries import NONE
+from graphrag_ray.store.journal import NONE, JournalIndex
 from graphrag_ray.store.parts import MAX_PART_ROWS, Part, write_parts
 from graphrag_ray.store.snapshots import Manifest
 
@@ -335,7 +334,7 @@ class Run:
                 f"Processes that looked for what is left of stage {work.name} died, again and again. The "
                 "workers look at every item instead, and find out which one it is."
             )
-            everything = self.executor.stream(work.name, partial(_all_items, work, load), inputs)
+            everything = self.executor.stream(work.name, partial(all_items, work, load), inputs)
             self._sweep_tables(work, everything, total, self.journal(work.name))
         return self.executor.share(self.journal(work.name))
 
@@ -422,7 +421,7 @@ def _open_items(
             yield rows.filter(rows["key"].is_valid())
 
 
-def _all_items(
+def all_items(
     work: Work[T], load: Callable[[Store, Any], Iterable[pa.Table]], store: Store, x: Any
 ) -> Iterator[pa.Table]:
     """All rows, none of them started. Two whose dialogues would ask the same are not known to be one here."""

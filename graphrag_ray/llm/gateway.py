@@ -11,21 +11,30 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Executor
-from typing import TYPE_CHECKING
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-from graphrag_ray.base.errors import FatalCallError, NoWay
+from graphrag_ray.base.errors import FatalCallError, NoWay, PermanentCallError
 from graphrag_ray.base.index_settings import Model
-from graphrag_ray.base.messages import ChatReply, EmbeddingReply, EmbeddingRequest, Listener, Reply, Request
-from graphrag_ray.llm.accounting import CallRecord, InFlight
+from graphrag_ray.base.messages import (
+    ChatReply,
+    ChatRequest,
+    EmbeddingReply,
+    EmbeddingRequest,
+    Listener,
+    Reply,
+    Request,
+    Usage,
+)
+from graphrag_ray.base.plugins import PluginError
+from graphrag_ray.base.providers import PROVIDERS, Client, LocalProvider
+from graphrag_ray.llm.accounting import CallRecord, InFlight, sum_usage
 from graphrag_ray.llm.limiter import Limiter
 from graphrag_ray.llm.model_client import Called, Lane, Runtime
-from graphrag_ray.llm.offline_client import OfflineLane, Processes
-from graphrag_ray.llm.packing import Packer
-from graphrag_ray.llm.request_sizes import text_size
-
-if TYPE_CHECKING:
-    from graphrag_ray.llm.client import EndpointClient
+from graphrag_ray.llm.request_sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, text_size
 
 PACK_HOLD_S = 0.01
 
@@ -35,9 +44,8 @@ class Gateway:
 
     models          by logical name; a name that is not here is answered offline
     limiter         of all models with endpoints, shared with whoever else calls them
-    clients         for each model with endpoints: `client.connect(model, …)`
-    offline         answers a request of an offline model, at once
-    offline_embed   embeds many texts for one, at once
+    clients         for each model with endpoints: of `RemoteProvider.connect`
+    local           the providers of models that are answered in this process; of others, the offline engine
     on_call         told of every logical call when it has ended
     in_flight       kept up to date with what is sent and not yet answered
     hedge           send a second request for a call slower than nearly all of its stage
@@ -52,10 +60,9 @@ class Gateway:
         self,
         models: Mapping[str, Model],
         limiter: Limiter,
-        clients: Mapping[str, Sequence[EndpointClient | FatalCallError]],
+        clients: Mapping[str, Sequence[Client | FatalCallError]],
         *,
-        offline: Callable[[Request], Reply],
-        offline_embed: Callable[[Sequence[EmbeddingRequest]], Sequence[EmbeddingReply]],
+        local: Mapping[str, LocalProvider] | None = None,
         max_attempts: int,
         on_call: Callable[[CallRecord], None],
         in_flight: InFlight | None = None,
@@ -86,11 +93,12 @@ class Gateway:
         self._lanes = {
             name: Lane(name, model, clients[name], runtime)
             for name, model in models.items()
-            if model.provider != "offline"
+            if not model.is_local
         }
-        self._offline = OfflineLane(offline, offline_embed, on_call, clock, aside, pool)
         self._packers = {name: _packer(lane) for name, lane in self._lanes.items()}
-        self._offline_packer = Packer(self._offline.embed, len, texts=1024, hold_s=0.0)
+        self._local = dict(local or {})
+        self._local_lanes: dict[str, LocalLane] = {}
+        self._local_runtime = (on_call, clock, aside, pool)
 
     async def ask(self, request: Request, stage: str) -> Reply:
         """The reply to one request; stage: for the accounts.
@@ -111,19 +119,27 @@ class Gateway:
         if lane and lane.model.unknown:
             raise NoWay(f"this machine does not know where the model {lane.model.model!r} is")
         if isinstance(request, EmbeddingRequest):
-            packer = self._packers[name] if lane else self._offline_packer
-            called = await packer.add(request, stage)
+            if name not in self._packers:
+                self._packers[name] = Packer(self._local_lane(name).embed, len, texts=1024, hold_s=0.0)
+            called = await self._packers[name].add(request, stage)
         elif lane:
             called = await lane.chat(request, stage, listener)
         else:
-            called = await self._offline.chat(request, stage, listener)
+            called = await self._local_lane(name).chat(request, stage, listener)
         return Called(called.reply, called.endpoint, called.latency_s, called.attempts)
 
     async def close(self) -> None:
-        for packer in (*self._packers.values(), self._offline_packer):
+        for packer in self._packers.values():
             await packer.finish()
         for lane in self._lanes.values():
             await lane.close()
+
+    def _local_lane(self, name: str) -> LocalLane:
+        if name not in self._local_lanes:
+            provider = self._local.get(name) or PROVIDERS["offline"]
+            assert isinstance(provider, LocalProvider)
+            self._local_lanes[name] = LocalLane(provider, *self._local_runtime)
+        return self._local_lanes[name]
 
 
 def _packer(lane: Lane) -> Packer:
@@ -136,3 +152,254 @@ def _packer(lane: Lane) -> Packer:
         hold_s=PACK_HOLD_S,
         max_tokens=min(limits, default=float("inf")),
     )
+
+
+_Answer: TypeAlias = asyncio.Future[Called[EmbeddingReply]]
+_Wanted: TypeAlias = tuple[EmbeddingRequest, _Answer]
+
+
+@dataclass
+class _Pack:
+    timer: asyncio.TimerHandle
+    wanted: list[_Wanted] = field(default_factory=list)
+    tokens: int = 0
+
+
+class Packer:
+    """Gathers requests per stage and dimensions for at most `hold_s` seconds or `texts` texts.
+
+    A pack that is refused for good is halved until the text that is at fault stands alone.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Sequence[EmbeddingRequest], str], Awaitable[Called[list[EmbeddingReply]]]],
+        size: Callable[[str], int],
+        texts: int,
+        hold_s: float,
+        max_tokens: float = PACK_TOKENS,
+    ) -> None:
+        """size: tokens of a text; max_tokens: of a pack, unless one text has more."""
+        self._send = send
+        self._size = size
+        self._texts = texts
+        self._hold_s = hold_s
+        self._max_tokens = min(max_tokens, PACK_TOKENS)
+        self._open: dict[tuple[str, int | None], _Pack] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def add(self, request: EmbeddingRequest, stage: str) -> Called[EmbeddingReply]:
+        """The reply to one request, with its share of the pack's usage."""
+        loop = asyncio.get_running_loop()
+        key = (stage, request.dimensions)
+        tokens = self._size(request.text)
+        pack = self._open.get(key)
+        if pack is not None and pack.tokens + tokens > self._max_tokens:
+            self._close(key)
+            pack = None
+        if pack is None:
+            pack = self._open[key] = _Pack(loop.call_later(self._hold_s, self._close, key))
+        answer: _Answer = loop.create_future()
+        pack.wanted.append((request, answer))
+        pack.tokens += tokens
+        if len(pack.wanted) >= self._texts:
+            self._close(key)
+        return await answer
+
+    async def finish(self) -> None:
+        """Give up what is open or under way."""
+        while self._open:
+            pack = self._open.popitem()[1]
+            pack.timer.cancel()
+            for _, answer in pack.wanted:
+                answer.cancel()
+        for task in self._sending:
+            task.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+
+    def _close(self, key: tuple[str, int | None]) -> None:
+        pack = self._open.pop(key)
+        pack.timer.cancel()
+        wanted = [(request, answer) for request, answer in pack.wanted if not answer.done()]
+        if wanted:
+            task = asyncio.ensure_future(self._deliver(wanted, key[0]))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _deliver(self, wanted: list[_Wanted], stage: str) -> None:
+        """Send one pack and hand out the answers, or the error."""
+        try:
+            called = await self._send([request for request, _ in wanted], stage)
+        except PermanentCallError as e:
+            if len(wanted) == 1:
+                _fail(wanted, e)
+                return
+            middle = len(wanted) // 2
+            await self._deliver(wanted[:middle], stage)
+            await self._deliver(wanted[middle:], stage)
+        except Exception as e:  # noqa: BLE001 - handed to those who asked, with its type
+            _fail(wanted, e)
+        except asyncio.CancelledError:
+            for _, answer in wanted:
+                answer.cancel()
+            raise
+        else:
+            for (_, answer), reply in zip(wanted, called.reply, strict=True):
+                if not answer.done():
+                    answer.set_result(Called(reply, called.endpoint, called.latency_s, called.attempts))
+
+
+def _fail(wanted: list[_Wanted], error: Exception) -> None:
+    for _, answer in wanted:
+        if not answer.done():
+            answer.set_exception(error)
+
+
+T = TypeVar("T")
+
+_Counted: TypeAlias = tuple[ChatReply, Usage]
+
+TOGETHER = 16
+"""Calls that go to another process in one message."""
+
+_MODEL = Model()
+
+
+class Processes(Protocol):
+    """Processes that compute beside this one, once they are up."""
+
+    def is_up(self) -> bool: ...
+
+    def here(self, fn: Callable[..., T], *args: Any) -> T: ...
+
+    def submit(self, fn: Callable[..., T], *args: Any) -> Future[T] | None: ...
+
+    def result(self, future: Future[T]) -> T: ...
+
+
+class LocalLane:
+    """Calls run here and now: they are short, and this process has nothing better to do. After each,
+    the event loop gets its turn. Tokens are our own counts.
+
+    aside   where they run instead, for an event loop that serves others meanwhile
+    pool    where they run once it is up, many together: a message to a process takes as long as a short call
+    """
+
+    def __init__(
+        self,
+        provider: LocalProvider,
+        on_call: Callable[[CallRecord], None],
+        clock: Callable[[], float],
+        aside: Executor | None = None,
+        pool: Processes | None = None,
+    ) -> None:
+        self._provider = provider
+        self._on_call = on_call
+        self._clock = clock
+        self._aside = aside
+        self._pool = pool
+        self._waiting: list[tuple[ChatRequest, asyncio.Future[_Counted | None]]] = []
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def chat(
+        self, request: ChatRequest, stage: str, listener: Listener | None = None
+    ) -> Called[ChatReply]:
+        """listener: hears the reply, which is written at once, in one piece."""
+        started = self._clock()
+        counted = await self._beside(request) if self._pool and self._pool.is_up() else None
+        if counted is None:
+            work = partial(_counted, self._provider, request)
+            counted = self._pool.here(work) if self._pool else await self._run(work)
+        reply, usage = counted
+        if listener is not None:
+            listener.begins()
+            listener.piece(reply.text)
+        called = Called(replace(reply, usage=usage), latency_s=self._clock() - started)
+        self._note(stage, request, usage, called.latency_s)
+        await asyncio.sleep(0)
+        return called
+
+    async def embed(self, requests: Sequence[EmbeddingRequest], stage: str) -> Called[list[EmbeddingReply]]:
+        started = self._clock()
+        replies = await self._run(partial(self._provider.embed, requests))
+        usages = [Usage(text_size(r.text, _MODEL), reported=False) for r in requests]
+        counted = [replace(reply, usage=u) for reply, u in zip(replies, usages, strict=True)]
+        called = Called(counted, latency_s=self._clock() - started)
+        self._note(stage, requests[0], sum_usage(usages), called.latency_s)
+        await asyncio.sleep(0)
+        return called
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        if self._aside is None:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._aside, work)
+
+    async def _beside(self, request: ChatRequest) -> _Counted | None:
+        """The pool's answer, asked for with those that are asked for now; None where it failed."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[_Counted | None] = loop.create_future()
+        self._waiting.append((request, answer))
+        if len(self._waiting) == 1:
+            loop.call_soon(self._send)
+        return await answer
+
+    def _send(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for at in range(0, len(waiting), TOGETHER):
+            task = asyncio.ensure_future(self._deliver(waiting[at : at + TOGETHER]))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _deliver(self, wanted: Sequence[tuple[ChatRequest, asyncio.Future[_Counted | None]]]) -> None:
+        assert self._pool is not None
+        found: list[_Counted | None] = [None] * len(wanted)
+        sent = self._pool.submit(_counted_together, self._provider, [request for request, _ in wanted])
+        if sent is not None:
+            waited = asyncio.wrap_future(sent)
+            await asyncio.wait([waited])
+            waited.exception()  # looked at, or asyncio logs it
+            with suppress(Exception):  # whoever asked answers it, and sees the error where it arises
+                found = self._pool.result(sent)
+        for (_, answer), counted in zip(wanted, found, strict=True):
+            if not answer.done():
+                answer.set_result(counted)
+
+    def _note(self, stage: str, request: Request, usage: Usage, latency_s: float) -> None:
+        self._on_call(
+            CallRecord(
+                stage=stage,
+                prompt=request.prompt,
+                model_id=request.call.model_id,
+                endpoint="",
+                status="ok",
+                usage=usage,
+                cost_pico_usd=0,
+                latency_s=latency_s,
+                attempts=1,
+                rate_limited=0,
+                busy_s=latency_s,
+            )
+        )
+
+
+def _counted(provider: LocalProvider, request: ChatRequest) -> _Counted:
+    reply = provider.chat(request)
+    if not isinstance(reply, ChatReply):
+        kind = type(provider)
+        raise PluginError(
+            f"The model provider {kind.__module__}.{kind.__qualname__} answered with a "
+            f"{type(reply).__qualname__}, not a ChatReply"
+        )
+    prompt = sum(text_size(m.content, _MODEL) + TOKENS_PER_MESSAGE for m in request.messages)
+    return reply, Usage(prompt, text_size(reply.text, _MODEL), reported=False)
+
+
+def _counted_together(provider: LocalProvider, requests: Sequence[ChatRequest]) -> list[_Counted | None]:
+    """None for one that fails: it is answered again by whoever asked, who sees where it does."""
+    found: list[_Counted | None] = []
+    for request in requests:
+        try:
+            found.append(_counted(provider, request))
+        except BaseException:  # noqa: BLE001 - see above; a panic of a library in Rust is no Exception
+            found.append(None)
+    return found

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from graphrag_ray.llm.accounting import Latencies
-from graphrag_ray.llm.permit_queue import Place
+from graphrag_ray.llm.limiter import Place
 
 T = TypeVar("T")
 
@@ -112,21 +112,22 @@ async def race(
             waited_for: set[asyncio.Future[Any]] = {*flying} | ({coming} if coming is not None else set())
             await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
             flying = {request for request, _ in sent if not request.done()}
-            won = next((n for n, (request, _) in enumerate(sent) if _is_good(request, good)), None)
+            over = [n for n, (request, _) in enumerate(sent) if request.done() and _has_result(request)]
+            won = next((n for n in over if good(sent[n][0].result())), None)
             if won is not None or not flying:
                 lost = tuple(at.endpoint for request, at in sent if request in flying)
                 return Raced(await sent[won or 0][0], won or 0, lost)
             if coming is not None and coming.done():
                 coming = start(coming.result()) if _has_result(coming) else None
     finally:
-        over: list[asyncio.Future[Any]] = [request for request, _ in sent]
+        left: list[asyncio.Future[Any]] = [request for request, _ in sent]
         if coming is not None and coming.done() and _has_result(coming):
             give_back(coming.result())
         elif coming is not None:
-            over.append(coming)
-        for future in over:
+            left.append(coming)
+        for future in left:
             future.cancel()
-        await asyncio.gather(*over, return_exceptions=True)
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 async def _next_place(
@@ -142,10 +143,6 @@ async def _next_place(
         await sleep(step_s)
         waited_s += step_s
     return await another()
-
-
-def _is_good(request: asyncio.Future[T], good: Callable[[T], bool]) -> bool:
-    return request.done() and _has_result(request) and good(request.result())
 
 
 def _has_result(done: asyncio.Future[Any]) -> bool:

@@ -325,7 +325,9 @@ class LimiterState:
             else:
                 waiting.append(ticket)
         self._queue = waiting
-        return granted, self._look_again(now)
+        waits = [self._opens_in(now, i) for i, gate in enumerate(self._gates) if gate.has_place]
+        known = [w for w in waits if w is not None]
+        return granted, now + min(known) if known and self._queue else None
 
     def _open(self, now: float) -> set[int]:
         """Endpoints that answer now: they have a place, and room for the first who would use them."""
@@ -370,11 +372,6 @@ class LimiterState:
         for i in ticket.usable:
             self._gates[i].waiting += sign * len(ticket.wants)
             self._gates[i].waiting_tokens += sign * ticket.tokens
-
-    def _look_again(self, now: float) -> float | None:
-        waits = [self._opens_in(now, i) for i, gate in enumerate(self._gates) if gate.has_place]
-        known = [w for w in waits if w is not None]
-        return now + min(known) if known and self._queue else None
 
 
 def _lower(ours: float | None, told: float | None, before: float | None) -> float | None:

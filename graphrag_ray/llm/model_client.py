@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
-from graphrag_ray.base.index_settings import Model, Price
+from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.messages import (
     ChatReply,
     ChatRequest,
@@ -19,20 +20,97 @@ from graphrag_ray.base.messages import (
     Listener,
     Usage,
 )
+from graphrag_ray.base.providers import Client
 from graphrag_ray.base.urls import display_url
-from graphrag_ray.llm.accounting import CallRecord, InFlight
+from graphrag_ray.llm.accounting import CallProgress, CallRecord, InFlight, SentAttempt, sum_usage
 from graphrag_ray.llm.call_failures import GaveUp, Paid, ParameterRefused, Unanswered
-from graphrag_ray.llm.call_progress import CallProgress, SentAttempt, sum_usage
-from graphrag_ray.llm.endpoint_pool import Roster
 from graphrag_ray.llm.hedging import CallDurations, race
-from graphrag_ray.llm.limiter import Limiter
+from graphrag_ray.llm.limiter import Limiter, PermitQueue, Place
 from graphrag_ray.llm.limits import Ended
-from graphrag_ray.llm.permit_queue import PermitQueue, Place
 from graphrag_ray.llm.request_sizes import output_limit, prompt_size, text_size
 from graphrag_ray.llm.token_bucket import check_within_limit
 
-if TYPE_CHECKING:
-    from graphrag_ray.llm.client import EndpointClient
+logger = logging.getLogger(__name__)
+
+REST_AFTER_FAILURES = 3
+"""Failures in a row before an endpoint is left alone."""
+FIRST_REST_S = 1.0
+LONGEST_REST_S = 60.0
+
+
+class Roster:
+    def __init__(
+        self, names: Sequence[str], limits: Sequence[float | None], dropped_for_s: float = math.inf
+    ) -> None:
+        """names: the endpoints' addresses as they may be shown; limits: their tokens per minute."""
+        self._names = names
+        self._limits = limits
+        self._in_a_row = [0] * len(names)
+        self._rests = [0] * len(names)
+        self._resting_until = [0.0] * len(names)
+        self._dropped_for_s = dropped_for_s
+        self._dropped: dict[int, tuple[FatalCallError, float]] = {}
+
+    def usable(self, now: float, tokens: int, other_than: int | None = None) -> list[int]:
+        """Endpoints to choose from, never empty: those that are not resting, and not `other_than`, if one of
+        them may take a request of so many tokens; else that one too; else resting ones too.
+
+        Raises FatalCallError when every endpoint was dropped.
+        """
+        left = self.left(now)
+        awake = [i for i in left if self._resting_until[i] <= now]
+        others = [i for i in awake if i != other_than]
+        wanted = (some for some in (others, awake) if any(self._takes(i, tokens) for i in some))
+        return next(wanted, left)
+
+    def left(self, now: float) -> list[int]:
+        """Endpoints that were not dropped, never empty. Raises FatalCallError when all were."""
+        self._dropped = {i: (error, until) for i, (error, until) in self._dropped.items() if until > now}
+        left = [i for i in range(len(self._names)) if i not in self._dropped]
+        if not left:
+            last, _ = list(self._dropped.values())[-1]
+            raise type(last)(str(last), status=last.status)
+        return left
+
+    def has(self, endpoint: int) -> bool:
+        return endpoint not in self._dropped
+
+    def largest(self, now: float) -> float | None:
+        """The most tokens that one request may have at any endpoint that is left; None: no limit."""
+        limits = [self._limits[i] for i in self.left(now)]
+        return None if None in limits else max(limit for limit in limits if limit is not None)
+
+    def _takes(self, endpoint: int, tokens: int) -> bool:
+        limit = self._limits[endpoint]
+        return limit is None or tokens <= limit
+
+    def worked(self, endpoint: int) -> None:
+        self._in_a_row[endpoint] = self._rests[endpoint] = 0
+
+    def failed(self, endpoint: int, now: float) -> None:
+        """A transient failure other than a 429, which the limiter handles for everyone."""
+        self._in_a_row[endpoint] += 1
+        if self._in_a_row[endpoint] >= REST_AFTER_FAILURES and self._resting_until[endpoint] <= now:
+            rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** self._rests[endpoint])
+            self._rests[endpoint] += 1
+            self._resting_until[endpoint] = now + rest_s
+            if len(self._names) - len(self._dropped) > 1:
+                logger.warning("%s keeps failing: left alone for %.0f s", self._names[endpoint], rest_s)
+
+    def drop(self, endpoint: int, error: FatalCallError, now: float = math.inf) -> None:
+        """Use an endpoint no more, or not for as long as one is dropped. The next `usable` raises if it was
+        the last. now: inf for one that there is no way to at all."""
+        if endpoint in self._dropped:
+            return
+        self._dropped[endpoint] = error, now + self._dropped_for_s
+        left = len(self._names) - len(self._dropped)
+        if left:
+            # What an endpoint says may quote what it was asked.
+            why = str(error) if error.status is None else f"it answered {error.status}"
+            again = "" if math.isinf(self._dropped_for_s) else f" for {self._dropped_for_s:.0f} s"
+            logger.warning("%s is not used any more%s: %s (%d left)", self._names[endpoint], again, why, left)
+            logger.debug("%s said: %s", self._names[endpoint], error)
+
 
 T = TypeVar("T")
 
@@ -90,14 +168,14 @@ class _Call(Generic[T]):
     prompt: str
     prompt_tokens: int
     tokens: Callable[[], int]
-    send: Callable[[EndpointClient], Awaitable[T]]
+    send: Callable[[Client], Awaitable[T]]
     usage: Callable[[T], Usage]
     hedge: bool = True
 
 
 class Lane:
     def __init__(
-        self, name: str, model: Model, clients: Sequence[EndpointClient | FatalCallError], runtime: Runtime
+        self, name: str, model: Model, clients: Sequence[Client | FatalCallError], runtime: Runtime
     ) -> None:
         """name: under `models:`. clients: one per endpoint, or why there is none."""
         names = [display_url(e.base_url) for e in model.endpoints]
@@ -193,7 +271,8 @@ class Lane:
         started = self._runtime.clock()
         progress.attempts += 1
         progress.endpoint = client.where
-        progress.sent = _sent(call, place, client.price)
+        expected_usage = Usage(call.prompt_tokens, max(0, place.tokens - call.prompt_tokens))
+        progress.sent = SentAttempt(expected_usage, client.price)
         in_flight, expected = self._runtime.in_flight, progress.sent.in_flight
         in_flight.add(expected)
         limiter = self._runtime.limiter
@@ -226,7 +305,7 @@ class Lane:
             if news := client.quirks - limiter.quirks(self._name, place.endpoint):
                 progress.learned |= news
                 limiter.learn(self._name, place.endpoint, news)
-            told = made and client.limits.news(self._runtime.clock())
+            told = client.limits.news(self._runtime.clock()) if made and client.limits else None
             ended = Ended(progress.latency_s, *made, told) if made else None
             limiter.settle(self._name, place.endpoint, spent - place.tokens, ended)
 
@@ -317,15 +396,10 @@ class Lane:
         if attempts >= self._runtime.max_attempts:
             raise GaveUp(f"{error} (attempt {attempts}, the last)", status=error.status, attempts=attempts)
         if error.status != 429 or error.retry_after_s is None:  # else the limiter makes us wait
-            await self._runtime.sleep(self._back_off_s(attempts))
+            longest_s = min(LONGEST_BACK_OFF_S, FIRST_BACK_OFF_S * 2.0 ** (attempts - 1))
+            await self._runtime.sleep(self._runtime.rng.uniform(0.0, longest_s))  # full jitter
 
-    def _back_off_s(self, attempts: int) -> float:
-        """Exponential with full jitter."""
-        return self._runtime.rng.uniform(
-            0.0, min(LONGEST_BACK_OFF_S, FIRST_BACK_OFF_S * 2.0 ** (attempts - 1))
-        )
-
-    def _client(self, endpoint: int) -> EndpointClient:
+    def _client(self, endpoint: int) -> Client:
         client = self._clients[endpoint]
         assert not isinstance(client, FatalCallError)  # these were dropped from the roster at the start
         return client
@@ -368,7 +442,3 @@ class Lane:
             unanswered=p.unanswered,
             learned=frozenset(p.learned),
         )
-
-
-def _sent(call: _Call[T], place: Place, price: Price | None) -> SentAttempt:
-    return SentAttempt(Usage(call.prompt_tokens, max(0, place.tokens - call.prompt_tokens)), price)

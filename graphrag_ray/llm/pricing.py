@@ -30,7 +30,7 @@ def price_of(model: Model, endpoint: Endpoint | None = None) -> Price | None:
     with the length of a prompt count at their lowest tier, which begins at a length that no context of ours
     reaches.
     """
-    if model.provider == "offline":
+    if model.is_local:
         return Price(input_usd_per_mtok=0.0, cached_usd_per_mtok=0.0)
     if endpoint is not None and endpoint.price is not None:
         return endpoint.price

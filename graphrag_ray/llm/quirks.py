@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from graphrag_ray.base.messages import ChatRequest, Message
-from graphrag_ray.base.model_families import Family
+from graphrag_ray.base.thoughts import Family
 from graphrag_ray.llm.call_failures import HttpRefusal
 
 YES_NO_TOKENS = 8

@@ -33,7 +33,7 @@ def guessed_vocabularies(models: Mapping[str, Model]) -> list[str]:
         f"The vocabulary of {m.model!r} is not known: its tokens are counted with "
         f"{vocabulary_of(m.model, m.tokenizer).name}. If you know it, set models.{name}.tokenizer."
         for name, m in models.items()
-        if m.provider != "offline" and not vocabulary_of(m.model, m.tokenizer).known
+        if not m.is_local and not vocabulary_of(m.model, m.tokenizer).known
     ]
 
 

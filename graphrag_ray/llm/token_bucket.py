@@ -10,8 +10,6 @@ restarted must not let a second burst follow the first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from graphrag_ray.base.errors import DoesNotFit
 
 BURST_S = 0.1
@@ -131,24 +129,6 @@ class Bucket:
         """How little is left: 1 for empty, 0 for full or not limited."""
         meters = [m for m in (self._requests, self._tokens) if m is not None]
         return max((1.0 - min(1.0, m.level / m.cap) for m in meters), default=0.0)
-
-    def reserve(self, now: float, wants: Sequence[int]) -> int:
-        """How many of the waiters, in order, may go now; takes their reservations.
-
-        wants: the tokens that each waiter's request will use. Nobody overtakes: the first that does
-        not fit holds the others up. Raises RequestTooLarge for a first one that never will.
-        """
-        if not wants:
-            return 0
-        check_within_limit(wants[0], self.tokens_per_minute)
-        self.wait_for(now, wants[0])
-        granted = 0
-        if self.opens_in(now, wants[0], len(wants), sum(wants)) <= 0:
-            while granted < len(wants) and self.fits(wants[granted]):
-                self.take(now, wants[granted])
-                granted += 1
-        self.wait_for(now, wants[granted] if granted < len(wants) else 0)
-        return granted
 
     def opens_in(self, now: float, first: float, waiting: int, waiting_tokens: int) -> float:
         """Seconds until waiters should be answered; 0 for now.

@@ -1,16 +1,370 @@
-"""The answer to the extraction prompt: entities and relationships of one chunk, as the paper's tuples."""
+"""The answer to the extraction prompt: entities and relationships of one chunk, as the paper's tuples.
+
+Which sentence says most about a thing, and how a sentence is quoted.
+
+A quotation is a stretch of the text as it stands, white space folded. Copulas and appositions are the
+classical patterns of definitional sentences (Hearst 1992, "Automatic acquisition of hyponyms from large
+text corpora"; Fleischman, Hovy and Echihabi 2003, "Offline strategies for online question answering").
+
+Relationships in a chunk: things named in one sentence, and people who talk with one another.
+
+Co-occurrence within a sentence is the classical evidence of a relation (Church and Hanks 1990, "Word
+association norms, mutual information, and lexicography"); which pairs are more than chance is decided at
+the merge by log-likelihood (Dunning 1993; graph/prune.py). He or she is the person named first in the
+last sentence that names one (recency and subject preference, Lappin and Leass 1994, without their other
+factors). In a transcript speakers are related to what they name.
+
+The answer to the claims prompt: dated and decisive sentences about the entities that were found.
+
+A claim is quoted as it stands. Which sentences state a fact worth keeping is told by patterns: a date, a
+sum, or a verb of deciding, founding, winning, dying and their like (open information extraction from
+shallow patterns: Etzioni et al. 2008, "Open information extraction from the web", without its learning).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from calendar import month_name
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
 
-from graphrag_ray.offline.key_sentences import balanced, describe
+from graphrag_ray.base.ids import entity_key
 from graphrag_ray.offline.lexicon import lexicon
-from graphrag_ray.offline.mentions import Reading, read
-from graphrag_ray.offline.relations import relation_quote, relations
-from graphrag_ray.offline.type_cues import CONCEPT
-from graphrag_ray.offline.types import type_names
+from graphrag_ray.offline.mentions import Reading, Thing, read
+from graphrag_ray.offline.sentences import fold, has_cells
+from graphrag_ray.offline.types import CONCEPT, LOCATION, PERSON, in_one_list, listed_kind, type_names
+
+MAX_QUOTE_CHARS = 480
+"""A longer sentence is cut at a clause, around what it is quoted for."""
+
+_PAIRS = [re.compile(r"(?P<opening>“)|”"), re.compile(r"(?P<opening>\()|\)")]
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_COPULA = re.compile(
+    r"['’]?s?\)?,? (?:is|was|are|were|has been|became|remains) (?:a|an|the|one of|my|our|his|her|known)\b"
+)
+_APPOSITION = re.compile(
+    r",? ?(?:\([^)]{2,12}\))?, (?:a|an|the|who|whose|which|our|my|his|her|their|its|formerly|now|then)\b"
+)
+_ROLE = re.compile(
+    r",? (?:chief|president|director|founder|head|chair\w*|professor|editor|author|mayor|leader|owner)\b"
+)
+_INTRODUCTION = re.compile(r"(?:I['’]m|I am|my name is|[Tt]his is|guest|host)[^.?!]{0,25}$")
+_CLAUSE = re.compile(r"[;:,–—-]\s+|\s+(?=(?:and|but|so|because|which|when|where)\s)")
+_FILLER = re.compile(
+    r"^(?:yeah|yes|so|and|but|um|uh|well|right|ok|okay|no|oh|like|you know)\b", re.IGNORECASE
+)
+
+
+def describe(reading: Reading, thing: Thing) -> str:
+    """The quotation that says most about a thing of the chunk."""
+    if thing.speaker:
+        own = reading.said_by.get(thing.key, [])
+        mentioned = [p for p in thing.places if p[1] >= reading.sentence(p[0]).start]  # no label
+        if not mentioned and own:
+            return _own_words(reading, own)
+        places = mentioned or thing.places
+    else:
+        places = thing.places
+    best = max(places[:12], key=lambda place: (_worth(reading, place), -place[1]))
+    return quote(reading, best[0], [(best[1], best[2])])
+
+
+def quote(reading: Reading, index: int, spans: list[tuple[int, int]]) -> str:
+    """Sentence `index`, cut at clauses around the `spans` where it is long."""
+    sentence = reading.script.sentences[index]
+    start = min([sentence.start, *(a for a, _ in spans)])
+    end = sentence.end
+    if end - start > MAX_QUOTE_CHARS:
+        first, last = min((a for a, _ in spans), default=start), max((b for _, b in spans), default=start)
+        if last - first > MAX_QUOTE_CHARS:  # far apart: around the second of two
+            first = max(a for a, _ in spans)
+        start, end = _clip(reading.text, start, end, first, last)
+    return balanced(fold(reading.text[start:end]))
+
+
+def balanced(text: str) -> str:
+    """The longest stretch without control characters, which a context would show as spaces, and without
+    a quotation mark or parenthesis that opens or closes nothing, which would be taken for one of ours,
+    or of a record, when it is read back."""
+    if not text.isprintable():
+        text = max(_CONTROL.split(text), key=len).strip()
+    before = None
+    while text != before:  # a cut at one kind of mark may leave half a pair of the other
+        before = text
+        for pair in _PAIRS:
+            text = _balanced(text, pair)
+    return text
+
+
+def _balanced(text: str, pair: re.Pattern[str]) -> str:
+    opened: list[int] = []
+    cuts = [-1]
+    for mark in pair.finditer(text):
+        if mark.lastgroup == "opening":
+            opened.append(mark.start())
+        elif opened:
+            opened.pop()
+        else:
+            cuts.append(mark.start())
+    cuts = sorted([*cuts, *opened, len(text)])
+    if len(cuts) == 2:
+        return text
+    start, end = max(pairwise(cuts), key=lambda c: c[1] - c[0])
+    return text[start + 1 : end].strip()
+
+
+def _own_words(reading: Reading, said: list[int]) -> str:
+    """For a speaker whom nobody names: the sentence of theirs that says most, without the label."""
+
+    def worth(index: int) -> float:
+        sentence = reading.sentence(index)
+        size = sentence.end - sentence.start
+        filler = _FILLER.match(reading.text[sentence.start : sentence.start + 12]) is not None
+        question = reading.text[sentence.end - 1] == "?"
+        return (
+            (size if size <= 300 else 300 - size) - 60 * filler - 100 * question - 200 * (not sentence.whole)
+        )
+
+    return quote(reading, max(said, key=lambda i: (worth(i), -i)), [])
+
+
+def _worth(reading: Reading, place: tuple[int, int, int]) -> float:
+    """How much a sentence says about what it mentions at a place."""
+    index, start, end = place
+    sentence = reading.sentence(index)
+    text = reading.text
+    size = sentence.end - sentence.start
+    after = text[end : min(sentence.end, end + 40)]
+    worth = min(2.0, size / 100) - max(0.0, (size - 300) / 200)
+    if _COPULA.match(after):
+        worth += 3.0
+    elif _APPOSITION.match(after):
+        worth += 2.5
+    elif _ROLE.match(after):
+        worth += 2.0
+    if _INTRODUCTION.search(text[max(sentence.start, start - 40) : start]):
+        worth += 1.5
+    worth += min(3, len(reading.in_sentence.get(index, ()))) * 0.3
+    worth += 0.6 * (start - sentence.start < 0.3 * size)
+    worth -= 4.0 * has_cells(text[sentence.start : sentence.end])  # less than any sentence is worth
+    worth -= 2.0 * (not sentence.whole) + 0.7 * (text[sentence.end - 1] == "?")
+    worth -= 0.5 * (_FILLER.match(text[sentence.start : sentence.start + 12]) is not None)
+    return worth
+
+
+def _clip(text: str, start: int, end: int, first: int, last: int) -> tuple[int, int]:
+    """The largest stretch of at most MAX_QUOTE_CHARS around first…last that begins and ends at a clause,
+    or at a word."""
+    room = max(0, MAX_QUOTE_CHARS - (last - first))
+    low, high = max(start, first - room // 2), min(end, last + room // 2)
+    if low > start:
+        cuts = [m.end() for m in _CLAUSE.finditer(text, low, first)]
+        low = cuts[0] if cuts else text.find(" ", low, first) + 1 or first
+    if high < end:
+        cuts = [m.start() for m in _CLAUSE.finditer(text, last, high)]
+        high = cuts[-1] if cuts else max(text.rfind(" ", last, high), last)
+    return low, high
+
+
+MAX_STRENGTH = 10
+MAX_DISTANCE = 4
+"""In a list of names, each is paired with the next four only."""
+
+CONVERSE = "They speak with each other in this text."
+"""Our own words, where two only speak in turn: a quotation of that would quote their labels."""
+
+Span = tuple[int, int]
+
+NEAR = 2
+"""The same in a sentence with a subject, to which they are related anyhow."""
+
+OPENING = 80
+"""So many characters of a sentence may refer back by a noun."""
+
+_THING = -1
+_IT = re.compile(r"(?:It|Its|They|Their)\b")
+_THE = re.compile(r"\b(?:[Tt]he|[Tt]his|[Tt]hat)(?: [a-z]+)?? ([a-z]+)\b(?! of\b)")
+_THIRD_PERSON = re.compile(r"\b(?:[Hh]e|[Ss]he|[Hh]is|[Hh]er|him)\b")
+
+
+@dataclass(slots=True)
+class Relation:
+    """An unordered pair of things and its evidence.
+
+    sentences  sentences that hold both
+    carried    (sentence that names one, later sentence with a pronoun for it and the other's name)
+    spoken     sentences in which one, speaking, mentions the other
+    turns      how often one spoke after the other
+    """
+
+    source: Thing
+    target: Thing
+    sentences: list[int] = field(default_factory=list)
+    carried: list[tuple[int, int]] = field(default_factory=list)
+    spoken: list[int] = field(default_factory=list)
+    turns: int = 0
+
+    @property
+    def strength(self) -> int:
+        said = len(self.sentences) + len(self.carried) + len(self.spoken)
+        return min(MAX_STRENGTH, said + (self.turns + 1) // 2)
+
+
+class _FoundRelations(dict[tuple[str, str], Relation]):
+    def between(self, one: Thing, other: Thing) -> Relation:
+        key = (one.key, other.key) if one.key <= other.key else (other.key, one.key)
+        if key not in self:
+            self[key] = Relation(one, other)
+        return self[key]
+
+
+def relations(reading: Reading) -> list[Relation]:
+    """The relations of a chunk in order of their first evidence."""
+    found = _FoundRelations()
+    subjects = _carry_subjects(reading, found)
+    for index in range(len(reading.script.sentences)):
+        things = reading.in_sentence.get(index, [])
+        if things:
+            _co_occurring(reading, index, things, index in subjects, found)
+            speaker = reading.speaks[index]
+            if speaker is not None and index not in speaker.in_sentence:
+                for other in things:
+                    found.between(speaker, other).spoken.append(index)
+    known = [t for t in (reading.speaks[i] for i in reading.turn_starts) if t is not None]
+    for one, other in pairwise(known):
+        if one is not other:
+            found.between(*sorted((one, other), key=lambda thing: thing.key)).turns += 1
+    return [r for r in found.values() if r.strength]
+
+
+def _co_occurring(
+    reading: Reading, index: int, things: list[Thing], carried: bool, found: _FoundRelations
+) -> None:
+    """Relate what one sentence names: its subject with everything, the others with those that stand near.
+    Members of one list (A, B and C), but for places, are related to its subject and not to one another.
+
+    carried: the sentence's subject is a pronoun.
+    """
+    lists = _lists(reading, index, things)
+    named = not carried and (len(things) == 1 or lists[0] != lists[1])
+    for i, one in enumerate(things):
+        near = (
+            things[1:]
+            if named and not i
+            else things[i + 1 : i + 1 + (NEAR if named or carried else MAX_DISTANCE)]
+        )
+        for j, other in enumerate(near, i + 1):
+            siblings = (named or carried) and lists[i] == lists[j] and one.kind != LOCATION
+            if not siblings and not _overlap(reading, index, one, other):
+                found.between(one, other).sentences.append(index)
+
+
+def relation_quote(reading: Reading, relation: Relation) -> str:
+    """The sentence that describes a relation, of those that hold both the one of the best length; for a
+    pronoun together with the sentence before it."""
+    one, other = relation.source, relation.target
+    if relation.sentences:
+        return _best(reading, relation.sentences, one, other)
+    if relation.carried:
+        first, last = min(relation.carried, key=lambda c: (c[1] - c[0], c))
+        start, end = reading.sentence(first).start, reading.sentence(last).end
+        if end - start > MAX_QUOTE_CHARS:
+            return quote(reading, last, [])
+        return balanced(fold(reading.text[start:end]))
+    if relation.spoken:
+        mentioned = other if reading.speaks[relation.spoken[0]] is one else one
+        said = [i for i in relation.spoken if i in mentioned.in_sentence]  # each may name the other
+        return _best(reading, said, mentioned)
+    return CONVERSE
+
+
+def _carry_subjects(reading: Reading, found: _FoundRelations) -> set[int]:
+    """Relate what a sentence names to what its he, it or `the film` means: the last thing of that kind
+    that a sentence named first. Returns the sentences of which the subject is one of these."""
+    carried = set()
+    subjects: dict[int, tuple[Thing, int]] = {}
+    for index, sentence in enumerate(reading.script.sentences):
+        if index and reading.sentence(index - 1).turn != sentence.turn:
+            subjects.clear()
+        things = reading.in_sentence.get(index, [])
+        for kind in _meant(reading, index, things):
+            if kind in subjects:
+                subject, since = subjects[kind]
+                carried.add(index)
+                for other in things:
+                    if other is not subject and other.kind != CONCEPT:
+                        found.between(subject, other).carried.append((since, index))
+                break
+        else:
+            for thing in reversed(things):
+                if thing is things[0] or thing.kind == PERSON:
+                    subjects[thing.kind] = (thing, index)
+            if things and things[0].kind != PERSON:
+                subjects[_THING] = (things[0], index)
+    return carried
+
+
+def _meant(reading: Reading, index: int, things: list[Thing]) -> Iterator[int]:
+    """The kinds of what a sentence refers to without a name, before it names one of that kind."""
+    sentence, text = reading.sentence(index), reading.text
+    named: dict[int, int] = {}
+    for thing in reversed(things):
+        named[thing.kind] = thing.in_sentence[index][0][0]
+    pronoun = _THIRD_PERSON.search(text, sentence.start, sentence.end)
+    if pronoun is not None and pronoun.start() < named.get(PERSON, sentence.end):
+        yield PERSON
+    if _IT.match(text, sentence.start, sentence.end):
+        yield _THING
+    for noun in _THE.finditer(text, sentence.start, min(sentence.end, sentence.start + OPENING)):
+        kind = listed_kind(noun.group(1), lexicon())
+        if kind is not None and noun.start() < named.get(kind, sentence.end):
+            yield kind
+
+
+def _lists(reading: Reading, index: int, things: list[Thing]) -> list[int]:
+    """The number of the list (A, B and C) in which each thing of a sentence stands."""
+    numbers = []
+    last, number = -1, 0
+    for thing in things:
+        start, end = thing.in_sentence[index][0]
+        number += not (0 <= last <= start and in_one_list(reading.text, last, start))
+        numbers.append(number)
+        last = end
+    return numbers
+
+
+def _overlap(reading: Reading, index: int, one: Thing, other: Thing) -> bool:
+    """Whether two terms share words at the same place (machine learning, learning system)."""
+    if one.kind != CONCEPT or other.kind != CONCEPT:
+        return False
+    near = _nearest(one.in_sentence[index], other.in_sentence[index])
+    return near[0][0] < near[1][1] and near[1][0] < near[0][1]
+
+
+def _nearest(ones: list[Span], others: list[Span]) -> tuple[Span, Span]:
+    """The two mentions, both lists in order, whose beginnings are nearest to each other."""
+    best, at = (ones[0], others[0]), 0
+    for one in ones:
+        while at + 1 < len(others) and others[at + 1][0] <= one[0]:
+            at += 1
+        for other in others[at : at + 2]:
+            if abs(one[0] - other[0]) < abs(best[0][0] - best[1][0]):
+                best = (one, other)
+    return best
+
+
+def _best(reading: Reading, sentences: list[int], *things: Thing) -> str:
+    def worth(index: int) -> tuple[bool, float, int]:
+        sentence = reading.sentence(index)
+        return (sentence.whole, -abs(sentence.end - sentence.start - 150), -index)
+
+    best = max(sentences, key=worth)
+    spans = [t.in_sentence[best] for t in things]
+    if len(spans) == 2:
+        return quote(reading, best, list(_nearest(*spans)))
+    return quote(reading, best, spans[0][:1])
+
 
 _DELIMITER_LIKE = re.compile(r"<\s{0,2}\|[^<>\n]{0,20}>")
 
@@ -30,16 +384,14 @@ def extract_records(variables: Mapping[str, str]) -> str:
     rows: list[tuple[str, ...]] = [
         ("entity", thing.title, types[thing.kind] or "", describe(reading, thing)) for thing in reading.things
     ]
-    rows += relationship_rows(reading)
-    lines = [_tuple(row, field, record) for row in rows]
-    return f"\n{record}\n".join(lines) + f"\n{variables.get('completion', '<|COMPLETE|>')}"
-
-
-def relationship_rows(reading: Reading) -> list[tuple[str, ...]]:
-    return [
+    rows += [
         ("relationship", r.source.title, r.target.title, relation_quote(reading, r), str(r.strength))
         for r in relations(reading)
     ]
+    lines = [
+        f'("{kind}"{field}{field.join(without(v, field, record) for v in values)})' for kind, *values in rows
+    ]
+    return f"\n{record}\n".join(lines) + f"\n{variables.get('completion', '<|COMPLETE|>')}"
 
 
 def without(value: str, *delimiters: str) -> str:
@@ -53,6 +405,83 @@ def without(value: str, *delimiters: str) -> str:
     return value if len(parts) == 1 else balanced(max(parts, key=len).strip())
 
 
-def _tuple(row: tuple[str, ...], field: str, record: str) -> str:
-    kind, *values = row
-    return f'("{kind}"{field}{field.join(without(v, field, record) for v in values)})'
+MAX_CLAIMS = 8
+
+_MONTHS = [name.lower() for name in month_name]
+_MONTH = "|".join(m.capitalize() for m in _MONTHS[1:])
+_DATE = re.compile(
+    rf"\b(?:(?P<d1>\d{{1,2}})(?:st|nd|rd|th)? (?:of )?(?P<m1>{_MONTH}),? (?P<y1>\d{{4}})"
+    rf"|(?P<m2>{_MONTH}) (?P<d2>\d{{1,2}})(?:st|nd|rd|th)?, (?P<y2>\d{{4}})"
+    rf"|(?P<m3>{_MONTH}),? (?P<y3>\d{{4}})|(?P<y4>(?:1[5-9]|20)\d\d))\b"
+)
+_DOUBT = re.compile(
+    r"\b(?:may|might|could|allege[ds]?|alleged(?:ly)?|suspect(?:s|ed)?|reportedly|rumou?r(?:s|ed)?|believed|"
+    r"apparently|claim(?:s|ed)?|perhaps|probably|accused?)\b",
+    re.IGNORECASE,
+)
+_DENIAL = re.compile(r"\b(?:denie[sd]|deny|denial|untrue|false|never)\b", re.IGNORECASE)
+_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (kind, re.compile(rf"\b(?:{words})\b", re.IGNORECASE))
+    for kind, words in (
+        ("FOUNDING", "founded|founds|co-founded|started|established|set up|launched|created|opened"),
+        ("ACQUISITION", "bought|acquired|acquires|purchased|sold|merged|took over|owns|owned"),
+        ("APPOINTMENT", "appointed|became|elected|named|joined|hired|promoted|succeeded"),
+        ("DEPARTURE", "left|resigned|retired|dismissed|fired|quit|stepped down"),
+        ("DECISION", "decided|voted|agreed|ordered|approved|refused|rejected|ruled|signed|banned"),
+        ("AWARD", "won|awarded|received|honoured|honored|wins"),
+        ("PUBLICATION", "wrote|published|released|painted|composed|invented|discovered|announced"),
+        ("HARM", "died|killed|injured|sued|fined|convicted|destroyed|burned|drowned|closed"),
+    )
+)
+
+
+def claim_records(variables: Mapping[str, str]) -> str:
+    """`("claim"<|>SUBJECT<|>OBJECT<|>TYPE<|>STATUS<|>START<|>END<|>DESCRIPTION<|>QUOTE)` records about
+    the entities listed in `entities`."""
+    field, record = variables.get("field", "<|>"), variables.get("record", "##")
+    completion = variables.get("completion", "<|COMPLETE|>")
+    known = {entity_key(e) for e in variables["entities"].split("\n") if e.strip()}
+    reading = read(variables["text"], lexicon(), with_terms=False)
+    ranked = sorted(_candidates(reading, known), key=lambda c: (-c[0], c[1]))[:MAX_CLAIMS]
+    rows = []
+    for _, index, kind, things in sorted(ranked, key=lambda c: c[1]):
+        places = [p for t in things[:2] for p in t.in_sentence[index]]
+        text = quote(reading, index, [p for p in places if p[0] >= reading.sentence(index).start])
+        subject, object_ = things[0].title, things[1].title if len(things) > 1 else "NONE"
+        start = _date(text)
+        # What exactly is denied, a pattern cannot tell.
+        status = "SUSPECTED" if _DENIAL.search(text) or _DOUBT.search(text) else "TRUE"
+        row = (subject, object_, kind, status, start, start, text, text)
+        rows.append(f'("claim"{field}{field.join(without(v, field, record) for v in row)})')
+    return f"\n{record}\n".join(rows) + f"\n{completion}"
+
+
+def _candidates(reading: Reading, known: set[str]) -> list[tuple[float, int, str, list[Thing]]]:
+    """(worth, sentence, kind, the known things in it) of the sentences that state something."""
+    out = []
+    for index, things in reading.in_sentence.items():
+        sentence = reading.sentence(index)
+        own = [t for t in things if entity_key(t.title) in known]
+        if not own or not sentence.whole or sentence.end - sentence.start > 400:
+            continue
+        text = reading.text[sentence.start : sentence.end]
+        kind = next((name for name, pattern in _KINDS if pattern.search(text)), "")
+        worth = 1.0 * bool(kind) + 1.0 * (_DATE.search(text) is not None) + 0.3 * min(3, len(own))
+        if worth >= 1.3 and not text.endswith("?"):
+            out.append((worth, index, kind or "EVENT", own))
+    return out
+
+
+def _date(text: str) -> str:
+    """The first date as ISO 8601, as exact as stated, or NONE."""
+    found = _DATE.search(text)
+    if not found:
+        return "NONE"
+    groups = found.groupdict()
+    year = next(groups[f"y{i}"] for i in (1, 2, 3, 4) if groups[f"y{i}"])
+    month = next((groups[f"m{i}"] for i in (1, 2, 3) if groups[f"m{i}"]), None)
+    day = groups["d1"] or groups["d2"]
+    if month is None:
+        return year
+    number = _MONTHS.index(month.lower())
+    return f"{year}-{number:02}" + (f"-{int(day):02}" if day and 1 <= int(day) <= 31 else "")

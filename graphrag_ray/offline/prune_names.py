@@ -12,7 +12,7 @@ import hashlib
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 
 import pyarrow as pa
@@ -54,19 +54,14 @@ def written_as_names(instances: pa.Table) -> tuple[list[str], list[str], list[in
         is_word = " " not in title
         keys.append(id_)
         words.append(title.lower() if is_word else "")
-        counts.append(_as_name(title, [texts[r] or "" for r in rows]) if is_word else 0)
+        pattern = re.compile(rf"(?<![^\W_]){re.escape(title)}(?![^\W_])", re.IGNORECASE)
+        counts.append(sum(_holds_name(pattern, texts[r] or "") for r in rows) if is_word else 0)
     return keys, words, counts
 
 
 def word_hash(word: str) -> int:
     """64 bits, never 0."""
     return int.from_bytes(hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()) or 1
-
-
-def _as_name(title: str, descriptions: Sequence[str]) -> int:
-    """How many descriptions write a word as a name."""
-    pattern = re.compile(rf"(?<![^\W_]){re.escape(title)}(?![^\W_])", re.IGNORECASE)
-    return sum(_holds_name(pattern, d) for d in descriptions)
 
 
 def _holds_name(pattern: re.Pattern[str], description: str) -> bool:

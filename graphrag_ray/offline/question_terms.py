@@ -6,13 +6,15 @@ for that carry no content. What remains are terms that an answer has to share wi
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.summarise import content_stems
+from graphrag_ray.offline.units import NONE, number_in
 
 RARE = 2.0
 """Weight of a term that is a name, a number or not an ordinary word; ordinary ones weigh 1."""
@@ -124,6 +126,34 @@ def why_nothing(question: str) -> str:
     words = read_question(question).words
     missed = f"found too few of these: {', '.join(words)}" if words else "the question has none to look for"
     return f"The offline engine matches words, and {missed}. A model (--model …) can answer in general terms."
+
+
+def list_terms(variables: Mapping[str, str]) -> str:
+    """Keywords on two levels. Low: names, numbers and words that are not ordinary, as the question writes
+    them; high: its other words. Of a question without any content word, the question itself is high."""
+    question = read_question(variables["question"])
+    written = list(zip(question.words, question.terms.values(), strict=True))
+    low = [word for word, weight in written if weight >= RARE]
+    high = [word for word, weight in written if weight < RARE] if written else [variables["question"]]
+    return json.dumps({"high_level": high, "low_level": low}, ensure_ascii=False)
+
+
+def list_subjects(variables: Mapping[str, str]) -> str:
+    """Runs of those words of the question that have to be matched, verbs apart, one a line: names first, then
+    in the order of the question. Of a question that has none, of all its content words."""
+    text, question = variables["question"], read_question(variables["question"])
+    wanted = {stem for term in question.things for stem in term.split()} or set(question.stems)
+    spans: list[tuple[int, int]] = []
+    for match in _WORD.finditer(text):
+        if not wanted.isdisjoint(content_stems(match.group())):
+            joins = bool(spans) and not text[spans[-1][1] : match.start()].strip()
+            spans.append((spans.pop()[0] if joins else match.start(), match.end()))
+    runs: dict[str, str] = {}
+    for run in (" ".join(text[start:end].split()) for start, end in spans):
+        runs.setdefault(run.casefold(), run)
+    named = {stem for name in question.names for stem in name.split()}
+    first = sorted(runs.values(), key=lambda run: named.isdisjoint(content_stems(run)))
+    return "\n".join(first[: number_in(variables, "n_entities", 8)]) or NONE
 
 
 def _plain(match: re.Match[str]) -> str:

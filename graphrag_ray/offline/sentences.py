@@ -103,7 +103,8 @@ def read_script(text: str, lexicon: Lexicon) -> Script:
     for (start, end), found in zip(blocks, labels, strict=True):
         body, label_start = start, -1
         if found and (
-            _is_shouted(found[0], following[found[0]])
+            # One short word in capitals may be part of a title (CSI: Miami).
+            (found[0].isupper() and (len(found[0]) > MAX_ACRONYM or len(following[found[0]]) > 1))
             or len(following[found[0]]) > 1
             or _is_person(found[0], lexicon)
         ):
@@ -112,16 +113,12 @@ def read_script(text: str, lexicon: Lexicon) -> Script:
         for a, b in _boundaries(text, body, end, lexicon):
             sentences.append(Sentence(a, b, len(turns) - 1, label_start if label_start >= 0 else a))
             label_start = -1
-    return Script(_mark_fragments(text, sentences), turns)
-
-
-def _mark_fragments(text: str, sentences: list[Sentence]) -> list[Sentence]:
-    """The first and the last sentence may be cut by the edge of the chunk."""
+    # The first and the last sentence may be cut by the edge of the chunk.
     if sentences and not is_opening(text[sentences[0].start]):
         sentences[0] = replace(sentences[0], whole=False)
     if sentences and text[: sentences[-1].end].rstrip(f"{CLOSERS}*_ ")[-1:] not in f"{STOPS}:":
         sentences[-1] = replace(sentences[-1], whole=False)
-    return sentences
+    return Script(sentences, turns)
 
 
 def _blocks(text: str) -> list[tuple[int, int]]:
@@ -192,12 +189,6 @@ def _label(text: str, start: int, end: int, lexicon: Lexicon) -> tuple[str, int,
     ):
         return None
     return fold(name), found.start("name"), found.end("name"), found.end()
-
-
-def _is_shouted(label: str, following: set[str]) -> bool:
-    """A label in capitals; one short word has to come with different words behind it, else it is part of
-    a title (CSI: Miami)."""
-    return label.isupper() and (len(label) > MAX_ACRONYM or len(following) > 1)
 
 
 def without_label(sentence: str, lexicon: Lexicon) -> str:

@@ -12,20 +12,20 @@ Quotation marks inside a quotation stay, so a unit is only used where they are b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import lru_cache
 
-from graphrag_ray.base.declarations import REPORT_SECTIONS
-from graphrag_ray.base.records import write_reference
 from graphrag_ray.corpus.boundaries import CLOSERS, STOPS
-from graphrag_ray.offline.relations import CONVERSE
+from graphrag_ray.corpus.quotes import quoted
+from graphrag_ray.offline.extraction_reply import CONVERSE
 from graphrag_ray.offline.sentences import fold, has_cells, is_opening
-from graphrag_ray.query.methods.quotes import quoted
 
 JOIN = " […] "
 MARK = "Written without a language model: what stands in quotation marks is quoted from the corpus."
 """Ends every report's summary and every answer."""
+NONE = "NONE"
+CHARS_PER_TOKEN = 3.4
+"""Of English prose, on the safe side, for lengths given in tokens."""
 
 _JOIN = re.compile(r"(?:(?<!\s)\s++)?\[…\]\s*")
 _MARKS = re.compile("[“”]")
@@ -49,32 +49,12 @@ _PLEASANTRY = re.compile(
 _HEADING = re.compile(r"(?:^|\s)##\s+")
 
 
-@dataclass(slots=True)
-class Quotation:
-    """A quotation and where it comes from.
-
-    references  section -> local numbers
-    members     the entities it is about, as their records name them
-    """
-
-    text: str
-    references: dict[str, list[str]] = field(default_factory=dict)
-    members: list[str] = field(default_factory=list)
-
-    def cite(self) -> str:
-        return f"“{self.text}” {write_reference(self.references)}"
-
-
 def pieces(description: str) -> list[str]:
     """The quotations of a description; what a context cut off at its end is left out."""
     found = [p for p in _JOIN.split(fold(description)) if p and p != CONVERSE]
     if found and found[-1].endswith(_CUT) and len(found[-1]) > 1:
         found.pop()
     return found
-
-
-def join_pieces(texts: Iterable[str]) -> str:
-    return JOIN.join(texts)
 
 
 def is_balanced(text: str) -> bool:
@@ -103,38 +83,6 @@ def stands_alone(text: str) -> float:
     return worth if is_opening(text[:1]) or text[:1].isdigit() else worth * 0.7
 
 
-def units_of(sections: Mapping[str, Sequence[Mapping[str, str]]]) -> list[Quotation]:
-    """The distinct quotations of a report's context, in order: claims, relationships and entities by their
-    descriptions, sub-communities' reports by their quotations."""
-    by_text: dict[str, Quotation] = {}
-
-    def add(text: str, section: str, number: str, members: Iterable[str]) -> None:
-        if not is_balanced(text):
-            return
-        unit = by_text.setdefault(text.casefold(), Quotation(text))
-        if unit.text != text:  # the same but for capitals: one of the two is enough
-            return
-        numbers = unit.references.setdefault(section, [])
-        if number not in numbers:
-            numbers.append(number)
-        unit.members.extend(m for m in members if m and m not in unit.members)
-
-    for section, row in ((s, row) for s in REPORT_SECTIONS for row in sections.get(s, ())):
-        for heading, texts in report_parts(row.get("content") or ""):
-            for text in texts:
-                add(text, section, row["id"], [heading or first_name(row.get("title") or "")])
-    for row in sections.get("Entities", ()):
-        for text in pieces(row.get("description") or ""):
-            add(text, "Entities", row["id"], [row.get("entity") or ""])
-    for row in sections.get("Relationships", ()):
-        for text in pieces(row.get("description") or ""):
-            add(text, "Relationships", row["id"], [row.get("source") or "", row.get("target") or ""])
-    for row in sections.get("Claims", ()):
-        for text in pieces(row.get("description") or ""):
-            add(text, "Claims", row["id"], [row.get("subject") or ""])
-    return list(by_text.values())
-
-
 def report_parts(content: str) -> list[tuple[str, list[str]]]:
     """A report as contexts show it, on one line: (the name a finding is about, its quotations), the
     summary first under ""."""
@@ -149,3 +97,14 @@ def first_name(heading: str) -> str:
     """The first name of a heading or title that this engine wrote (`Mara Venn — with …`, `A, B, C`)."""
     head = re.split(r" — |, ", heading.strip(), maxsplit=1)[0]
     return fold(head)
+
+
+def number_in(variables: Mapping[str, str], name: str, usual: int) -> int:
+    """The positive number that a placeholder holds; `usual` where it holds none."""
+    text = variables.get(name, "")
+    return (int(text) or usual) if text.isdecimal() and len(text) < 10 else usual
+
+
+def room_in(variables: Mapping[str, str], usual_tokens: int) -> float:
+    """Characters of a reply of `max_tokens`."""
+    return number_in(variables, "max_tokens", usual_tokens) * CHARS_PER_TOKEN

@@ -127,7 +127,7 @@ class Asking:
         model = self.settings.model(self.settings.model_name("map"))
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
         before = self.manifest.settings
-        settings = self.settings.with_chunks_of(before).with_reports_of(before)
+        settings = self.settings.with_reports_of(before)
         return Given(
             settings.with_hierarchies_of(self.manifest.hierarchies),
             self.prompts or load_prompts(self.settings.prompts_dir),
@@ -168,11 +168,7 @@ class Asking:
         if ask.history:
             search = following(search)
         query = ask.query or self.settings.query
-        require_known(
-            self.settings,
-            methods.stages(ask.method, query.dynamic, bool(ask.history)),
-            self.manifest.settings,
-        )
+        require_known(self.settings, methods.stages(ask.method, query.dynamic, bool(ask.history)))
         given = self.given
         if ask.query is not None:
             given = replace(given, settings=given.settings.model_copy(update={"query": query}))
@@ -273,7 +269,7 @@ class Asking:
         answering there are without, as sentences."""
         from graphrag_ray.indexing.estimate import estimate_again
 
-        settings = self.settings.with_chunks_of(self.manifest.settings)
+        settings = self.settings.with_reports_of(self.manifest.settings)
         able = f"Without them there are: {', '.join(methods.without_reports())}"
         try:
             found = estimate_again(self.store, self.manifest, settings.model_copy(update={"build": "all"}))

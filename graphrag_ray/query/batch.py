@@ -20,12 +20,10 @@ import orjson
 
 from graphrag_ray.base.errors import FAILED_ITEMS, GraphRagError, LockHeld, StoreError
 from graphrag_ray.base.urls import shown
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.gateways import Models, probed
 from graphrag_ray.engine.given_rows import GivenRows, rows_of_batch
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.engine.probing import probed
-from graphrag_ray.engine.ray.discovery import will_be_private
-from graphrag_ray.engine.ray.jobs import submitted
+from graphrag_ray.engine.ray.discovery import submitted, will_be_private
 from graphrag_ray.engine.reply_cache import FEW, MANY, tidy
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening

@@ -26,8 +26,7 @@ from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import WAITED_FOR_S, Outcome, ReplyUsage, Work
 from graphrag_ray.indexing.spool import Spool
-from graphrag_ray.llm.accounting import Accounts, CallRecord
-from graphrag_ray.llm.call_progress import sum_usage
+from graphrag_ray.llm.accounting import Accounts, CallRecord, sum_usage
 from graphrag_ray.llm.pricing import cost_pico_usd, price_of
 from graphrag_ray.query.answer_streams import Background
 from graphrag_ray.query.asking import Ask, Asking
@@ -70,8 +69,7 @@ def question_executor(
         )
         return
     # Ray is imported here: it takes a second.
-    from graphrag_ray.engine.ray.cluster import connected
-    from graphrag_ray.engine.ray.nodes import check_nodes
+    from graphrag_ray.engine.ray.cluster import check_nodes, connected
     from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
     with connected(address):

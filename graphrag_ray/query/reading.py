@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -32,8 +32,7 @@ from graphrag_ray.store.pages import read as read_pages
 from graphrag_ray.store.parquet import is_one_of
 from graphrag_ray.store.parts import Part, conformed, read_rows, read_table
 from graphrag_ray.store.search import row_index
-from graphrag_ray.store.search.id_halves import halves, ids_of, known
-from graphrag_ray.store.search.mapped_arrays import Ints
+from graphrag_ray.store.search.mapped_arrays import Ints, halves, ids_of, known
 from graphrag_ray.store.search.row_index import RowEntries, RowIndex, group_name
 from graphrag_ray.store.snapshots import Manifest, being_read
 
@@ -139,18 +138,8 @@ class Reader:
             indexes = self._row_indexes(need.table)
             if indexes and all(indexed.index.has(group) for indexed in indexes):
                 return self._indexed(need, group, indexes)
-            if not isinstance(need.by, str):
-                return self._by_each(need, need.by)
+            assert isinstance(need.by, str), "several columns are looked up by an index"
             return self._looked_through(need, need.by)
-
-    def _by_each(self, need: Rows, by: Sequence[str]) -> pa.Table:
-        """`rows` by several columns of a table that has no index of them."""
-        columns = list(dict.fromkeys(["id", *need.columns]))
-        found = pa.concat_tables(self._looked_through(replace(need, columns=columns), c) for c in by)
-        first: dict[str, int] = {}
-        for at, id_ in enumerate(found["id"].to_pylist()):
-            first.setdefault(id_, at)
-        return found.take([first[id_] for id_ in sorted(first)]).select(list(need.columns))
 
     def _looked_through(self, need: Rows, by: str) -> pa.Table:
         """`rows` by a column, which is read whole."""
@@ -184,13 +173,13 @@ class Reader:
             def opened(part: Part) -> RowIndex:
                 return row_index.read(blobs.opened(self.store, part), types)
 
-            stored = [p for p in self.manifest.parts(schema.rows_table(table)) if blobs.is_current(p)]
+            stored = self.manifest.parts(schema.rows_table(table))
             left = deque(self.manifest.parts(table))
             found = []
             for part, index in zip(stored, in_threads(opened, stored, PARTS_AT_ONCE), strict=True):
                 own = [left.popleft() for _ in index.ends if left]
                 if np.cumsum([p.rows for p in own]).tolist() != index.ends.tolist():
-                    raise blobs.refused(self.store, part, "it is of other parts of the table")
+                    raise index.source.refused("it is of other parts of the table")
                 found.append(IndexedParts(part.path, index, own))
             self._indexes[table] = found if not left else []
         return self._indexes[table]

@@ -11,12 +11,10 @@ from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED, HierarchyKind
-from graphrag_ray.base.errors import CorruptPart, GraphRagError, UsageError
+from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.base.index_settings import Settings, of_index
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.corpus.embedding import Embedder
@@ -25,12 +23,10 @@ from graphrag_ray.query.reading import Reader
 from graphrag_ray.query.session import Asks
 from graphrag_ray.store import blobs
 from graphrag_ray.store.in_threads import in_threads
-from graphrag_ray.store.parts import Part, read_table
-from graphrag_ray.store.search import chnsw, earlier_shards, keyword, name_links, vectors
+from graphrag_ray.store.search import chnsw, keyword, name_links, vectors
 from graphrag_ray.store.search.chnsw import ChnswIndex
-from graphrag_ray.store.search.id_halves import known
 from graphrag_ray.store.search.keyword import KeywordShard
-from graphrag_ray.store.search.mapped_arrays import ByteSource, InMemory
+from graphrag_ray.store.search.mapped_arrays import ByteSource, known
 from graphrag_ray.store.search.name_links import NameLinks
 from graphrag_ray.store.search.ranking import Found
 from graphrag_ray.store.search.vectors import Floats, VectorShard
@@ -38,7 +34,6 @@ from graphrag_ray.store.search.walk import Walked, count_holders, walk
 from graphrag_ray.store.snapshots import being_read
 
 T = TypeVar("T")
-_EMBEDDED = pa.schema([("id", pa.string()), ("vector", pa.list_(pa.float32()))])
 SHARDS_AT_ONCE = 8
 """That are opened."""
 
@@ -57,12 +52,10 @@ class Searcher:
     _opening: threading.Lock = field(default_factory=threading.Lock)
 
     def vector_shards(self, kind: Kind) -> list[VectorShard]:
-        """Of a snapshot without an index for search: the embeddings themselves."""
-        return self._open(kind, "vector", vectors.read, earlier_shards.vector_shard)
+        return self._open(schema.search_table(kind, "vector"), vectors.read)
 
     def keyword_shards(self, kind: Kind) -> list[KeywordShard]:
-        """Raises UsageError for a snapshot without an index for search."""
-        return self._open(kind, "keyword", keyword.read, earlier_shards.keyword_shard)
+        return self._open(schema.search_table(kind, "keyword"), keyword.read)
 
     def ids_by_level(self, kind: HierarchyKind) -> list[list[str]]:
         """Ids of the reports of each level, those of the finest first."""
@@ -76,30 +69,15 @@ class Searcher:
 
     def level_shards(self, hierarchy: str) -> list[ChnswIndex]:
         """Of a snapshot with an index of a hierarchy's levels."""
-        name, store = schema.search_table(hierarchy, "levels"), self.reader.store
-        with self._opening, being_read(store, self.reader.manifest):
-            if name not in self._opened:
-                parts = self.reader.manifest.parts(name)
-                shards = in_threads(lambda part: chnsw.read(blobs.opened(store, part)), parts, SHARDS_AT_ONCE)
-                self._opened[name] = found = list(shards)
-                shapes = [(shard.n_levels, shard.dimensions) for shard in found]
-                for part, shape in zip(parts, shapes, strict=True):
-                    if shape != shapes[0]:
-                        del self._opened[name]
-                        raise blobs.refused(store, part, "its levels are not those of the other shards")
-            return self._opened[name]
+        shards = self._open(schema.search_table(hierarchy, "levels"), chnsw.read)
+        for shard in shards:
+            if (shard.n_levels, shard.dimensions) != (shards[0].n_levels, shards[0].dimensions):
+                raise shard.source.refused("its levels are not those of the other shards")
+        return shards
 
     def walk_shards(self) -> list[NameLinks]:
         """Of a snapshot with an index for walks."""
-        store, manifest = self.reader.store, self.reader.manifest
-        with self._opening, being_read(store, manifest):
-            if schema.WALKS not in self._opened:
-                parts = manifest.parts(schema.WALKS)
-                shards = in_threads(
-                    lambda part: name_links.read(blobs.opened(store, part)), parts, SHARDS_AT_ONCE
-                )
-                self._opened[schema.WALKS] = list(shards)
-            return self._opened[schema.WALKS]
+        return self._open(schema.WALKS, name_links.read)
 
     def open_as(self, other: Searcher) -> None:
         """Open what another one has open, as far as this snapshot has it."""
@@ -135,48 +113,16 @@ class Searcher:
             )
         return own
 
-    def _open(
-        self, kind: Kind, by: str, read: Callable[[ByteSource], T], earlier: Callable[[bytes], bytes]
-    ) -> list[T]:
-        store = self.reader.store
-
-        def one(part: Part) -> T:
-            if blobs.is_current(part):
-                return read(blobs.opened(store, part))
-            try:
-                return read(InMemory.of(earlier(blobs.whole(store, part))))
-            except ValueError as e:
-                raise blobs.refused(store, part, str(e)) from e
-
-        manifest, name = self.reader.manifest, schema.search_table(kind, by)
-        if name in self._opened:
-            return self._opened[name]
-        with self._opening, being_read(self.reader.store, manifest):
-            if name not in self._opened:
-                if name in manifest.tables:
-                    self._opened[name] = list(in_threads(one, manifest.parts(name), SHARDS_AT_ONCE))
-                elif by == "vector":
-                    self._opened[name] = self._unindexed(kind)
-                else:
-                    raise UsageError(
-                        f"snapshot {manifest.number} has no index for keyword search: it was made by an "
-                        "earlier graphrag-ray. Run the same `graphrag-ray index` command again to build it; "
-                        "no model is asked anything"
-                    )
-            return self._opened[name]
-
-    def _unindexed(self, kind: Kind) -> list[VectorShard]:
-        parts = self.reader.manifest.parts(f"embeddings_{kind}")
-        if not parts:
-            return []
-        table = read_table(self.reader.store, parts, ["id", "vector"], _EMBEDDED)
-        flat = table["vector"].combine_chunks().flatten()
-        lengths = pc.unique(pc.list_value_length(table["vector"])).to_pylist()
-        if len(lengths) != 1 or not lengths[0] or flat.null_count or table["id"].null_count:
-            where = self.reader.store.url_of(parts[0].path)
-            raise CorruptPart(f"{where} is damaged: its vectors differ in length", path=parts[0].path)
-        matrix = flat.to_numpy().reshape(table.num_rows, -1)
-        return [vectors.read(InMemory.of(vectors.build(table["id"].to_pylist(), matrix)))]
+    def _open(self, table: str, read: Callable[[ByteSource], T]) -> list[T]:
+        """The shards of a table of indexes; [] where the snapshot has none."""
+        if table not in self._opened:
+            store, manifest = self.reader.store, self.reader.manifest
+            with self._opening, being_read(store, manifest):
+                if table not in self._opened:
+                    parts = manifest.parts(table)
+                    opened = in_threads(lambda part: read(blobs.opened(store, part)), parts, SHARDS_AT_ONCE)
+                    self._opened[table] = list(opened)
+        return self._opened[table]
 
 
 @dataclass(frozen=True)
@@ -201,7 +147,8 @@ class Searching:
 
     async def find_levels(self, need: LevelSearch) -> list[list[Hit]]:
         """Raises as `find`."""
-        if schema.search_table(need.hierarchy, "levels") not in self.searcher.reader.manifest.tables:
+        table = schema.search_table(need.hierarchy, "levels")
+        if table not in self.searcher.reader.manifest.tables or not chnsw.has_loops():
             return await self._one_by_one(need)
         wanted = await self._vector(need.text)
         found = await asyncio.to_thread(_by_levels, self.searcher, need, wanted)

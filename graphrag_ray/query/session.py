@@ -14,14 +14,15 @@ from typing import Protocol, TypeVar
 
 from graphrag_ray.base.errors import BudgetSpent, CallError, PermanentCallError
 from graphrag_ray.base.index_settings import Model, Query
-from graphrag_ray.base.messages import Dialogue, EmbeddingRequest, Listener, Request, Usage
+from graphrag_ray.base.messages import Dialogue, EmbeddingRequest, Listener, Reply, Request, Usage
 from graphrag_ray.engine.gateways import Ask, AskAloud, Models, open_gateway
 from graphrag_ray.engine.in_process import run_dialogues
 from graphrag_ray.engine.reply_cache import ReplyCache
-from graphrag_ray.engine.work import AnsweredCall, Outcome
+from graphrag_ray.engine.work import Outcome
 from graphrag_ray.llm.accounting import Accounts, CallRecord
 from graphrag_ray.llm.call_failures import GaveUp
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
+from graphrag_ray.llm.model_client import Called
 from graphrag_ray.llm.pricing import cost_usd, dearest_price
 from graphrag_ray.llm.request_sizes import output_limit, prompt_size, text_size, thought_room
 from graphrag_ray.query import traces
@@ -53,7 +54,7 @@ class Allowance:
         is missing.
         """
 
-        async def within(request: Request, stage: str) -> AnsweredCall:
+        async def within(request: Request, stage: str) -> Called[Reply]:
             own = self.admit(request, last)
             usage: Usage | None = None
             try:
@@ -271,7 +272,7 @@ class _Patience:
     asking: int = 0
     decided: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def ask(self, request: Request, stage: str) -> AnsweredCall:
+    async def ask(self, request: Request, stage: str) -> Called[Reply]:
         most = self.connections.models.max_attempts
         try:
             return await self._first(request, stage)
@@ -284,7 +285,7 @@ class _Patience:
         again = await self.connections.way(FIRST_ATTEMPTS, most)
         return await again(request, stage, self.listener)
 
-    async def _first(self, request: Request, stage: str) -> AnsweredCall:
+    async def _first(self, request: Request, stage: str) -> Called[Reply]:
         self.asking += 1
         try:
             way = await self.connections.way(0, FIRST_ATTEMPTS)

@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 
 from graphrag_ray.base.declarations import OF_SECTION, REPORT_SECTIONS
 from graphrag_ray.base.records import SECTIONS, Reference
+from graphrag_ray.corpus.document import columns_of, metadata_lines
 from graphrag_ray.corpus.document_titles import label, own_title
-from graphrag_ray.corpus.metadata import columns_of, metadata_lines
+from graphrag_ray.corpus.quotes import best_sentence
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.evidence import evidence, passages
-from graphrag_ray.query.methods.quotes import best_sentence
 
 MAX_CHUNKS = 500
 """Chunks that are read for one cited record, those that hold most of what it rests on: a name that stands in

@@ -10,7 +10,9 @@ that. What the numbers in it say is hostile input: whoever reads them sees that 
 A local store's file is mapped where it lies. Of any other the blocks that are looked at are fetched to a file
 in the cache of this machine, which has holes where nothing was; a block whose checksum is right is there.
 
-Earlier such parts had the suffix `.arrow` and were read whole (`whole`).
+That cache is a folder: GRAPHRAG_RAY_CACHE, else graphrag-ray under XDG_CACHE_HOME or ~/.cache. It is its
+user's alone. Copies are named by their store and their content; what was not used for the longest time goes
+when they are more than GRAPHRAG_RAY_CACHE_GB (20) together. Everything in it can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -20,23 +22,27 @@ import hashlib
 import mmap
 import os
 import re
+import stat
 import struct
+import tempfile
+import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
-from graphrag_ray.store import local_cache, parquet
+from graphrag_ray.store import parquet
 from graphrag_ray.store.files import GAP_BYTES, REQUESTS_AT_ONCE, Store
 from graphrag_ray.store.in_threads import in_threads
-from graphrag_ray.store.parts import INDEXES, MEND, Part
+from graphrag_ray.store.parts import INDEXES, Part, damage_told
 
-SUFFIX, BEFORE = ".blocks", ".arrow"
+SUFFIX = ".blocks"
 BLOCK_BYTES = 8 << 10
 TAIL_BYTES = 128 << 10
 """Read with the first request: what tells where all else is stands at the end."""
@@ -44,7 +50,6 @@ NOTED_S = 60.0
 REQUEST_BLOCKS = 512
 """Of one request, at most."""
 
-_PIECE = 16 << 20
 _MOST_BYTES = 1 << 40
 """The list of parts of an index from a stranger may name any size."""
 _NAME = re.compile(rf"{INDEXES}/[^/]+/part-([0-9a-f]+)-[0-9a-f]+\{SUFFIX}")
@@ -52,16 +57,24 @@ _MAGIC = b"grblocks"
 _TAIL = struct.Struct("<QIII8s")
 """Bytes of the data, of a block; how many blocks there are; CRC-32 of their checksums; the magic."""
 
+FOLDER_VARIABLE = "GRAPHRAG_RAY_CACHE"
+LIMIT_VARIABLE = "GRAPHRAG_RAY_CACHE_GB"
+LIMIT_GB = 20.0
+LOOK_EACH_BYTES = 256 << 20
+"""After so much was fetched by a process, it makes room."""
+_SYSTEM_BLOCK = 512
+"""Bytes, of which stat tells how many a file takes."""
+
+_written = [LOOK_EACH_BYTES]
+"""Many processes fetch less: each makes room with the first that it fetches."""
+_lock = threading.Lock()
+_ELSEWHERE = f"Set {FOLDER_VARIABLE} to a folder of your own"
+
 Ints = npt.NDArray[np.int64]
 
 
 def is_blob(path: str) -> bool:
-    return path.endswith((SUFFIX, BEFORE))
-
-
-def is_current(part: Part) -> bool:
-    """Whether it was written by a version that reads single places of it."""
-    return part.path.endswith(SUFFIX)
+    return path.endswith(SUFFIX)
 
 
 def write(store: Store, table: str, made_from: str, data: bytes, rows: int) -> Part:
@@ -113,13 +126,16 @@ class Blob:
         places = np.arange(lengths.sum()) + np.repeat(first - (np.cumsum(lengths) - lengths), lengths)
         lacking = np.unique(places[~self._sound[places]])
         if len(lacking):
-            with _told(self.store, self.part):
+            with damage_told(self.store, self.part.path):
                 self._see_to(lacking)
             self._sound[lacking] = True
         self._mapped.note_used()
 
     def refused(self, why: str) -> Exception:
-        return refused(self.store, self.part, why)
+        """Where it has its hash, and holds what we would not have written."""
+        told = f"{self.store.url_of(self.part.path)} is not what graphrag-ray writes there: {why}"
+        again = "delete that file and run the same `graphrag-ray index` command again"
+        return CorruptPart(f"{told}. If the index is your own, {again}", path=self.part.path)
 
     def _see_to(self, blocks: Ints) -> None:
         lacking = self._unsound(blocks)
@@ -145,107 +161,47 @@ class Blob:
             own = data[at : at + BLOCK_BYTES]
             if zlib.crc32(own) == int(self._sums[(start + at) // BLOCK_BYTES]):
                 self._mapped.write(own, start + at)
-        local_cache.note_written(len(data), _name(self.store, self.part.path))
+        note_written(len(data), _name(self.store, self.part.path))
 
     def _unsound(self, blocks: Ints) -> Ints:
-        return np.array([at for at in blocks.tolist() if not self._is_sound(at)], np.int64)
+        def is_sound(block: int) -> bool:
+            at = block * BLOCK_BYTES
+            return zlib.crc32(self.data[at : at + BLOCK_BYTES].data) == int(self._sums[block])
 
-    def _is_sound(self, block: int) -> bool:
-        at = block * BLOCK_BYTES
-        return zlib.crc32(self.data[at : at + BLOCK_BYTES].data) == int(self._sums[block])
-
-
-@dataclass(frozen=True)
-class LoadedBlob:
-    """A part that is in memory: a source, too."""
-
-    store: Store
-    part: Part
-    data: npt.NDArray[np.uint8]
-
-    def need(self, starts: Ints, ends: Ints) -> None: ...
-
-    def refused(self, why: str) -> Exception:
-        return refused(self.store, self.part, why)
-
-
-def loaded(store: Store, part: Part) -> LoadedBlob:
-    """A part that is read whole, once: this machine's cache gets no copy of it. Raises CorruptPart,
-    StoreError."""
-    file = np.frombuffer(whole(store, part), np.uint8)
-    tail = _tail_of(file, part.bytes) if len(file) == part.bytes else None
-    if not tail:
-        raise _damaged(store, part, "its end is not what was written")
-    return LoadedBlob(store, part, file[: tail[0]])
+        return np.array([at for at in blocks.tolist() if not is_sound(at)], np.int64)
 
 
 def opened(store: Store, part: Part) -> Blob:
     """A part, of which nothing but the end is read. Raises CorruptPart where it is missing or not what was
     written; StoreError."""
-    if not _TAIL.size <= part.bytes <= _MOST_BYTES:
-        raise _damaged(store, part, f"there is none of {part.bytes:,} bytes")
-    with _told(store, part):
+    with damage_told(store, part.path):
+        if not _TAIL.size <= part.bytes <= _MOST_BYTES:
+            raise _damaged(store, part, f"there is none of {part.bytes:,} bytes")
         mapped = _Mapped(store, part)
-        found = _blob(store, part, mapped)
+        tail, start, data = _tail_of(mapped.data, part.bytes), 0, b""
         for _ in range(parquet.READS if mapped.is_copy else 0):
-            if found:
-                break
-            start = max(0, part.bytes - max(TAIL_BYTES, _most_end_bytes(part))) // BLOCK_BYTES * BLOCK_BYTES
-            data = store.read_range(part.path, start, part.bytes)
-            tail = _tail_of(np.frombuffer(data, np.uint8), part.bytes)
             if tail:
-                mapped.write(data[tail[0] - start :], tail[0])
-                found = _blob(store, part, mapped)
-                if found:
-                    found._keep(data[: tail[0] - start], start)
-        if found:
-            return found
-    raise _damaged(store, part, "its end is not what was written")
-
-
-def _blob(store: Store, part: Part, mapped: _Mapped) -> Blob | None:
-    tail = _tail_of(mapped.data, part.bytes)
-    if not tail:
-        return None
-    return Blob(store, part, mapped, mapped.data[: tail[0]], tail[1], np.zeros(len(tail[1]), np.bool_))
-
-
-def whole(store: Store, part: Part) -> bytes:
-    """All bytes of a part. Raises CorruptPart, StoreError."""
-    with _told(store, part):
-        return parquet.read_bytes(store, part.path)
-
-
-def refused(store: Store, part: Part, why: str) -> CorruptPart:
-    """Of a part that has its hash, and holds what we would not have written."""
-    where = store.url_of(part.path)
-    told = f"{where} is not what graphrag-ray writes there: {why}. If the index is your own, delete that"
-    again = "file and run the same `graphrag-ray index` command again"
-    return CorruptPart(f"{told} {again}", path=part.path)
-
-
-def check(store: Store, path: str) -> None:
-    """Read every byte, some at a time. Raises CorruptPart, FileNotFoundError, StoreError."""
-    for _ in range(parquet.READS):
-        digest = hashlib.sha256()
-        size = store.size(path)
-        if size is None:
-            raise FileNotFoundError(store.url_of(path))
-        for start in range(0, size, _PIECE):
-            digest.update(store.read_range(path, start, min(start + _PIECE, size)))
-        if parquet.is_named(path, digest.hexdigest()):
-            return
-    raise CorruptPart(
-        f"{store.url_of(path)} is damaged: its bytes do not have the hash in its name", path=path
-    )
+                break
+            sums_bytes = part.bytes // BLOCK_BYTES * 4 + 4
+            start = max(0, part.bytes - max(TAIL_BYTES, sums_bytes + _TAIL.size)) // BLOCK_BYTES * BLOCK_BYTES
+            data = store.read_range(part.path, start, part.bytes)
+            if told := _tail_of(np.frombuffer(data, np.uint8), part.bytes):
+                mapped.write(data[told[0] - start :], told[0])
+                tail = _tail_of(mapped.data, part.bytes)
+        if not tail:
+            raise _damaged(store, part, "its end is not what was written")
+        size, sums = tail
+        found = Blob(store, part, mapped, mapped.data[:size], sums, np.zeros(len(sums), np.bool_))
+        found._keep(data[: max(0, size - start)], start)
+        return found
 
 
 def forget(store: Store, paths: Iterable[str]) -> None:
     """Delete the copies that this machine has of a remote store's parts. Raises StoreError."""
     for path in paths:
         if is_blob(path) and store.local_path(path) is None:
-            # Earlier versions named copies by the part alone.
-            local_cache.forget([_name(store, path), path.rsplit("/", 1)[-1]])
+            with told_where_it_is(), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                (_place() / _name(store, path)).unlink()
 
 
 class _Mapped:
@@ -257,22 +213,19 @@ class _Mapped:
         local = store.local_path(part.path)
         self.is_copy = local is None
         self._noted = time.monotonic()
-        self._file = (
-            local_cache.sparse(_name(store, part.path), part.bytes)
-            if local is None
-            else os.open(local, os.O_RDONLY)
-        )
+        self._file = os.open(local, os.O_RDONLY) if local else sparse(_name(store, part.path), part.bytes)
         found = os.fstat(self._file).st_size
         if found != part.bytes:
             raise _damaged(store, part, f"it has {found:,} of {part.bytes:,} bytes")
         memory = mmap.mmap(self._file, found, access=mmap.ACCESS_READ)
         self.data: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         if not self.is_copy:  # the mapping holds the file
-            self._close()
+            os.close(self._file)
+            del self._file
 
     def write(self, data: bytes, at: int) -> None:
         """Put bytes of the part into the copy."""
-        with local_cache.told_where_it_is():
+        with told_where_it_is():
             while data:  # a disk that is nearly full takes some, and tells it with the next
                 n = os.pwrite(self._file, data, at)
                 data, at = data[n:], at + n
@@ -285,14 +238,10 @@ class _Mapped:
             with contextlib.suppress(OSError):
                 os.utime(self._file)
 
-    def _close(self) -> None:
-        os.close(self._file)
-        del self._file
-
     def __del__(self) -> None:
         if hasattr(self, "_file"):
             with contextlib.suppress(OSError):
-                self._close()
+                os.close(self._file)
 
 
 def _tail_of(end: npt.NDArray[np.uint8], n_bytes: int) -> tuple[int, Any] | None:
@@ -312,11 +261,6 @@ def _tail_of(end: npt.NDArray[np.uint8], n_bytes: int) -> tuple[int, Any] | None
     return (size, sums.view("<u4")) if zlib.crc32(sums.data) == summed else None
 
 
-def _most_end_bytes(part: Part) -> int:
-    """Bytes of the checksums and what is behind them, at most."""
-    return part.bytes // BLOCK_BYTES * 4 + 4 + _TAIL.size
-
-
 def _name(store: Store, path: str) -> str:
     """Of a copy. Each store has its own: who gives us another index could else give a part of it the name of
     one of ours."""
@@ -324,16 +268,94 @@ def _name(store: Store, path: str) -> str:
     return hashlib.sha256(of).hexdigest()[:32] + SUFFIX
 
 
+def _damaged(store: Store, part: Part, why: str) -> CorruptPart:
+    return CorruptPart(f"{store.url_of(part.path)} is damaged: {why}", path=part.path)
+
+
+def folder() -> Path:
+    """Where it is; made if need be. Raises StoreError where others could write there."""
+    at = _place()
+    try:
+        at.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = at.stat()
+    except OSError as e:
+        raise StoreError(f"cannot use the cache folder {at}: {e.strerror}. {_ELSEWHERE}") from e
+    others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if others or (hasattr(os, "geteuid") and found.st_uid != os.geteuid()):
+        raise StoreError(
+            f"the cache folder {at} is another user's, or others may write there: what is read from it could "
+            f"be anything. {_ELSEWHERE}"
+        )
+    return at
+
+
+def sparse(name: str, n_bytes: int) -> int:
+    """The opened file of a copy of so many bytes, which has holes where nothing was fetched yet. Raises
+    StoreError where there can be none."""
+    path = folder() / name
+    with told_where_it_is():
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(file).st_size not in (0, n_bytes):
+                # Whoever has mapped it would be killed if it became shorter: they keep it.
+                path.unlink(missing_ok=True)
+                another = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+                os.close(file)
+                file = another
+            os.ftruncate(file, n_bytes)
+            os.utime(file)
+        except BaseException:
+            os.close(file)
+            raise
+    return file
+
+
+def note_written(n_bytes: int, name: str) -> None:
+    """That a copy has grown. Now and then room is made for it."""
+    with _lock:
+        _written[0] += n_bytes
+        if _written[0] < LOOK_EACH_BYTES:
+            return
+        _written[0] = 0
+    at = folder() / name
+    with told_where_it_is():
+        make_room(at)
+
+
 @contextlib.contextmanager
-def _told(store: Store, part: Part) -> Iterator[None]:
+def told_where_it_is() -> Iterator[None]:
+    """Raises StoreError where the system refuses what is done here."""
     try:
         yield
-    except FileNotFoundError as e:
-        told = f"{store.url_of(part.path)} is missing, though a snapshot needs it"
-        raise CorruptPart(f"{told}. {MEND}", path=part.path) from e
     except OSError as e:
-        raise StoreError(f"cannot read {store.url_of(part.path)}: {e.strerror}") from e
+        raise StoreError(f"cannot write to the cache folder {_place()}: {e.strerror}. {_ELSEWHERE}") from e
 
 
-def _damaged(store: Store, part: Part, why: str) -> CorruptPart:
-    return CorruptPart(f"{store.url_of(part.path)} is damaged: {why}. {MEND}", path=part.path)
+def make_room(newest: Path) -> None:
+    """Delete what was not used for the longest time, but not what has just come. Raises StoreError."""
+    given = os.environ.get(LIMIT_VARIABLE, "")
+    try:
+        limit = float(given or LIMIT_GB) * 1e9
+    except ValueError:
+        raise StoreError(f"{LIMIT_VARIABLE} is a number of gigabytes, not {given!r}") from None
+    found = []
+    used = 0.0
+    for path in newest.parent.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process makes room too
+            seen = path.stat()
+            if stat.S_ISREG(seen.st_mode):
+                found.append((path == newest, seen.st_mtime, seen.st_blocks * _SYSTEM_BLOCK, path))
+    for is_newest, _, n_bytes, path in sorted(found, reverse=True):
+        used += n_bytes
+        if used > limit and not is_newest:
+            path.unlink(missing_ok=True)
+
+
+def _place() -> Path:
+    for variable, below in ((FOLDER_VARIABLE, ""), ("XDG_CACHE_HOME", "graphrag-ray")):
+        if given := os.environ.get(variable):
+            return Path(given).expanduser() / below
+    try:
+        return Path.home() / ".cache" / "graphrag-ray"
+    except RuntimeError:  # a user without a home
+        return Path(tempfile.gettempdir()) / f"graphrag-ray-{os.geteuid()}"

@@ -1,31 +1,31 @@
-"""Keeping the journal to few objects, and its totals.
+"""Keeping the journal to few objects; its totals; and taking items out of it, for good.
 
 Merging is for the holder of the lock. It writes the merged part, reads it back, and deletes what went into
 it then; at no moment is a row in no part. A merge that is killed half-way leaves rows in two parts, which
-changes nothing that is read (`rows.resolve`). The next one takes the second away where it merges both parts:
-not where the merged one is large enough to be left as it is.
+changes nothing that is read (`rows.resolve`) or counted.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections import deque
+import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.base.errors import CorruptPart
+from graphrag_ray.base.arrow_arrays import arrow
+from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import journal_rows, parquet
-from graphrag_ray.store.distinct import Distinct, hashes
 from graphrag_ray.store.files import FileInfo, Store
 from graphrag_ray.store.in_threads import THREADS, in_threads
+from graphrag_ray.store.journal import NONE, Held, JournalIndex, held_in
 from graphrag_ray.store.journal_parts import PART_NAME, folder, list_parts, read_parts
 
 TARGET_BYTES = 24 << 20
@@ -38,8 +38,12 @@ again until it is that large. What is smaller though it fills more than half of 
 where all replies are alike, is read each time and stays as it is: a listing does not tell it."""
 PIECE_PARTS = 1024
 """What one call merges, and one task on a cluster: at 30 ms a request some 5 s."""
-AHEAD_PARTS, AHEAD_BYTES = 256, 8 << 20
-"""Read ahead of what is being merged; the bytes as they are stored, a third to a fifth of those in memory."""
+AHEAD_BYTES = 16 << 20
+"""Read ahead of what is being merged, as they are stored: a third to a fifth of those in memory."""
+
+Keys: TypeAlias = npt.NDArray[np.uint64]
+
+_FOLDER = re.compile(r"work/([A-Za-z0-9_-]{1,64})/[^/]+")
 
 _log = logging.getLogger(__name__)
 
@@ -106,14 +110,12 @@ def due(store: Store, dialogue: str, at_least: int = 8) -> list[list[FileInfo]]:
     runs = [run for run in runs if len(run) > 1]
     if sum(map(len, runs)) < at_least:
         return []
-    return [piece for run in runs for piece in _pieces(run)]
-
-
-def _pieces(run: list[FileInfo]) -> Iterator[list[FileInfo]]:
-    """Of about the same number of parts, PIECE_PARTS at most."""
-    n = -(-len(run) // PIECE_PARTS)
-    ends = [len(run) * i // n for i in range(n + 1)]
-    yield from (run[a:b] for a, b in pairwise(ends))
+    pieces = []
+    for run in runs:  # of about the same number of parts, PIECE_PARTS at most
+        n = -(-len(run) // PIECE_PARTS)
+        ends = [len(run) * i // n for i in range(n + 1)]
+        pieces += [run[a:b] for a, b in pairwise(ends)]
+    return pieces
 
 
 def merge_parts(
@@ -142,58 +144,55 @@ def merge_parts(
 
 def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.inf) -> JournalTotals:
     """Count a journal: every reply that was paid for, once, also replies that lost to another one. Keeps some
-    16 bytes of a row, and 21 more of one that is no reply.
+    8 bytes of a row and 13 of an item.
 
-    since, until: unix seconds; only rows of that time, and only parts are read that can hold any. Raises
-    StoreError.
+    since, until: unix seconds; only rows of that time, and only parts are read that can hold any. Items are
+    those of all these parts. Raises StoreError.
     """
-    result, keys, counted = JournalTotals(), Distinct(), Distinct()
+    result, counted = JournalTotals(), _Distinct()
     models: dict[str, int] = {}
     times: list[float] = []
-    ends = [np.empty(0, _END)]
+    held: list[tuple[str, Held]] = []
 
-    def take(part: FileInfo, table: pa.Table | str | None) -> None:
-        if isinstance(table, str):
+    def read(part: FileInfo) -> pa.Table | CorruptPart | None:
+        """The columns that are counted; None for a part of an earlier time."""
+        columns = ["key", "kind", *(name for name in _RECORD.names or () if name not in ("prefix", "kind"))]
+        try:
+            wanted = not _is_before(part, since)
+            return parquet.read_columns(store, part.path, columns, part.bytes) if wanted else None
+        except CorruptPart as e:
+            return e
+
+    def take(part: FileInfo, table: pa.Table | CorruptPart | None) -> None:
+        if isinstance(table, CorruptPart):
+            _log.warning("%s. It is not counted", table)
             result.damaged.append(part.path)
         elif table is not None:
+            held.append((part.path, held_in(table, lambda: table)))
             records = _as_records(table, models)
             records = records[(records["at"] >= since) & (records["at"] < until)]
             # A merge that was killed, or is under way, leaves rows in two parts.
-            records = records[counted.add(hashes(records))]
-            keys.add(records["prefix"])
-            others = records[records["kind"] != _KINDS[journal_rows.TURN]]
-            ends.append(others[list(_END.names or ())].astype(_END))
+            records = records[counted.add(_hashes(records))]
             times.extend([records["at"].min(), records["at"].max()] if len(records) else [])
-            _add_calls(result.by_model, records, list(models))
+            turns = records[records["kind"] == _KINDS[journal_rows.TURN]]
+            names = list(models)
+            for code in np.unique(turns["model"]):
+                own = turns[turns["model"] == code]
+                sums = result.by_model.setdefault(names[code], ModelTotals())
+                sums.calls += len(own)
+                sums.unreported += int((~own["reported"]).sum())
+                sums.latency_s += float(own["latency_s"].sum())
+                for name in _SUMMED:
+                    setattr(sums, name, getattr(sums, name) + int(own[name].sum()))
 
-    listed = read_parts(store, dialogue, partial(_countable, store, since), take)
+    listed = read_parts(store, dialogue, read, take)
     parts = [part for part in listed if not _is_before(part, since)]
-    result.parts, result.bytes, result.items = len(parts), sum(part.bytes for part in parts), len(keys)
-    result.done, result.failed = _ended(np.concatenate(ends))
+    result.parts, result.bytes = len(parts), sum(part.bytes for part in parts)
+    index = JournalIndex(store, dialogue, NONE.having(held))
+    result.items, result.done, result.failed = index.n_keys(), index.keys_done(), index.keys_failed()
     result.first_at, result.last_at = float(min(times, default=0.0)), float(max(times, default=0.0))
     result.by_model = dict(sorted(result.by_model.items()))
     return result
-
-
-def _add_calls(by_model: dict[str, ModelTotals], records: npt.NDArray[np.void], models: list[str]) -> None:
-    turns = records[records["kind"] == _KINDS[journal_rows.TURN]]
-    for code in np.unique(turns["model"]):
-        own, sums = turns[turns["model"] == code], by_model.setdefault(models[code], ModelTotals())
-        sums.calls += len(own)
-        sums.unreported += int((~own["reported"]).sum())
-        sums.latency_s += float(own["latency_s"].sum())
-        for name in _SUMMED:
-            setattr(sums, name, getattr(sums, name) + int(own[name].sum()))
-
-
-def _ended(ends: npt.NDArray[np.void]) -> tuple[int, int]:
-    """How many items are done, and how many others failed."""
-    stands = ends[_stands(ends)]
-    done = np.unique(stands["prefix"][stands["kind"] == _KINDS[journal_rows.DONE]])
-    failed = np.unique(
-        stands["prefix"][np.isin(stands["kind"], (_KINDS[journal_rows.FAILED], _KINDS[journal_rows.KILLED]))]
-    )
-    return len(done), len(np.setdiff1d(failed, done))
 
 
 _SUMMED = ("attempts", "prompt_tokens", "cached_tokens", "completion_tokens")
@@ -214,26 +213,12 @@ _RECORD = np.dtype(
         ("completion_tokens", "i8"),
     ]
 )
-_END = np.dtype([(name, _RECORD[name]) for name in ("prefix", "at", "turn", "kind")])
-_PLACE = ("prefix", "at", "turn", "slot")
 
 
 def _is_before(part: FileInfo, since: float) -> bool:
     """By the time in its name: that of its first row, of a merged part no less than its last's."""
     match = PART_NAME.fullmatch(part.path.rsplit("/", 1)[-1])
     return match is not None and int(match.group(1)) / 1000 < math.floor(since)
-
-
-def _countable(store: Store, since: float, info: FileInfo) -> pa.Table | str | None:
-    """The columns that are counted; the path of a damaged part; None for one of an earlier time."""
-    if _is_before(info, since):
-        return None
-    columns = ["key", "kind", *(name for name in _RECORD.names or () if name not in ("prefix", "kind"))]
-    try:
-        return parquet.read_columns(store, info.path, columns, info.bytes)
-    except CorruptPart as e:
-        _log.warning("%s. It is not counted", e)
-        return info.path
 
 
 def _as_records(table: pa.Table, models: dict[str, int]) -> npt.NDArray[np.void]:
@@ -249,23 +234,6 @@ def _as_records(table: pa.Table, models: dict[str, int]) -> npt.NDArray[np.void]
     return records
 
 
-def _stands(records: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Which records no retry row voids, as far as ends and failures are concerned (`rows.standing`)."""
-    retries = records[records["kind"] == _KINDS[journal_rows.RETRY]]
-    if not len(retries):
-        return np.ones(len(records), dtype=np.bool_)
-    # By item the latest retry. It voids every end before it; of failures those of its own turn on.
-    retries = np.sort(retries, order=["prefix", "at"])
-    last = retries[np.append(retries["prefix"][1:] != retries["prefix"][:-1], True)]
-    place = np.minimum(np.searchsorted(last["prefix"], records["prefix"]), len(last) - 1)
-    own = last[place]
-    voided = (own["prefix"] == records["prefix"]) & (records["at"] <= own["at"])
-    kept: npt.NDArray[np.bool_] = ~voided | (
-        (records["kind"] == _KINDS[journal_rows.FAILED]) & (records["turn"] < own["turn"])
-    )
-    return kept
-
-
 def _groups(
     store: Store, parts: Sequence[FileInfo], damaged: Callable[[CorruptPart], object]
 ) -> Iterator[tuple[list[FileInfo], list[pa.Table]]]:
@@ -273,7 +241,9 @@ def _groups(
     merged: list[FileInfo] = []
     tables: list[pa.Table] = []
     size = 0
-    for part, table in _read_ahead(store, parts):
+    largest = max((part.bytes for part in parts), default=1)
+    threads = min(THREADS, max(1, AHEAD_BYTES // (2 * largest)))
+    for part, table in zip(parts, in_threads(partial(_whole, store), parts, threads), strict=True):
         if isinstance(table, CorruptPart):
             damaged(table)
             continue
@@ -286,32 +256,6 @@ def _groups(
         tables.append(table)
         size += table.nbytes
     yield merged, tables
-
-
-def _read_ahead(
-    store: Store, parts: Sequence[FileInfo]
-) -> Iterator[tuple[FileInfo, pa.Table | CorruptPart | None]]:
-    """Parts with their rows, in order, the next ones read meanwhile: AHEAD_PARTS and AHEAD_BYTES at most, or
-    one."""
-    left = deque(parts)
-    reading: deque[tuple[FileInfo, Future[pa.Table | CorruptPart | None]]] = deque()
-    size = 0
-    with ThreadPoolExecutor(min(THREADS, max(1, len(parts))), thread_name_prefix="compaction") as pool:
-        try:
-            while left or reading:
-                while left and _fits(len(reading), size + left[0].bytes):
-                    reading.append((left[0], pool.submit(_whole, store, left[0])))
-                    size += left.popleft().bytes
-                part, future = reading.popleft()
-                found = future.result()
-                size -= part.bytes
-                yield part, found
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _fits(n_reading: int, n_bytes: int) -> bool:
-    return not n_reading or (n_reading < AHEAD_PARTS and n_bytes <= AHEAD_BYTES)
 
 
 def _whole(store: Store, part: FileInfo) -> pa.Table | CorruptPart | None:
@@ -352,42 +296,124 @@ def merge(
 def _merged(tables: list[pa.Table]) -> bytes:
     """The rows of some parts by time, as one part. Empties the list: what is merged is large, and its
     copies here are not to be in memory all at once."""
-    table = _without_repeats(pa.concat_tables(tables, promote_options="default"))
+    table = pa.concat_tables(tables, promote_options="default")
     tables.clear()
     at = journal_rows.numbers(table["at"], "f8")
     if (np.diff(at) < 0).any():
-        table = table.take(journal_rows.indices(np.argsort(at, kind="stable")))
+        table = table.take(arrow(np.argsort(at, kind="stable")))
     return parquet.encode(table, dictionary=journal_rows.FEW_VALUES)
 
 
-def _without_repeats(table: pa.Table) -> pa.Table:
-    """The table without the second of rows that are equal in everything, as a killed merge leaves them."""
-    records = np.zeros(table.num_rows, dtype=[(name, _RECORD[name]) for name in _PLACE])
-    records["prefix"] = journal_rows.column_prefixes(table.column("key"))
-    for name in _PLACE[1:]:
-        records[name] = journal_rows.numbers(table.column(name), _RECORD[name])
-    suspects = np.flatnonzero(_repeated(records))
-    if not len(suspects):
-        return table
-    keep = np.ones(table.num_rows, dtype=np.bool_)
-    seen: set[journal_rows.JournalRow] = set()
-    for place, row in zip(
-        suspects, journal_rows.from_table(table.take(journal_rows.indices(suspects))), strict=True
-    ):
-        keep[place] = row not in seen
-        seen.add(row)
-    return table.take(journal_rows.indices(np.flatnonzero(keep)))
+class _Distinct:
+    """64-bit values that were met: sorted arrays, each more than twice as long as the next, so that a look is
+    a few binary searches and a new value moves a few times."""
+
+    def __init__(self) -> None:
+        self._runs: list[npt.NDArray[np.uint64]] = []
+
+    def __len__(self) -> int:
+        return sum(map(len, self._runs))
+
+    def add(self, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Take some values; which of them were not met before, of equal ones the first."""
+        distinct, places = np.unique(values, return_index=True)
+        is_new = np.ones(len(distinct), dtype=np.bool_)
+        for run in self._runs:
+            at = np.minimum(np.searchsorted(run, distinct), len(run) - 1)
+            is_new &= run[at] != distinct
+        self._keep(distinct[is_new])
+        first = np.zeros(len(values), dtype=np.bool_)
+        first[places[is_new]] = True
+        return first
+
+    def _keep(self, new: npt.NDArray[np.uint64]) -> None:
+        if not len(new):
+            return
+        while self._runs and len(self._runs[-1]) <= 2 * len(new):
+            new = np.concatenate([self._runs.pop(), new])
+            new.sort(kind="stable")  # two sorted halves: it merges them
+        self._runs.append(new)
 
 
-def _repeated(records: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Which records share key, time, turn and slot with another: no two replies came at one instant, so
-    these are rows that stand twice, or nearly none."""
-    order = np.lexsort([records[name] for name in reversed(_PLACE)])
-    same = np.ones(max(len(records) - 1, 0), dtype=np.bool_)
-    for name in _PLACE:
-        values = records[name][order]
-        same &= values[1:] == values[:-1]
-    repeated = np.zeros(len(records), dtype=np.bool_)
-    repeated[order[1:][same]] = True
-    repeated[order[:-1][same]] = True
-    return repeated
+def _hashes(records: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
+    """64 bits of each record of numbers. Of a hundred million records two different ones have the same once
+    in 3,700 times."""
+    found = np.zeros(len(records), dtype=np.uint64)
+    for name in records.dtype.names or ():
+        column = np.ascontiguousarray(records[name])
+        found ^= column.view(np.uint64) if column.dtype == np.float64 else column.astype(np.uint64)
+        # The last step of MurmurHash3 (Appleby, 2011), after each column.
+        for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+            found ^= found >> np.uint64(33)
+            found *= np.uint64(factor)
+        found ^= found >> np.uint64(33)
+    return found
+
+
+@dataclass
+class Trimmed:
+    """What goes, or went: items (distinct keys), rows, the parts that hold them. unreadable: damaged parts
+    that go as a whole."""
+
+    items: int = 0
+    rows: int = 0
+    parts: list[FileInfo] = field(default_factory=list)
+    unreadable: list[FileInfo] = field(default_factory=list)
+
+
+def dialogues(store: Store) -> list[str]:
+    """The names of all journals of a store."""
+    found = (_FOLDER.fullmatch(info.path) for info in store.list("work"))
+    return sorted({match.group(1) for match in found if match})
+
+
+def look(store: Store, dialogue: str, keep: Keys, *, unreadable: bool = False) -> Trimmed:
+    """What `trim` would take away. Raises StoreError.
+
+    keep        first 64 bits of the keys that stay
+    unreadable  damaged parts go, too, since nobody can tell what is in them
+    """
+    found = Trimmed()
+    gone: list[Keys] = []
+    parts = list_parts(store, dialogue)
+    for part, keys in zip(parts, in_threads(lambda info: _keys_of(store, info), parts), strict=True):
+        if keys is None:
+            found.unreadable += [part] if unreadable else []
+        elif len(dropped := keys[~np.isin(keys, keep)]):
+            found.parts.append(part)
+            found.rows += len(dropped)
+            gone.append(np.unique(dropped))
+    found.items = len(np.unique(np.concatenate(gone))) if gone else 0
+    return found
+
+
+def trim(
+    store: Store, dialogue: str, keep: Keys, *, unreadable: bool, check: Callable[[], object]
+) -> Trimmed:
+    """Write the parts again without the items whose keys are not in `keep`. For the holder of the lock.
+
+    Killed half-way, it leaves rows in two parts, or some that should be gone; the next call takes them.
+    Raises StoreError, and what `check` raises.
+    """
+    found = look(store, dialogue, keep, unreadable=unreadable)
+    for part in found.parts:
+        table = parquet.read_whole(store, part.path)
+        left = table.filter(pa.array(np.isin(journal_rows.column_prefixes(table.column("key")), keep)))
+        check()
+        if not left.num_rows:
+            store.delete(part.path)
+        elif not merge(store, dialogue, [part], [left], check):
+            raise StoreError(
+                f"{store.url_of(part.path)} could not be written again: run the same command again"
+            )
+    for part in found.unreadable:
+        check()
+        store.delete(part.path)
+    return found
+
+
+def _keys_of(store: Store, part: FileInfo) -> Keys | None:
+    try:
+        return journal_rows.column_prefixes(parquet.read_whole(store, part.path, ["key"]).column("key"))
+    except CorruptPart:
+        return None

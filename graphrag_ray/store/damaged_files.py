@@ -7,33 +7,20 @@ at it. Whatever it held is made anew by whoever needs it, under its old name. Fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
-from graphrag_ray.store import blobs, parquet
+from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.parts import Part, list_all
 
 FOLDER = "damaged"
 
-_THREADS = 16
-
 
 def set_aside(store: Store, paths: Iterable[str], *, check: Callable[[], object] = lambda: None) -> list[str]:
-    """Move those parts, of a table or a journal, that cannot be read; returns where they are now. One that
-    can be read stays; one that is not there is no error. Raises StoreError, and what `check` raises."""
-    moved = []
-    for path in paths:
-        try:
-            if blobs.is_blob(path):
-                blobs.check(store, path)
-            else:
-                parquet.read_whole(store, path)
-        except CorruptPart:
-            moved.append(move(store, path, check=check))
-        except FileNotFoundError:
-            continue
-    return moved
+    """Move those parts, of a table or a journal, that are damaged; returns where they are now. Raises
+    StoreError, and what `check` raises."""
+    return [move(store, path, check=check) for path in unsound(store, paths)]
 
 
 def move(store: Store, path: str, *, check: Callable[[], object] = lambda: None) -> str:
@@ -76,10 +63,7 @@ def unsound(store: Store, paths: Iterable[str]) -> list[str]:
 
     def is_sound(path: str) -> bool:
         try:
-            if blobs.is_blob(path):
-                blobs.check(store, path)
-            else:
-                parquet.read_bytes(store, path)
+            parquet.check(store, path)
         except CorruptPart:
             return False
         except FileNotFoundError:
@@ -87,5 +71,4 @@ def unsound(store: Store, paths: Iterable[str]) -> list[str]:
         return True
 
     listed = list(paths)
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="verify") as pool:
-        return [path for path, sound in zip(listed, pool.map(is_sound, listed), strict=True) if not sound]
+    return [path for path, sound in zip(listed, in_threads(is_sound, listed), strict=True) if not sound]

@@ -9,26 +9,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import logging
 import os
 import posixpath
 import random
-import secrets
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import orjson
 import pyarrow as pa
 
 from graphrag_ray.base.errors import SettingsError, StoreError
-from graphrag_ray.base.storage_options import secret_options
+from graphrag_ray.base.urls import secret_options
 from graphrag_ray.store.local_files import LocalFiles
 from graphrag_ray.store.remote_files import ObjectFiles, is_storage_error
 
@@ -56,20 +57,15 @@ Listed: TypeAlias = tuple[str, int, float | None]
 
 
 class Backend(Protocol):
-    """What a kind of storage provides. Paths are relative to its root. Errors are its own.
-
-    create's `claim` is the same for all attempts of one create, and differs from all others'; with
-    `knows_claims` a create that was refused by an earlier attempt of its own says that it won.
-    """
+    """What a kind of storage provides. Paths are relative to its root. Errors are its own."""
 
     can_create: bool
-    knows_claims: bool
 
     def read(self, path: str) -> bytes: ...
     def read_range(self, path: str, start: int, end: int) -> bytes: ...
     def write(self, path: str, data: bytes) -> None: ...
     def upload(self, path: str, source: str) -> None: ...
-    def create(self, path: str, data: bytes, claim: str) -> bool: ...
+    def create(self, path: str, data: bytes) -> bool: ...
     def size(self, path: str) -> int | None: ...
     def list(self, folder: str) -> Iterator[Listed]: ...
     def leftovers(self) -> Iterator[Listed]: ...
@@ -184,23 +180,24 @@ class Store:
     def create(self, path: str, data: bytes) -> bool:
         """Make a file unless there is one; True if this call made it. Raises StoreError.
 
-        An attempt that was answered by a fault may yet have been carried out. On S3 the object says whose
-        it is; elsewhere a refusal after a fault is a success if the file holds `data`, so callers that
-        compete should put something of their own in it.
+        An attempt that was answered by a fault, or sent twice on its way, may be refused by its own success.
+        So a refusal is a success if the file holds `data`: callers that compete put something of their own
+        in it.
         """
-        claim = secrets.token_hex(16)
-        unsure = False
-        if not self.can_create:
-            self._warn_no_create()
+        if not self.can_create and self.url not in _warned:
+            _warned.add(self.url)
+            _log.warning(
+                "%s cannot create a file on the condition that there is none: two writers at once would not "
+                "notice each other. Let only one write there",
+                self.url,
+            )
 
         def attempt(backend: Backend) -> bool:
-            nonlocal unsure
-            try:
-                made = backend.create(_checked(path), data, claim)
-            except Exception:
-                unsure = True
-                raise
-            return made or (unsure and not backend.knows_claims and backend.read(path) == data)
+            if backend.create(_checked(path), data):
+                return True
+            with contextlib.suppress(FileNotFoundError):  # deleted since
+                return backend.read(path) == data
+            return False
 
         return self._do("create", path, attempt)
 
@@ -213,22 +210,21 @@ class Store:
 
     def leftovers(self) -> list[FileInfo]:
         """What writes left behind that a kill ended: files that no listing shows. `delete` takes them."""
-        return self._do("list", "", lambda b: sorted((FileInfo(*f) for f in b.leftovers()), key=_path_of))
+        found = self._do("list", "", lambda b: [FileInfo(*f) for f in b.leftovers()])
+        return sorted(found, key=attrgetter("path"))
 
     def list(self, folder: str = "") -> list[FileInfo]:
         """All files below a folder, sorted by path; [] for a missing folder. Raises StoreError."""
 
-        def whole(backend: Backend) -> list[FileInfo]:
-            return [FileInfo(*found) for found in backend.list(_checked(folder) if folder else "")]
-
+        below = _checked(folder) if folder else ""
         try:
-            found = self._do("list", folder, whole)
+            found = self._do("list", folder, lambda b: [FileInfo(*f) for f in b.list(below)])
         except FileNotFoundError as e:
             # A missing folder is an empty one, so what is missing here is the bucket.
             raise StoreError(
                 f"cannot list {self.url}: {_text(e)}. Create the bucket, or correct the URL"
             ) from e
-        return sorted(found, key=_path_of)
+        return sorted(found, key=attrgetter("path"))
 
     def delete(self, path: str) -> None:
         """Delete a file; one that is not there is no error. Raises StoreError."""
@@ -269,6 +265,9 @@ class Store:
                 _sleep(delay)
         raise AssertionError("unreachable")
 
+    def _where(self, path: str) -> str:
+        return self.url_of(path) if path else self.url
+
     def _explained(self, what: str, path: str, error: Exception, attempts: int = 1) -> str:
         where = self._where(path)
         number = error.errno if isinstance(error, OSError) else None
@@ -290,18 +289,6 @@ class Store:
                 "answers again, run the same command again; everything finished before is kept"
             )
         return f"cannot {what} {where}: {_text(error)}"
-
-    def _where(self, path: str) -> str:
-        return self.url_of(path) if path else self.url
-
-    def _warn_no_create(self) -> None:
-        if self.url not in _warned:
-            _warned.add(self.url)
-            _log.warning(
-                "%s cannot create a file on the condition that there is none: two writers at once would not "
-                "notice each other. Let only one write there",
-                self.url,
-            )
 
 
 class _Ranges(io.RawIOBase):
@@ -357,10 +344,6 @@ def _checked(path: str) -> str:
     if any(part in ("", ".", "..") for part in parts) or any(c < " " or c in "\\\x7f" for c in path):
         raise StoreError(f"{path!r} is not a path inside a store: names with slashes between, no '..'")
     return path
-
-
-def _path_of(info: FileInfo) -> str:
-    return info.path
 
 
 def _text(error: Exception) -> str:

@@ -16,12 +16,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import blobs, locks, parts, runs, snapshots
 from graphrag_ray.store.files import FileInfo, Store
+from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.snapshots import Manifest
 
 KEEP = 3
@@ -33,7 +33,6 @@ FOLDER = "gc"
 _MOVED = re.compile(r"gc/snapshots/([1-9][0-9]*)\.json")
 _DAMAGED = re.compile(r".+/damaged/[^/]+")
 _DELETED_AT_ONCE = 64
-_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -198,10 +197,9 @@ def _undo_a_late_commit(store: Store, kept: Collection[int]) -> None:
 def delete_all(store: Store, paths: Iterable[str], check: Callable[[], object]) -> None:
     """Delete files, many at once; the lock is looked at before every few. Raises StoreError, LockLost."""
     left = list(paths)
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="gc") as pool:
-        for at in range(0, len(left), _DELETED_AT_ONCE):
-            check()
-            list(pool.map(store.delete, left[at : at + _DELETED_AT_ONCE]))
+    for at in range(0, len(left), _DELETED_AT_ONCE):
+        check()
+        list(in_threads(store.delete, left[at : at + _DELETED_AT_ONCE]))
 
 
 def taken_away(store: Store) -> dict[int, Manifest]:

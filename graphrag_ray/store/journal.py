@@ -13,24 +13,30 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from itertools import compress
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from graphrag_ray.base.arrow_arrays import arrow
 from graphrag_ray.base.errors import CorruptPart
-from graphrag_ray.store import decoded, journal_rows, marks, parquet
-from graphrag_ray.store.decoded import DecodedPart
+from graphrag_ray.store import journal_rows, parquet
 from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store
-from graphrag_ray.store.journal_entries import NONE, Entries, Held, held_by, held_in
 from graphrag_ray.store.journal_parts import NAME, RELOADS, folder, read_parts, vanishing
 from graphrag_ray.store.journal_rows import JournalRow
 
 FLUSH_BYTES = 64 << 20
 """A flush writes a new part when its rows hold more than this, as after a long outage of the storage."""
+CACHE_BYTES = 256 << 20
+"""Decoded parts that a process keeps."""
+_FLAGS = {journal_rows.DONE: 1, journal_rows.FAILED: 2, journal_rows.KILLED: 4, journal_rows.RETRY: 8}
+"""Of the kinds of rows that are told apart."""
 
 _log = logging.getLogger(__name__)
 
@@ -118,6 +124,197 @@ class JournalWriter:
         return batch
 
 
+Held: TypeAlias = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8], float]
+"""Of one part: distinct prefixes of keys, in order, the kinds of rows each has, and the time of its latest
+retry row or 0.0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What the parts of a journal hold: one entry for each distinct pair of key and part, sorted by key.
+
+    prefixes  uint64, the key's first 64 bits
+    parts     uint32, place in `paths`
+    flags     uint8, kinds of rows
+    kinds     all flags together
+    retried_until  unix seconds of the latest retry row; 0.0 where nothing was put back
+    """
+
+    paths: tuple[str, ...]
+    prefixes: npt.NDArray[np.uint64]
+    parts: npt.NDArray[np.uint32]
+    flags: npt.NDArray[np.uint8]
+    damaged: tuple[str, ...] = ()
+    kinds: int = 0
+    retried_until: float = 0.0
+
+    def have(self, kind: str) -> npt.NDArray[np.bool_]:
+        """Which entries have a row of this kind."""
+        found: npt.NDArray[np.bool_] = (self.flags & _FLAGS[kind]) != 0
+        return found
+
+    def any_has(self, kind: str) -> bool:
+        return bool(self.kinds & _FLAGS[kind])
+
+    def with_a(self, kind: str) -> npt.NDArray[np.uint64]:
+        """Prefixes of what has a row of this kind, sorted, each once."""
+        found: npt.NDArray[np.uint64] = self.prefixes[self.have(kind)]
+        return found[_first_of_equals(found)]
+
+    def having(self, found: Sequence[tuple[str, Held]]) -> Entries:
+        """With more parts: the path of each, and what it holds."""
+        first = len(self.paths)
+        numbers = np.arange(first, first + len(found), dtype=np.uint32)
+        lengths = np.array([len(held[0]) for _, held in found], dtype=np.int64)
+        prefixes = np.concatenate([self.prefixes, *(held[0] for _, held in found)])
+        flags = np.concatenate([self.flags, *(held[1] for _, held in found)])
+        parts = np.concatenate([self.parts, np.repeat(numbers, lengths)])
+        order = np.argsort(prefixes, kind="stable")
+        return replace(
+            self,
+            paths=(*self.paths, *(path for path, _ in found)),
+            prefixes=prefixes[order],
+            parts=parts[order],
+            flags=flags[order],
+            kinds=int(np.bitwise_or.reduce(flags)),
+            retried_until=max([self.retried_until, *(held[2] for _, held in found)]),
+        )
+
+    def among(self, paths: Collection[str]) -> Entries:
+        """Of those parts alone."""
+        stays = np.array([path in paths for path in self.paths], dtype=np.bool_)
+        if stays.all():
+            return self
+        kept, numbers = stays[self.parts], (np.cumsum(stays) - 1).astype(np.uint32)
+        flags = self.flags[kept]
+        return replace(
+            self,
+            paths=tuple(compress(self.paths, stays)),
+            prefixes=self.prefixes[kept],
+            parts=numbers[self.parts[kept]],
+            flags=flags,
+            kinds=int(np.bitwise_or.reduce(flags)),
+        )
+
+
+NONE = Entries((), np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.uint8))
+
+
+def _held_by(written: Sequence[JournalRow]) -> Held:
+    """What rows come to as entries."""
+    flags = np.array([_flag_of(row.kind) for row in written], dtype=np.uint8)
+    retried = max((row.at for row in written if row.kind == journal_rows.RETRY), default=0.0)
+    return *_distinct(journal_rows.key_prefixes([row.key for row in written]), flags), retried
+
+
+def _scan(store: Store, info: FileInfo) -> Held | None:
+    """What a part comes to as entries; None for a damaged one."""
+
+    def read(*columns: str) -> pa.Table:
+        if info.bytes <= WHOLE_BYTES:
+            return parquet.read_whole(store, info.path, columns)
+        return parquet.read_columns(store, info.path, columns, info.bytes)
+
+    try:
+        return held_in(read("key", "kind"), lambda: read("at"))
+    except CorruptPart as e:
+        _warn_damaged(e)
+        return None
+
+
+def held_in(table: pa.Table, times: Callable[[], pa.Table]) -> Held:
+    """What the columns `key` and `kind` come to as entries. times: the column `at`, read if there are retry
+    rows."""
+    flags = journal_rows.coded(table.column("kind"), _flag_of, np.uint8)
+    is_retry, retried = flags == _FLAGS[journal_rows.RETRY], 0.0
+    if is_retry.any():
+        retried = float(journal_rows.numbers(times().column("at"), np.float64)[is_retry].max())
+    return *_distinct(journal_rows.column_prefixes(table.column("key")), flags), retried
+
+
+def _flag_of(kind: str) -> int:
+    return _FLAGS.get(kind, 0)
+
+
+def _distinct(
+    prefixes: npt.NDArray[np.uint64], flags: npt.NDArray[np.uint8]
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
+    """Each prefix once, with the kinds of all its rows."""
+    if not len(prefixes):
+        return prefixes, flags
+    order = np.argsort(prefixes, kind="stable")
+    prefixes, flags = prefixes[order], flags[order]
+    starts = np.flatnonzero(_first_of_equals(prefixes))
+    return prefixes[starts], np.bitwise_or.reduceat(flags, starts)
+
+
+def _first_of_equals(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Of sorted values."""
+    first = np.ones(len(values), dtype=np.bool_)
+    np.not_equal(values[1:], values[:-1], out=first[1:])
+    return first
+
+
+class DecodedPart:
+    """A part in memory, its rows found by key."""
+
+    def __init__(self, table: pa.Table) -> None:
+        prefixes = journal_rows.column_prefixes(table.column("key"))
+        self.table = table
+        self._order = np.argsort(prefixes, kind="stable")
+        self._prefixes = prefixes[self._order]
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.table.nbytes) + 16 * len(self._order)
+
+    def rows_of(self, prefixes: npt.NDArray[np.uint64]) -> list[JournalRow]:
+        return journal_rows.from_table(self.table.take(arrow(self._places(prefixes))))
+
+    def keys_of(self, prefixes: npt.NDArray[np.uint64]) -> list[str]:
+        taken = self.table.column("key").take(arrow(self._places(prefixes)))
+        return taken.to_pylist()  # type: ignore[no-any-return]
+
+    def _places(self, prefixes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        wanted = np.unique(prefixes)
+        left = np.searchsorted(self._prefixes, wanted, "left")
+        right = np.searchsorted(self._prefixes, wanted, "right")
+        spans = [self._order[a:b] for a, b in zip(left, right, strict=True) if b > a]
+        return np.concatenate(spans) if spans else np.empty(0, dtype=np.int64)
+
+
+class Cache:
+    """The decoded parts last used, up to a number of bytes. Parts never change, so none grows stale."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit, self._size = limit_bytes, 0
+        self._kept: OrderedDict[tuple[str, str], DecodedPart] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, store: Store, path: str) -> DecodedPart:
+        name = (store.url, path)
+        with self._lock:
+            if name in self._kept:
+                self._kept.move_to_end(name)
+                return self._kept[name]
+        decoded = DecodedPart(parquet.read_whole(store, path))
+        with self._lock:
+            if name not in self._kept:
+                self._kept[name] = decoded
+                self._size += decoded.nbytes
+            while self._size > self._limit and len(self._kept) > 1:
+                self._size -= self._kept.popitem(last=False)[1].nbytes
+        return decoded
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+            self._size = 0
+
+
+cache = Cache(CACHE_BYTES)
+
+
 class JournalIndex:
     """Finds the rows of an item: 13 bytes for each pair of key and part, the rows read when asked for.
 
@@ -147,7 +344,7 @@ class JournalIndex:
         """This index with one more part, which holds these rows."""
         if path in self._entries.paths:
             return self
-        more = self._entries.having([(path, held_by(written))])
+        more = self._entries.having([(path, _held_by(written))])
         return JournalIndex(self._store, self._dialogue, more, self._strict)
 
     def again(self) -> JournalIndex:
@@ -185,6 +382,25 @@ class JournalIndex:
     def keys_done(self) -> int:
         """Items that have a done row."""
         return len(self._reloading(self._done))
+
+    def keys_failed(self) -> int:
+        """Items that have a failure, or killed whoever ran them, and no done row."""
+
+        def find() -> int:
+            of = self._entries
+            ended = np.union1d(of.with_a(journal_rows.FAILED), of.with_a(journal_rows.KILLED))
+            failed = np.setdiff1d(ended, self._done(), assume_unique=True)
+            retried = np.intersect1d(failed, of.with_a(journal_rows.RETRY), assume_unique=True)
+            own = self._lookup(self._keys_of(retried, journal_rows.RETRY))
+            kinds = (journal_rows.FAILED, journal_rows.KILLED)
+            still = [key for key, rows in own.items() if any(row.kind in kinds for row in rows)]
+            return len(failed) - len(retried) + len(still)
+
+        return self._reloading(find)
+
+    def n_keys(self) -> int:
+        """Items that have any row."""
+        return len(np.unique(self._entries.prefixes))
 
     def is_done(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Which of the keys have a done row; reads no more than what was put back to be asked again. (Two of
@@ -293,7 +509,7 @@ class JournalIndex:
         if path in self._found_damaged:
             return None
         try:
-            return decoded.cache.get(self._store, path)
+            return cache.get(self._store, path)
         except CorruptPart as e:
             if self._strict:
                 raise
@@ -316,43 +532,7 @@ def _load(store: Store, dialogue: str, known: Entries = NONE) -> Entries:
     found = [(path, held) for path, held in scanned.items() if held is not None and path in now]
     damaged = tuple(path for path, held in scanned.items() if held is None and path in now)
     loaded = known.among(now).having(found)
-    return replace(loaded, damaged=damaged, retried_until=_retried_until(store, dialogue, loaded))
-
-
-def _scan(store: Store, info: FileInfo) -> Held | None:
-    """None for a damaged part."""
-    columns = ("key", "kind")
-    try:
-        if info.bytes <= WHOLE_BYTES:
-            table = parquet.read_whole(store, info.path, columns)
-        else:
-            table = parquet.read_columns(store, info.path, columns, info.bytes)
-    except CorruptPart as e:
-        _warn_damaged(e)
-        return None
-    return held_in(table)
-
-
-def _retried_until(store: Store, dialogue: str, entries: Entries) -> float:
-    """As the mark says or, where that is damaged, the retry rows."""
-    until = marks.until(store, dialogue)
-    if until is not None:
-        return until
-    _log.warning("%s is damaged: the retry rows tell what it held", store.url_of(marks.path(dialogue)))
-    found = [0.0]
-    if entries.any_has(journal_rows.RETRY):
-        read_parts(store, dialogue, partial(_latest_retry, store), lambda _, at: found.append(at))
-    return max(found)
-
-
-def _latest_retry(store: Store, info: FileInfo) -> float:
-    """Unix seconds; 0.0 without any, or of a damaged part, which holds none for anybody."""
-    try:
-        table = parquet.read_columns(store, info.path, ("kind", "at"), info.bytes)
-    except CorruptPart:
-        return 0.0
-    is_retry = journal_rows.coded(table["kind"], lambda kind: kind == journal_rows.RETRY, np.bool_)
-    return float(journal_rows.numbers(table["at"], np.float64)[is_retry].max(initial=0.0))
+    return replace(loaded, damaged=damaged)
 
 
 def _warn_damaged(error: CorruptPart) -> None:

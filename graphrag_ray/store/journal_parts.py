@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from functools import partial
+from contextlib import suppress
 from typing import TypeVar
 
 from graphrag_ray.base.errors import StoreError
@@ -57,12 +57,18 @@ def read_parts(
     Returns the last listing, every part of which is known or was read. Raises StoreError, and what `take` and
     `read` raise otherwise.
     """
+
+    def if_there(part: FileInfo) -> list[T]:
+        with suppress(FileNotFoundError):
+            return [read(part)]
+        return []
+
     seen, rounds = set(known), RELOADS
     while rounds:
         parts = list_parts(store, dialogue)
         new = [part for part in parts if part.path not in seen]
         before = len(seen)
-        for part, found in zip(new, in_threads(partial(_if_there, read), new), strict=True):
+        for part, found in zip(new, in_threads(if_there, new), strict=True):
             for value in found:
                 seen.add(part.path)
                 take(part, value)
@@ -71,13 +77,6 @@ def read_parts(
             return parts
         rounds = RELOADS if n_read else rounds - 1
     raise vanishing(store, dialogue)
-
-
-def _if_there(read: Callable[[FileInfo], T], part: FileInfo) -> list[T]:
-    try:
-        return [read(part)]
-    except FileNotFoundError:
-        return []
 
 
 def vanishing(store: Store, dialogue: str) -> StoreError:

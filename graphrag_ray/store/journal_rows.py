@@ -245,11 +245,6 @@ def coded(column: pa.ChunkedArray, code: Callable[[str], int], dtype: npt.DTypeL
     return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
 
 
-def indices(places: npt.NDArray[np.int64]) -> pa.Array:
-    """Places as an Arrow array, for `take`. `pa.array` would import pandas."""
-    return pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(np.ascontiguousarray(places))])
-
-
 def _array(type_: pa.DataType, values: list[Any]) -> pa.Array:
     """An Arrow array from buffers: `pa.array(list)` imports pandas, half a second in each worker."""
     n = len(values)

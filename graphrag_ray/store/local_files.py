@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 from graphrag_ray.base.errors import StoreError
@@ -33,7 +34,6 @@ class LocalFiles:
     """The folder `root` (an absolute path). Paths given to the methods are relative to it."""
 
     can_create = True
-    knows_claims = False
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
         if options:
@@ -51,27 +51,25 @@ class LocalFiles:
 
     def write(self, path: str, data: bytes) -> None:
         """Replace or make a file in one step."""
-        with self._temporary(path, lambda to: _write_new(to, data)) as (temporary, final):
+        with self._temporary(path, io.BytesIO(data)) as (temporary, final):
             os.replace(temporary, final)
 
     def upload(self, path: str, source: str) -> None:
         """Replace or make a file in one step, as a copy of another."""
-        with self._temporary(path, lambda to: _copy_new(to, source)) as (temporary, final):
+        with open(source, "rb") as file, self._temporary(path, file) as (temporary, final):
             os.replace(temporary, final)
 
-    def create(self, path: str, data: bytes, claim: str) -> bool:
-        """Make a file unless there is one; of many callers at once exactly one gets True. The claim is
-        not needed here.
+    def create(self, path: str, data: bytes) -> bool:
+        """Make a file unless there is one; of many callers at once exactly one gets True.
 
         A reader never sees part of it, except on file systems without hard links (FAT, some network
         mounts): there the name is taken with O_EXCL first and filled then.
         """
-        with self._temporary(path, lambda to: _write_new(to, data)) as (temporary, final):
+        with self._temporary(path, io.BytesIO(data)) as (temporary, final):
             try:
                 os.link(temporary, final)
             except FileExistsError:
-                # NFS may carry a link out, lose the answer, and report the second attempt.
-                return os.stat(temporary).st_nlink == 2
+                return False
             except OSError as e:
                 if e.errno not in _NO_HARD_LINKS:
                     raise
@@ -143,14 +141,14 @@ class LocalFiles:
         )
 
     @contextlib.contextmanager
-    def _temporary(self, path: str, write: Callable[[str], None]) -> Iterator[tuple[str, str]]:
-        """Write and sync (with `write`) a temporary file in the folder of `path`; it is gone afterwards."""
+    def _temporary(self, path: str, source: BinaryIO) -> Iterator[tuple[str, str]]:
+        """Write and sync a temporary file in the folder of `path`; it is gone afterwards."""
         final = self._inside(path)
         folder = os.path.dirname(final)
         os.makedirs(folder, exist_ok=True)
         temporary = f"{folder}/{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
         try:
-            write(temporary)
+            _write_new(temporary, source)
             yield temporary, final
             _sync_folder(folder)
         finally:
@@ -159,7 +157,7 @@ class LocalFiles:
 
     def _create_exclusively(self, final: str, data: bytes) -> bool:
         try:
-            _write_new(final, data)
+            _write_new(final, io.BytesIO(data))
         except FileExistsError:
             return False
         except OSError:
@@ -183,23 +181,12 @@ def _is_temporary(path: str) -> bool:
     return path.rpartition("/")[2].startswith(TEMPORARY_PREFIX)
 
 
-def _write_new(path: str, data: bytes) -> None:
-    with _new(path) as file:
-        file.write(data)
+def _write_new(path: str, source: BinaryIO) -> None:
+    # 0o666 under the umask, as any program's file; tempfile would make it readable by its owner alone.
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+        shutil.copyfileobj(source, file)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _new(path: str) -> BinaryIO:
-    # 0o666 under the umask, as any program's file; tempfile would make it readable by its owner alone.
-    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb")
-
-
-def _copy_new(path: str, source: str) -> None:
-    with open(source, "rb") as file, _new(path) as to:
-        shutil.copyfileobj(file, to)
-        to.flush()
-        os.fsync(to.fileno())
 
 
 def _sync_folder(folder: str) -> None:

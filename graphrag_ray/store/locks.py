@@ -203,7 +203,7 @@ def acquire(
         nonce=secrets.token_hex(8),
     )
     path, data = _path(epoch + 1), orjson.dumps(asdict(holder), option=orjson.OPT_INDENT_2)
-    if not store.create(path, data) and _holder(store, epoch + 1) != holder:
+    if not store.create(path, data):
         raise _held(store, epoch + 1)
     lock = Lock(store, epoch + 1, holder)
     lock.beat()

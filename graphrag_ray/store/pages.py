@@ -5,6 +5,11 @@ millions that is a thousand times what is needed. A part is written with pages o
 Parquet's own index of them (`parquet.encode`). From that index `located` takes once where the pages of each
 column lie; whoever keeps this reads rows by their places, without the file's footer. The pages are put
 behind one another with a footer of their own: a small Parquet file, which pyarrow decodes.
+
+Parquet's metadata are structures of Thrift's compact protocol, here {number of a field: (type, value)}; a
+list is (type of its items, items). What the fields mean stands in parquet.thrift of
+https://github.com/apache/parquet-format. pyarrow reads whole footers, but tells nobody where the pages of a
+column lie.
 """
 
 from __future__ import annotations
@@ -19,20 +24,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from graphrag_ray.base.errors import CorruptPart, StoreError
-from graphrag_ray.store import thrift
+from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.store.files import GAP_BYTES, REQUESTS_AT_ONCE, Store
 from graphrag_ray.store.in_threads import in_threads
 from graphrag_ray.store.parquet import READS, by_row, encode
 from graphrag_ray.store.parts import Part, damage_told
-from graphrag_ray.store.thrift import I64, LIST, STRUCT, Struct
 
 MOST_AT_ONCE = 16 << 20
 """Bytes of pages that are read together."""
@@ -53,24 +56,27 @@ _DATA_HEAD, _HEAD_VALUES = 5, 1
 with PageLocation, PageHeader with DataPageHeader."""
 
 Ints = npt.NDArray[np.int64]
+Struct: TypeAlias = dict[int, tuple[int, Any]]
+
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, _MAP, STRUCT = range(1, 13)
+MOST_NESTED = 32
+_MOST_BITS = 63
 
 
-@dataclass(frozen=True)
-class Pages:
+PAGE = np.dtype([("start", "<i8"), ("size", "<i4"), ("values", "<i4"), ("sum", "<u4")])
+"""Of a page: where its bytes begin, how many these are, how many values it holds (of a column of lists that
+is not its rows), CRC-32 of its bytes."""
+
+
+class Pages(NamedTuple):
     """The pages of a column of a file, in its order.
 
-    first   [pages + 1]: the first row of each, and the number of rows
-    start   [pages]: where its bytes begin
-    size    [pages]: how many these are
-    values  [pages]: how many values it holds; of a column of lists that is not its rows
-    sum     [pages]: CRC-32 of its bytes
+    first  [pages + 1]: the first row of each, and the number of rows
+    page   [pages]: of PAGE
     """
 
-    first: npt.NDArray[Any]
-    start: npt.NDArray[Any]
-    size: npt.NDArray[Any]
-    values: npt.NDArray[Any]
-    sum: npt.NDArray[Any]
+    first: Ints
+    page: npt.NDArray[Any]
 
 
 def located(data: bytes | memoryview, columns: Sequence[str]) -> dict[str, Pages]:
@@ -87,7 +93,7 @@ def located(data: bytes | memoryview, columns: Sequence[str]) -> dict[str, Pages
             if leaves[name] > 1 or _DICTIONARY_AT in chunk[_CHUNK][1] or _INDEX_AT not in chunk:
                 found.pop(name, None)
             elif name in found:
-                index, _ = thrift.parse(data, chunk[_INDEX_AT][1])
+                index, _ = parse(data, chunk[_INDEX_AT][1])
                 found[name] += _places(index[_PLACES][1][1], n_rows, group[_GROUP_ROWS][1])
         n_rows += group[_GROUP_ROWS][1]
     before = len(MAGIC)
@@ -112,11 +118,12 @@ def _places(index: Sequence[Struct], rows_before: int, n_rows: int) -> list[tupl
 
 
 def _pages(data: bytes | memoryview, places: Sequence[tuple[int, int, int]], n_rows: int) -> Pages:
-    first, start, size = np.array(places, np.int64).T
-    heads = [thrift.parse(data, at)[0] for _, at, _ in places]
-    values = np.array([head[_DATA_HEAD][1][_HEAD_VALUES][1] for head in heads], np.int64)
-    sums = np.array([zlib.crc32(data[at : at + n]) for _, at, n in places], np.int64)
-    return Pages(np.append(first, n_rows), start, size, values, sums)
+    page = np.zeros(len(places), PAGE)
+    firsts, page["start"], page["size"] = np.array(places, np.int64).T
+    heads = [parse(data, at)[0] for _, at, _ in places]
+    page["values"] = np.array([head[_DATA_HEAD][1][_HEAD_VALUES][1] for head in heads], np.int64)
+    page["sum"] = [zlib.crc32(data[at : at + n]) for _, at, n in places]
+    return Pages(np.append(firsts, n_rows), page)
 
 
 def _footer(data: bytes | memoryview) -> Struct:
@@ -125,7 +132,7 @@ def _footer(data: bytes | memoryview) -> Struct:
     (size,) = struct.unpack("<I", data[-_TAIL : -len(MAGIC)])
     if size > len(data) - _TAIL:
         raise ValueError("its footer is cut short")
-    return thrift.parse(data, len(data) - _TAIL - size)[0]
+    return parse(data, len(data) - _TAIL - size)[0]
 
 
 class PartFiles:
@@ -137,18 +144,13 @@ class PartFiles:
         self._lock = threading.Lock()
 
     def range(self, part: Part, start: int, end: int) -> bytes:
-        """Raises FileNotFoundError, StoreError."""
+        """Raises OSError, StoreError."""
         local = self.store.local_path(part.path)
         if local is None:
             return self.store.read_range(part.path, start, end)
-        try:
-            file = self._file(local)  # open as long as it has this name
-            end = min(end, os.fstat(file.fileno()).st_size)  # memory is taken before it is read
-            return os.pread(file.fileno(), max(0, end - start), start)
-        except FileNotFoundError:
-            raise
-        except OSError as e:
-            raise StoreError(f"cannot read {local}: {e.strerror}") from e
+        file = self._file(local)  # open as long as it has this name
+        end = min(end, os.fstat(file.fileno()).st_size)  # memory is taken before it is read
+        return os.pread(file.fileno(), max(0, end - start), start)
 
     def _file(self, path: str) -> io.FileIO:
         with self._lock:
@@ -163,8 +165,7 @@ class PartFiles:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Some pages of a column in a part, rising. rows: of each; pages: start, size, values and sum of each, as
-    in `Pages`."""
+    """Some pages of a column in a part, rising. rows: of each; pages: of PAGE."""
 
     part: Part
     rows: Sequence[int]
@@ -292,4 +293,144 @@ def _footer_of(field: pa.Field) -> bytes:
         _GROUP_AT: at,
         _GROUP_PACKED: packed,
     }
-    return thrift.rendered(template | {_ROWS: rows, _GROUPS: (LIST, (STRUCT, [group]))})
+    return rendered(template | {_ROWS: rows, _GROUPS: (LIST, (STRUCT, [group]))})
+
+
+def parse(data: bytes | memoryview, at: int = 0) -> tuple[Struct, int]:
+    """The structure that begins there, and where it ends. Raises ValueError for bytes that are none."""
+    try:
+        return _struct(data, at, 0)
+    except IndexError as e:
+        raise ValueError("a Thrift structure is cut short") from e
+
+
+def rendered(struct: Struct) -> bytes:
+    """The bytes of a structure that `parse` gives back."""
+    out = bytearray()
+    _write_struct(out, struct)
+    return bytes(out)
+
+
+def _struct(data: bytes | memoryview, at: int, depth: int) -> tuple[Struct, int]:
+    if depth > MOST_NESTED:
+        raise ValueError("a Thrift structure is nested too deeply")
+    found: Struct = {}
+    number = 0
+    while head := data[at]:
+        at += 1
+        kind = head & 15
+        if head >> 4:
+            number += head >> 4
+        else:
+            number, at = _signed(data, at)
+        if kind in (TRUE, FALSE):
+            found[number] = TRUE, kind == TRUE
+        else:
+            value, at = _value(data, at, kind, depth)
+            found[number] = kind, value
+    return found, at + 1
+
+
+def _value(data: bytes | memoryview, at: int, kind: int, depth: int) -> tuple[Any, int]:
+    if kind == BYTE:
+        return data[at], at + 1
+    if kind in (I16, I32, I64):
+        return _signed(data, at)
+    if kind == DOUBLE:
+        return _bytes(data, at, 8)
+    if kind == BINARY:
+        size, at = _unsigned(data, at)
+        return _bytes(data, at, size)
+    if kind in (LIST, SET):
+        return _list(data, at, depth)
+    if kind == STRUCT:
+        return _struct(data, at, depth + 1)
+    raise ValueError(f"a Thrift structure holds a value of type {kind}")
+
+
+def _list(data: bytes | memoryview, at: int, depth: int) -> tuple[Any, int]:
+    if depth > MOST_NESTED:
+        raise ValueError("a Thrift structure is nested too deeply")
+    size, kind = data[at] >> 4, data[at] & 15
+    at += 1
+    if size == 15:
+        size, at = _unsigned(data, at)
+    if size > len(data) - at:  # each item takes a byte at least
+        raise ValueError("a Thrift list is longer than its bytes")
+    items = []
+    for _ in range(size):
+        if kind in (TRUE, FALSE):
+            value, at = data[at] == TRUE, at + 1
+        else:
+            value, at = _value(data, at, kind, depth + 1)
+        items.append(value)
+    return (kind, items), at
+
+
+def _unsigned(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    value = bits = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << bits
+        if byte < 128:
+            return value, at
+        bits += 7
+        if bits > _MOST_BITS:
+            raise ValueError("a Thrift number is too long")
+
+
+def _signed(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    value, at = _unsigned(data, at)
+    return value >> 1 ^ -(value & 1), at
+
+
+def _bytes(data: bytes | memoryview, at: int, size: int) -> tuple[bytes, int]:
+    if size > len(data) - at:
+        raise ValueError("a Thrift structure is cut short")
+    return bytes(data[at : at + size]), at + size
+
+
+def _write_struct(out: bytearray, struct: Struct) -> None:
+    before = 0
+    for number, (kind, value) in sorted(struct.items()):
+        told = kind if kind not in (TRUE, FALSE) else TRUE if value else FALSE
+        if 0 < number - before < 16:
+            out.append(number - before << 4 | told)
+        else:
+            out.append(told)
+            _write_unsigned(out, number << 1)
+        before = number
+        _write_value(out, kind, value)
+    out.append(0)
+
+
+def _write_value(out: bytearray, kind: int, value: Any) -> None:
+    if kind == BYTE:
+        out.append(value)
+    elif kind in (I16, I32, I64):
+        _write_unsigned(out, value << 1 ^ value >> 63)
+    elif kind == DOUBLE:
+        out += value
+    elif kind == BINARY:
+        _write_unsigned(out, len(value))
+        out += value
+    elif kind in (LIST, SET):
+        of, items = value
+        out.append(min(len(items), 15) << 4 | of)
+        if len(items) >= 15:
+            _write_unsigned(out, len(items))
+        for item in items:
+            if of in (TRUE, FALSE):
+                out.append(TRUE if item else FALSE)
+            else:
+                _write_value(out, of, item)
+    elif kind == STRUCT:
+        _write_struct(out, value)
+
+
+def _write_unsigned(out: bytearray, value: int) -> None:
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)

@@ -20,6 +20,7 @@ from graphrag_ray.store.files import WHOLE_BYTES, Store
 T = TypeVar("T")
 
 _HASH_LENGTH = 32
+_PIECE = 16 << 20
 _ROW_GROUP_ROWS = 1 << 15
 """What is read at once of a large file of which few rows are wanted. Files are 6% larger than in one."""
 _PAGE_BYTES = 16 << 10
@@ -46,11 +47,6 @@ def content_hash(data: bytes | pa.Buffer) -> str:
 def hash_in_name(path: str) -> str:
     """The hash that a part's name ends with: `…-<hash>.parquet`, or another suffix."""
     return path.rsplit("/", 1)[-1].partition(".")[0].rsplit("-", 1)[-1]
-
-
-def is_named(path: str, digest: str) -> bool:
-    """Whether a SHA-256, in hex, is that in the part's name."""
-    return digest[:_HASH_LENGTH] == hash_in_name(path)
 
 
 def by_row(table: pa.Table) -> pa.Table:
@@ -115,6 +111,23 @@ def read_bytes(store: Store, path: str) -> bytes:
             return data
     raise CorruptPart(
         f"{store.url_of(path)} is damaged: {len(data)} bytes that do not have the hash in its name", path=path
+    )
+
+
+def check(store: Store, path: str) -> None:
+    """Read every byte of a file whose name ends with its hash, some at a time. Raises CorruptPart,
+    FileNotFoundError, StoreError."""
+    for _ in range(READS):
+        digest = hashlib.sha256()
+        size = store.size(path)
+        if size is None:
+            raise FileNotFoundError(store.url_of(path))
+        for start in range(0, size, _PIECE):
+            digest.update(store.read_range(path, start, min(start + _PIECE, size)))
+        if digest.hexdigest()[:_HASH_LENGTH] == hash_in_name(path):
+            return
+    raise CorruptPart(
+        f"{store.url_of(path)} is damaged: its bytes do not have the hash in its name", path=path
     )
 
 

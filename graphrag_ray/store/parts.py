@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.base.errors import CorruptPart
+from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store
 from graphrag_ray.store.in_threads import in_threads
@@ -96,19 +96,15 @@ def write_parts(
     return [write_part(store, table_name, table) for table in _cut(tables, max_bytes, max_rows)]
 
 
-def read_part(
-    store: Store, part: Part | str, columns: Sequence[str] | None = None, verify: bool | None = None
-) -> pa.Table:
-    """Read a part, or some columns of it (those it does not have are left out).
-
-    verify  True: read all bytes and check the hash; False: check only the pages' own checksums; None:
-            the former for whole parts, the latter for some columns, whose bytes alone are fetched then
+def read_part(store: Store, part: Part | str, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a part and check its hash, or some columns of it (those it does not have are left out) and check
+    their pages' own checksums.
 
     Raises CorruptPart, naming the part, when it is missing, truncated, unreadable or not what was written.
     """
     path = part.path if isinstance(part, Part) else part
     with damage_told(store, path):
-        if columns is None or verify:
+        if columns is None:
             table = parquet.read_whole(store, path, columns)
         else:
             # A small one is read whole, so its size need not be asked for.
@@ -130,7 +126,7 @@ def read_rows(store: Store, part: Part, columns: Sequence[str], by: str, wanted:
 
 @contextmanager
 def damage_told(store: Store, path: str) -> Iterator[None]:
-    """Damage is told with what to do about it."""
+    """Damage is told with what to do about it. Raises CorruptPart, StoreError."""
     try:
         yield
     except FileNotFoundError as e:
@@ -140,6 +136,8 @@ def damage_told(store: Store, path: str) -> Iterator[None]:
         raise CorruptPart(f"{e}. {MEND}", path=path) from e
     except (pa.ArrowException, KeyError) as e:  # columns of other types, or other columns
         raise CorruptPart(f"{store.url_of(path)} is damaged: {e}. {MEND}", path=path) from e
+    except OSError as e:
+        raise StoreError(f"cannot read {store.url_of(path)}: {e.strerror}") from e
 
 
 def _check_rows(store: Store, part: Part, n_rows: int) -> None:

@@ -1,9 +1,8 @@
 """Objects behind any other fsspec URL: S3 and its kin first, gs:// and az:// by their own packages.
 
 One owner of retries: `files.Store`; what s3fs and botocore would retry by themselves is turned off. aiohttp
-still sends a PUT twice when the connection breaks, and so may anything between us and the server. A
-conditional create that is sent twice is refused by its own success; so on S3 each carries a mark of its own,
-by which it knows its object again.
+still sends a PUT twice when the connection breaks, and so may anything between us and the server: a
+conditional create that is sent twice is refused by its own success (`files.Store.create`).
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ _CONDITIONAL = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 
 _SINGLE_PUT_BYTES = 1 << 30
 """s3fs sends up to twice this in one request; more in parts, which appear together at the end."""
-
-_CLAIM = "graphrag-ray-claim"
 
 _EXTRAS = {"gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}
 """Protocols whose package comes with an extra of ours."""
@@ -53,7 +50,6 @@ class ObjectFiles:
         protocol = url.split("://", 1)[0]
         self._is_s3 = protocol in ("s3", "s3a")
         self.can_create = protocol in _CONDITIONAL
-        self.knows_claims = self._is_s3
         arguments = s3_arguments(options) if self._is_s3 else dict(options)
         _look_for_package(protocol)
         # Listings and instances of other users of fsspec in this process are not ours: theirs are cached.
@@ -83,23 +79,22 @@ class ObjectFiles:
         self._make_parents(path)
         self._fs.put_file(source, self._at(path))
 
-    def create(self, path: str, data: bytes, claim: str) -> bool:
+    def create(self, path: str, data: bytes) -> bool:
         """Put an object unless there is one. Without the primitive: look, then put."""
         if not self.can_create:
             if self.size(path) is not None:
                 return False
             self._put(path, data)
             return True
-        how = {"Metadata": {_CLAIM: claim}} if self._is_s3 else {}
         try:
-            self._put(path, data, mode="create", **how)
+            self._put(path, data, mode="create")
         except FileExistsError:
-            return self._is_ours(path, claim)
+            return False
         except Exception as e:
             # s3fs translates a refused condition to FileExistsError only where the server names the
             # condition; Ceph's gateway does not.
             if http_status(e) == 412:
-                return self._is_ours(path, claim)
+                return False
             raise
         return True
 
@@ -150,12 +145,6 @@ class ObjectFiles:
 
     def _at(self, path: str) -> str:
         return f"{self.root}/{path}"
-
-    def _is_ours(self, path: str, claim: str) -> bool:
-        try:
-            return self._is_s3 and self._head(path).get("Metadata", {}).get(_CLAIM) == claim
-        except FileNotFoundError:
-            return False
 
     def _head(self, path: str) -> dict[str, Any]:
         bucket, key, _ = self._fs.split_path(self._at(path))

@@ -1,8 +1,12 @@
-"""Putting items back, so that they are asked again: nothing is deleted, what was paid for stays counted.
+"""Putting items back, so that they are asked again: nothing is deleted, what was paid for stays counted. And
+finding requests that were answered twice: by a worker that was thought dead, say, and by the next one.
 
 A retry row voids what an item's journal held until then (`rows.standing`). Its time is that of the last row
 that it voids, and rows that are written from then on are later (`JournalIndex.now`): no clock, not even one
-that was ahead or is set back, can put it after replies that are still to come. `marks.py` keeps the latest.
+that was ahead or is set back, can put it after replies that are still to come.
+
+    work/<dialogue>/retried.json    changes whenever items are put back: steps that depend on the journal's
+                                    answers to them are done again
 """
 
 from __future__ import annotations
@@ -11,14 +15,31 @@ import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base.errors import CorruptPart
-from graphrag_ray.store import marks, parquet
+from graphrag_ray.store import journal_rows, parquet
 from graphrag_ray.store.files import FileInfo, Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
-from graphrag_ray.store.journal_parts import read_parts
-from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, RETRY, JournalRow, resolve
+from graphrag_ray.store.journal_parts import folder, read_parts
+from graphrag_ray.store.journal_rows import (
+    DONE,
+    FAILED,
+    KILLED,
+    RETRY,
+    TURN,
+    JournalRow,
+    resolve,
+    standing,
+)
+
+_PLACE = np.dtype([("prefix", "u8"), ("turn", "i4"), ("slot", "i4"), ("at", "f8"), ("latency_s", "f8")])
+"""What a reply answers, and what tells it from another one."""
+_NUMBERS = ("turn", "slot", "at", "latency_s")
 
 
 def put_back(store: Store, dialogue: str, failed_at: Mapping[str, float], told: str) -> int:
@@ -36,10 +57,9 @@ def put_back(store: Store, dialogue: str, failed_at: Mapping[str, float], told: 
     written = index.all_rows(failed_at)
     found = {key: resolve(rows) for key, rows in written.items() if _stands_failed(rows, failed_at[key])}
     put = [_retry(key, rows, dialogue, told) for key, rows in found.items()]
-    # The mark comes first: without the rows it does no harm, while replies that a clock which is behind dates
-    # before rows without it would be void. Also where all had been put back: whoever did it may have died.
-    earlier = (row.at for rows in written.values() for row in rows if row.kind == RETRY)
-    marks.write(store, dialogue, told, max([index.retried_until, *earlier, *(row.at for row in put)]))
+    # Also where all had been put back: whoever did it may have died.
+    note = {"retried": secrets.token_hex(8), "told": told}
+    store.write(f"{folder(dialogue)}/retried.json", orjson.dumps(note))
     if put:
         writer = JournalWriter(store, dialogue, f"retry-{secrets.token_hex(6)}")
         for row in put:
@@ -50,7 +70,10 @@ def put_back(store: Store, dialogue: str, failed_at: Mapping[str, float], told: 
 
 def mark(store: Store, dialogue: str) -> str:
     """Changes whenever items of the dialogue are put back; "" before the first. Raises StoreError."""
-    return marks.text(store, dialogue)
+    try:
+        return store.read(f"{folder(dialogue)}/retried.json").decode(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def unanswered(store: Store, dialogue: str) -> dict[str, list[JournalRow]]:
@@ -62,20 +85,14 @@ def unanswered(store: Store, dialogue: str) -> dict[str, list[JournalRow]]:
     index = JournalIndex.load(store, dialogue)
     found = index.failed()
     keys: set[str] = set()
-    read_parts(store, dialogue, partial(_told_in, store), lambda _, own: keys.update(own))
+
+    def take(_: FileInfo, part: pa.Table) -> None:
+        ended = pc.is_in(part["kind"].cast("string"), value_set=pa.array([DONE, KILLED]))
+        keys.update(part.filter(pc.and_(ended, pc.is_valid(part["error"])))["key"].to_pylist())
+
+    read_parts(store, dialogue, partial(_columns, store, ["key", "kind", "error"]), take)
     told = index.lookup(sorted(keys))
     return found | {key: rows for key, rows in told.items() if any(_says_why(row) for row in rows)}
-
-
-def _told_in(store: Store, part: FileInfo) -> list[str]:
-    try:
-        table = parquet.read_columns(store, part.path, ["key", "kind", "error"], part.bytes)
-    except CorruptPart:
-        return []
-    kinds = [str(kind) for kind in table["kind"].to_pylist()]
-    reasons = pc.is_valid(table["error"]).to_pylist()
-    keys = table["key"].to_pylist()
-    return [k for k, kind, why in zip(keys, kinds, reasons, strict=True) if why and kind in (DONE, KILLED)]
 
 
 def _says_why(row: JournalRow) -> bool:
@@ -96,3 +113,51 @@ def _retry(key: str, rows: Sequence[JournalRow], dialogue: str, told: str) -> Jo
     ended = any(row.kind in (DONE, KILLED) for row in rows)
     turn = max(failed) if failed and not ended else 0
     return JournalRow(key, turn, 0, "", RETRY, max(row.at for row in rows), dialogue, error=told)
+
+
+def answered_twice(store: Store, dialogue: str) -> set[str]:
+    """Keys of the items with two replies of different times to one request, both of which stand.
+
+    Reads narrow columns of the journal, and the rows of what may be such an item. Raises StoreError.
+    """
+    found = [np.empty(0, _PLACE)]
+    columns = ["key", "kind", *_NUMBERS]
+    read_parts(
+        store, dialogue, partial(_columns, store, columns), lambda _, part: found.append(_places(part))
+    )
+    # A merge leaves a row in two parts.
+    places = np.unique(np.concatenate(found))
+    same = np.logical_and.reduce(
+        [places[name][1:] == places[name][:-1] for name in ("prefix", "turn", "slot")]
+    )
+    suspects = np.unique(places["prefix"][1:][same])
+    if not len(suspects):
+        return set()
+    index = JournalIndex.load(store, dialogue)
+    return {key for key, own in index.rows_like(suspects).items() if _repeats(own)}
+
+
+def _columns(store: Store, names: Sequence[str], info: FileInfo) -> pa.Table:
+    """Some columns of a part; without rows of a damaged one."""
+    try:
+        return parquet.read_columns(store, info.path, names, info.bytes)
+    except CorruptPart:
+        return pa.schema([journal_rows.SCHEMA.field(name) for name in names]).empty_table()
+
+
+def _places(table: pa.Table) -> npt.NDArray[np.void]:
+    """Of each reply of a part."""
+    table = table.filter(pc.equal(table["kind"].cast("string"), TURN))
+    places = np.zeros(table.num_rows, _PLACE)
+    if table.num_rows:
+        places["prefix"] = journal_rows.column_prefixes(table["key"])
+        for name in _NUMBERS:
+            places[name] = journal_rows.numbers(table[name], _PLACE[name])
+    return places
+
+
+def _repeats(written: list[JournalRow]) -> bool:
+    replies = {
+        (r.turn, r.slot, r.request_hash, r.at, r.reply, r.vector) for r in standing(written) if r.kind == TURN
+    }
+    return len({reply[:3] for reply in replies}) < len(replies)

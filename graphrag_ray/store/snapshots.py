@@ -35,8 +35,9 @@ from graphrag_ray.store.parts import FOLDERS, Part, list_all
 READS = 3
 """A read may be cut short on its way: what is damaged is so each time."""
 
-FORMAT = 1
-"""Of manifests and of what they name. A reader refuses higher ones."""
+FORMAT = 2
+"""Of manifests and of what they name. Snapshots of any other format are not read; `index` makes the tables of
+an older one anew, from the journal."""
 HINT = "CURRENT"
 
 NAME = re.compile(r"snapshots/([1-9][0-9]*)\.json")
@@ -59,9 +60,10 @@ class Manifest:
     steps       step -> its result and the fingerprint of all that it came from; equal: nothing to do
     usage       calls, tokens and cost by stage
     next_human_readable_id  table -> the lowest short id never used
-    hierarchies names of the hierarchies of communities; earlier versions wrote none, and had Leiden's
+    hierarchies names of the hierarchies of communities
     notes       what readers should know (the offline engine's mark, an unknown tokenizer)
     run         about the run itself: id, seconds by stage, failed items, what it added and removed
+    format      that it was written in
     """
 
     number: int
@@ -77,13 +79,14 @@ class Manifest:
     hierarchies: list[str] = field(default_factory=list)
     notes: Mapping[str, Any] = field(default_factory=dict)
     run: untrusted_json.RunTold = field(default_factory=dict)
+    format: int = FORMAT
 
     def parts(self, table: str) -> list[Part]:
         """The parts of a table; [] for a table that this snapshot does not have."""
         return list(self.tables.get(table, []))
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self)}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Manifest:
@@ -95,8 +98,7 @@ class Manifest:
                 f"it was written by a newer graphrag-ray (format {found}, version {data.get('version')}); "
                 f"this one reads formats up to {FORMAT}. Upgrade it: pip install -U graphrag-ray"
             )
-        of_leiden = "communities" in data.get("tables", {}) and not data.get("hierarchies")
-        return untrusted_json.read_as(cls, {**data, "hierarchies": ["leiden"]} if of_leiden else data)
+        return untrusted_json.read_as(cls, data)
 
 
 def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = lambda: None) -> None:
@@ -114,7 +116,7 @@ def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = la
     data = _sealed({**manifest.to_json(), "nonce": secrets.token_hex(8)})
     path = _path(manifest.number)
     check()
-    if not store.create(path, data) and _read_or_none(store, path) != data:
+    if not store.create(path, data):
         raise SnapshotConflict(
             f"{store.url_of(path)} exists: {_author(store, manifest.number)} committed it while this run "
             "worked. Nothing of this run is lost: run the same command again to continue from that snapshot"
@@ -145,12 +147,6 @@ def numbers(store: Store) -> list[int]:
     return sorted(int(match.group(1)) for match in found if match)
 
 
-def newest_number(store: Store) -> int | None:
-    """The number of the newest snapshot, in two or three requests; None where there is none. Raises
-    CorruptPart where the hint names one that is gone, StoreError."""
-    return _newest(store)
-
-
 def next_number(store: Store) -> int:
     """The number of the next snapshot. To be asked together with `latest`, before a run's work: the commit
     fails if somebody else commits in between. The number of a damaged snapshot that was set aside is not
@@ -177,7 +173,12 @@ def load(store: Store, number: int) -> Manifest:
 def parse(store: Store, path: str, data: bytes) -> Manifest:
     """The manifest that a file holds. Raises CorruptPart, StoreError (a newer format), naming the file."""
     try:
-        return Manifest.from_json(_unsealed(data))
+        content = orjson.loads(data)
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
+        if content.pop("digest", None) != _digest(content):
+            raise ValueError("it does not have the hash that it names")
+        return Manifest.from_json(content)
     except StoreError as e:
         raise StoreError(f"cannot read {store.url_of(path)}: {e}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as e:
@@ -191,17 +192,6 @@ def _sealed(content: Mapping[str, Any]) -> bytes:
     return orjson.dumps({**plain, "digest": _digest(plain)}, option=orjson.OPT_INDENT_2)
 
 
-def _unsealed(data: bytes) -> dict[str, Any]:
-    content = orjson.loads(data)
-    if not isinstance(content, dict):
-        raise ValueError("it is no JSON object")
-    # Those of earlier versions have none.
-    digest = content.pop("digest", None)
-    if digest is not None and digest != _digest(content):
-        raise ValueError("it does not have the hash that it names")
-    return dict(content)
-
-
 def _digest(content: Mapping[str, Any]) -> str:
     return content_hash(orjson.dumps(content))
 
@@ -210,7 +200,7 @@ def latest(store: Store) -> Manifest | None:
     """The newest snapshot; None where there is none. Raises StoreError, also for a newer format;
     CorruptPart where it is damaged or gone: an older one is answered from only by whoever asks for it."""
     try:
-        newest = _newest(store)
+        newest = newest_number(store)
         if newest is None:
             return None
         try:
@@ -262,8 +252,14 @@ def set_aside(
 
 def open_latest(store: Store, number: int | None = None) -> Manifest:
     """The newest snapshot, or the one with this number, for reading. Raises IndexNotFound, saying whether
-    there is nothing, or an index that is half built; CorruptPart, StoreError."""
+    there is nothing, or an index that is half built; CorruptPart, StoreError (another format)."""
     found = latest(store) if number is None else load(store, number)
+    if found is not None and found.format < FORMAT:
+        raise StoreError(
+            f"snapshot {found.number} of {store.url} was written by an older graphrag-ray (format "
+            f"{found.format}, version {found.version}); this one reads format {FORMAT}. Run the same "
+            "`graphrag-ray index` command again: it makes the tables anew, from the replies in the journal"
+        )
     if found is not None:
         return found
     if writer := locks.living(store, stale_s=2.5 * locks.BEAT_S):
@@ -302,7 +298,7 @@ def check_there(store: Store, manifest: Manifest) -> None:
         return
     if parts_of(manifest) <= {info.path for info in list_all(store)}:
         return
-    newest = _newest(store)
+    newest = newest_number(store)
     what_now = f"the newest is {newest}, open that one" if newest else "there is none any more"
     raise SnapshotRemoved(
         f"snapshot {manifest.number} of {store.url} was removed while it was being read (by `gc`): {what_now}"
@@ -334,7 +330,9 @@ def _path(number: int) -> str:
     return f"snapshots/{number}.json"
 
 
-def _newest(store: Store) -> int | None:
+def newest_number(store: Store) -> int | None:
+    """The number of the newest snapshot, in two or three requests; None where there is none. Raises
+    CorruptPart where the hint names one that is gone, StoreError."""
     try:
         hint = _hint(store)
     except ValueError:
@@ -360,13 +358,6 @@ def _hint(store: Store) -> int:
 def _gone(store: Store, number: int) -> CorruptPart:
     path = _path(number)
     return CorruptPart(f"{store.url_of(path)} is missing, though {HINT} names it", path=path)
-
-
-def _read_or_none(store: Store, path: str) -> bytes | None:
-    try:
-        return store.read(path)
-    except FileNotFoundError:
-        return None
 
 
 def _author(store: Store, number: int) -> str:

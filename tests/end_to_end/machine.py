@@ -19,9 +19,8 @@ from world import World
 
 from graphrag_ray.base.declarations import JOURNALS
 from graphrag_ray.base.errors import FatalCallError
-from graphrag_ray.base.messages import Request
+from graphrag_ray.base.messages import Reply, Request
 from graphrag_ray.engine import in_process
-from graphrag_ray.engine.work import AnsweredCall
 from graphrag_ray.indexing.stages import (
     blocks,
     document_parts,
@@ -30,6 +29,7 @@ from graphrag_ray.indexing.stages import (
     merge_stage,
     reports_stage,
 )
+from graphrag_ray.llm.model_client import Called
 from graphrag_ray.store import files
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.local_files import LocalFiles
@@ -75,7 +75,7 @@ class Machine:
         """Stands in for `open_gateway`."""
         yield self._ask
 
-    async def _ask(self, request: Request, stage: str) -> AnsweredCall:
+    async def _ask(self, request: Request, stage: str) -> Called[Reply]:
         if self.refuse_at is not None and len(self.asked) >= self.refuse_at:
             raise FatalCallError("the key is refused", status=401)
         if self.die_asking is not None and len(self.asked) >= self.die_asking:
@@ -83,7 +83,7 @@ class Machine:
             raise Killed
         self.asked.append(request.hash)
         await asyncio.sleep(0)
-        return AnsweredCall(toy_model.answer(request))
+        return Called(toy_model.answer(request))
 
     def operate(self, operation: Callable[[], T]) -> T:
         """Every operation that changes the store."""

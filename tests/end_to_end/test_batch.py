@@ -466,7 +466,7 @@ def test_what_no_question_can_be_asked_with_is_told_before_anything_is_spent(tow
         ask(town, *about(*NAMES), level="C9")
     with pytest.raises(UsageError, match="vector search has no levels"):
         ask(town, *about(*NAMES), method="vector", level="C0")
-    with pytest.raises(UsageError, match="no method 'nope'"):
+    with pytest.raises(UsageError, match="Unknown search method 'nope'"):
         ask(town, *about(*NAMES), method="nope")
     assert town.asked() == asked and not out(town).exists()
 

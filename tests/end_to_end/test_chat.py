@@ -123,7 +123,7 @@ def test_help_lists_what_can_be_said_and_quit_ends_it(town: World, run: Command)
     ("said", "told"),
     [
         ("/nope", "there is no command /nope; there are /method, "),
-        ("/method nope", "there is no method 'nope'; there are global"),
+        ("/method nope", "Unknown search method 'nope'. Choose from: global"),
         ("/level C9\nWhat about DAVE ?", "there is no level 'C9'"),
         ("/snapshot first", "/snapshot takes a number, or newest"),
         ("x" * 20_001, "has 20001 characters"),

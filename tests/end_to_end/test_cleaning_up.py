@@ -37,7 +37,7 @@ from graphrag_ray.base.errors import (
     UsageError,
 )
 from graphrag_ray.indexing.purge import collect
-from graphrag_ray.store import locks, snapshots, trim
+from graphrag_ray.store import compaction, locks, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.gc import Options
 from graphrag_ray.store.parts import list_all
@@ -397,9 +397,9 @@ def test_a_journal_that_does_not_give_what_the_snapshot_holds_is_not_trimmed(tow
 
 
 def test_the_journal_loses_only_what_the_newest_snapshot_does_not_replay(town: World):
-    before = {n: trim.look(town.store, n, np.empty(0, np.uint64)).items for n in ("extract", "report")}
+    before = {n: compaction.look(town.store, n, np.empty(0, np.uint64)).items for n in ("extract", "report")}
     found = collect(town.store, Options(), journal=True, delete=True)
-    after = {n: trim.look(town.store, n, np.empty(0, np.uint64)).items for n in ("extract", "report")}
+    after = {n: compaction.look(town.store, n, np.empty(0, np.uint64)).items for n in ("extract", "report")}
     assert found.journal["extract"].items == 2, "the secret letter, and the zoo before it was changed"
     assert {n: before[n] - found.journal[n].items for n in before} == after
     assert town.snapshots() == [2, 3, 4], "three are kept"

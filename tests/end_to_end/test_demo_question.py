@@ -13,16 +13,16 @@ from graphrag_ray import open_index
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.records import references_in
 from graphrag_ray.cli import console
+from graphrag_ray.corpus.quotes import quoted
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.indexing.index import index
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.methods.quotes import quoted
 from graphrag_ray.store.files import Store
 
 TOP = Path(__file__).parents[2]
 QUESTION = re.search(r'query "(.+?)"', (TOP / "Makefile").read_text()).group(1)
-REFERENCE = r"\[Data: Reports \((\d+)\)\]"
+REFERENCE = r"\[Data: Reports \((\d+)(?:, \d+)*\)\]"
 
 
 @pytest.fixture(scope="module")

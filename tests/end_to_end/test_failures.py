@@ -11,6 +11,7 @@ import toy_model
 from world import REJECTED, TOWN, Command, World, index_command, prompt_of
 
 from graphrag_ray import offline
+from graphrag_ray.offline import replies
 from graphrag_ray.store.search import keyword
 
 
@@ -61,11 +62,32 @@ def test_an_item_that_failed_for_good_is_asked_again_once_it_is_put_back(run: Co
     assert "Nothing has changed" in run(*index_command(world)).stdout and world.asked() == asked
 
 
+def test_prompts_and_replies_of_a_failed_item_are_shown(run: Command, world: World):
+    world.write(TOWN)
+    world.endpoint.respond = nonsense_about("bridge")
+    assert run(*index_command(world)).exit_code == 3
+    (failed,) = failures(run, world)
+    asked = world.asked()
+    shown = run("failures", "--root", world.root, "--show", failed["key"][:8], "--json")
+    assert shown.exit_code == 0, shown.output
+    turns = json.loads(shown.stdout)["turns"]
+    assert [turn["prompt"] for turn in turns] == ["extract", "correct", ""]
+    assert "bridge" in turns[0]["messages"][-1][1] and turns[0]["reply"] == "I would rather not."
+    assert len(turns[1]["messages"]) == 1, "the correction alone, not the conversation again"
+    assert turns[1]["reply"] == "I would rather not."
+    assert turns[2]["error"] == failed["error"]
+    told = run("failures", "--root", world.root, "--show", failed["key"])
+    assert "I would rather not." in told.stdout and "extract: reply" in told.stdout
+    assert world.asked() == asked, "no model is asked"
+    unknown = run("failures", "--root", world.root, "--show", "zz")
+    assert unknown.exit_code == 2 and "0 failed items" in unknown.stderr
+
+
 @pytest.fixture
 def stumbles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Words at which the offline engine fails, as a bug of it would make it."""
     at: list[str] = []
-    extract, embed, words = offline._ANSWERS["extract"], offline.embed_many, keyword.words
+    extract, embed, words = replies._ANSWERS["extract"], offline.embed_many, keyword.words
 
     def stumbling(variables: Mapping[str, str]) -> str:
         if any(word in variables["text"] for word in at):
@@ -82,7 +104,7 @@ def stumbles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise KeyError(text)
         return words(text, language)
 
-    monkeypatch.setitem(offline._ANSWERS, "extract", stumbling)
+    monkeypatch.setitem(replies._ANSWERS, "extract", stumbling)
     monkeypatch.setattr(keyword, "words", wording)
     monkeypatch.setattr(offline, "embed_many", embedding)
     return at
@@ -100,7 +122,7 @@ def test_what_our_own_engine_stumbles_at_is_an_item_in_every_run_until_it_is_rep
     assert [f["stage"] for f in found].count("extract") == 25, "each named, and the others done"
     assert all("internal error, please report it: " in f["error"] for f in found)
     extract = next(f for f in found if f["stage"] == "extract")
-    assert extract["document"].endswith(".txt") and "(offline/__init__.py:" in extract["error"]
+    assert extract["document"].endswith(".txt") and "(offline/replies.py:" in extract["error"]
     assert {f["stage"] for f in found} == {"extract", "embed", "search"}
     assert {f["kind"] for f in found} == {"transient"}
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from world import TOWN, World
 
-from graphrag_ray.corpus import corpus_tables, parse
+from graphrag_ray.corpus import chunks, parse
 from graphrag_ray.indexing.estimate import estimate
 from graphrag_ray.indexing.forecast import corpus_counts
 
@@ -123,7 +123,7 @@ def test_what_nobody_foresaw_costs_the_document_or_row_and_is_told_with_its_plac
 
     monkeypatch.setattr(parse, "read_html", broken(parse.read_html))
     monkeypatch.setattr(parse, "to_json", broken(parse.to_json))
-    monkeypatch.setattr(corpus_tables, "chunk", broken(corpus_tables.chunk))
+    monkeypatch.setattr(chunks, "chunk", broken(chunks.chunk))
     monkeypatch.setattr(corpus_counts, "cut", broken(corpus_counts.cut))
     world.write(
         TOWN
@@ -135,9 +135,6 @@ def test_what_nobody_foresaw_costs_the_document_or_row_and_is_told_with_its_plac
     told = {(f["document"], f["item"]): f["error"] for f in world.table("failures")}
     assert told.keys() == {("a.html", "a.html"), ("b.txt", "b.txt"), ("c.jsonl", "1")}
     assert all("ZeroDivisionError" in error for error in told.values())
-    assert (
-        "corpus/parse.py:" in told["a.html", "a.html"]
-        and "corpus/corpus_tables.py:" in told["b.txt", "b.txt"]
-    )
+    assert "corpus/parse.py:" in told["a.html", "a.html"] and "corpus/chunks.py:" in told["b.txt", "b.txt"]
     monkeypatch.undo()
     assert world.index().manifest.counts["documents"] == len(TOWN) + 4 and world.table("failures") == []

@@ -156,7 +156,7 @@ def test_an_index_is_as_if_nothing_had_been_whatever_is_killed_in_each_step(
     fired.kill_driver(fired.start(), "extract", rng.random() / 3)
     run = fired.start()
     fired.kill(run, "extract", rng.random() / 3, lambda: killing.processes([second]))
-    for step, role in (("describe", "limiter"), ("reports", "coordinator"), ("embed", "worker")):
+    for step, role in (("describe", "limiter"), ("reports", "worker"), ("embed", "worker")):
         found = lambda role=role: killing.one_of(killing.processes([head]), role, rng)  # noqa: E731
         fired.kill(run, step, rng.random() / 3, found)  # a step may be over in a second
     fired.kill_driver(run, "commit", rng.random())

@@ -148,7 +148,7 @@ def test_what_a_method_cannot_do_is_refused(town: World):
         opened.ask("What?", where=["path~*"])
     with pytest.raises(UsageError, match="vector search has no levels; global, local and drift search have"):
         opened.ask("What?", "C0", method="vector")
-    with pytest.raises(UsageError, match="there is no method 'psychic'; there are global, "):
+    with pytest.raises(UsageError, match=r"Unknown search method 'psychic'\. Choose from: global, "):
         opened.ask("What?", method="psychic")
     with pytest.raises(
         UsageError, match=r"no document has 'autor'; they have path, title, date, .*author, page"

@@ -15,7 +15,7 @@ from world import TOWN, Command, World, index_command
 
 from graphrag_ray import build_index
 from graphrag_ray.base import prompts
-from graphrag_ray.base.prompts import bundled_prompts, earlier_prompts
+from graphrag_ray.base.prompts import bundled_prompts
 from graphrag_ray.base.wording import plural
 
 BETTER = "You are better than you were."
@@ -24,11 +24,9 @@ PRICE = ["--set", "models.default.price={input_usd_per_mtok: 100, output_usd_per
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the package's prompts: as they were before snapshots kept any."""
+    """The folder of the package's prompts."""
     folder = tmp_path / "package"
     shutil.copytree(bundled_prompts(), folder)
-    for name, text in earlier_prompts().items():
-        (folder / f"{name}.txt").write_text(text)
     monkeypatch.setattr(prompts, "bundled_prompts", lambda: folder)
     return folder
 
@@ -44,23 +42,13 @@ def improved(world: World, start: int) -> int:
     return sum(BETTER in body["messages"][0]["content"] for body in world.endpoint.bodies()[start:])
 
 
-def forget_prompts(root: Path) -> None:
-    """As if an earlier program had written it."""
-    rewrite(root, lambda settings: settings.pop("prompts"))
-
-
 def as_it_is(root: Path) -> None: ...
-
-
-def forget_both(root: Path) -> None:
-    forget_prompts(root)
-    without_snapshot(root)
 
 
 @pytest.mark.parametrize(
     "left",
-    [as_it_is, forget_prompts, without_snapshot, forget_both],
-    ids=["snapshot", "snapshot of before", "first run cut short", "first run of before cut short"],
+    [as_it_is, without_snapshot],
+    ids=["snapshot", "first run cut short"],
 )
 def test_an_update_pays_for_nothing_when_prompts_of_the_package_have_improved(
     world: World, package: Path, left: Callable[[Path], None]
@@ -171,7 +159,6 @@ def test_a_forecast_goes_by_the_prompts_of_the_index_or_by_new_ones(
 ):
     world.write(TOWN)
     run(*index_command(world))
-    forget_prompts(world.root)
     improve(package, "extract")
 
     def to_extract(*more: str) -> int:

@@ -353,18 +353,6 @@ def test_an_older_snapshot_stays_readable(world: World):
     assert "ZOE" in world.open().table("entities")["title"].to_pylist()
 
 
-def test_descriptions_that_differ_by_marks_alone_are_asked_for_where_an_index_did_so_before(world: World):
-    world.write({"a.txt": "ALICE met BOB.", "b.txt": "ALICE met “BOB”."})
-    world.index(descriptions={"alike": "each", "joined_tokens": 0})
-    asked = len(world.endpoint.requests)
-    assert world.prompts()["describe"] == 3
-    assert not world.index().committed and len(world.endpoint.requests) == asked
-    anew = world.index(descriptions={"alike": "once"})
-    assert anew.committed and world.prompts()["describe"] == 3
-    (told,) = {e["description"] for e in world.table("entities")}
-    assert told in ("ALICE met BOB.", "ALICE met “BOB”.")
-
-
 def test_a_new_index_asks_no_model_about_descriptions_that_differ_by_marks_alone(world: World):
     world.write({"a.txt": "ALICE met BOB.", "b.txt": "ALICE met “BOB”."})
     world.index()
@@ -378,15 +366,3 @@ def test_a_new_index_asks_no_model_about_a_few_short_descriptions(world: World):
     assert {e["description"] for e in world.table("entities")} == {"ALICE met BOB. ALICE saw BOB."}
     world.index(descriptions={"joined_tokens": 0})
     assert world.prompts()["describe"] == 3
-
-
-def test_an_index_keeps_its_chunks_until_others_are_asked_for(world: World):
-    small = {"size": 12, "overlap": 4, "min_new_tokens": 2}
-    world.write(TOWN)
-    world.index(chunking={**small, "boundaries": "token"})
-    asked = world.asked()
-    again = world.index(chunking=small)
-    assert not again.committed and world.asked() == asked
-    anew = world.index(chunking={**small, "boundaries": "sentence"})
-    assert anew.committed and world.asked() > asked
-    assert not world.index(chunking=small).committed

@@ -148,7 +148,7 @@ def test_on_a_cluster_the_nodes_have_the_keys_and_those_that_were_asked_get_work
     )
     monkeypatch.setattr(cluster, "connected", lambda address: contextlib.nullcontext())
     monkeypatch.setattr(ray_executor, "RayExecutor", OnCluster)
-    monkeypatch.setattr("graphrag_ray.engine.ray.nodes.check_nodes", lambda root, inputs: {"asked"})
+    monkeypatch.setattr("graphrag_ray.engine.ray.cluster.check_nodes", lambda root, inputs: {"asked"})
     workers_on: list[set[str]] = []
     monkeypatch.setattr(OnCluster, "start", lambda made: workers_on.append(made.fit), raising=False)
     world.write(TOWN)

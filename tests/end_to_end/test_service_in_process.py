@@ -110,7 +110,7 @@ def test_a_question_may_lean_on_those_before_it(town: World, serve: Start):
 @pytest.mark.parametrize(
     ("given", "status", "said"),
     [
-        ({"method": "magic"}, 400, "there is no method 'magic'"),
+        ({"method": "magic"}, 400, "Unknown search method 'magic'"),
         ({"method": "vector", "level": "C0"}, 400, "vector search has no levels"),
         ({"level": "C9"}, 404, "C9"),
         ({"question": " "}, 400, "the question is empty"),
@@ -598,7 +598,7 @@ def test_beyond_this_machine_a_token_is_wanted(town: World, run: Command, monkey
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--method", "magic"], "there is no method 'magic'"),
+        (["--method", "magic"], "Unknown search method 'magic'"),
         (["--method", "vector", "--level", "C0"], "vector search has no levels"),
         (["--replicas", "0"], "--replicas"),
         (["--set", "query.colour=red"], "unknown setting"),

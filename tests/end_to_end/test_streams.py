@@ -193,7 +193,7 @@ def test_an_async_stream_that_is_left_early_ends_too(town: World):
 def test_what_cannot_be_asked_is_told_before_anything_is_streamed(town: World):
     with pytest.raises(UsageError, match="the question is empty"):
         town.open().stream("  \n")
-    with pytest.raises(UsageError, match="no method 'nope'"):
+    with pytest.raises(UsageError, match="Unknown search method 'nope'"):
         town.open().stream_async(THEMES, method="nope")
 
 

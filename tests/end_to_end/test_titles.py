@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from endpoint import Respond
-from stored_index import rewrite
 from toy_model import answer_extract, recognise
 from world import World, prompt_of
 
@@ -178,39 +177,13 @@ def test_chosen_metadata_are_found_and_shown_wherever_titles_are(world: World):
     assert told in [s.record["name"] for s in opened.sources(answer.references, answer)]
 
 
-# an index that was made before
-
-
-def before_titles(world: World) -> None:
-    """An index whose settings know nothing of titles but by choice, as those of earlier versions."""
-    minutes(world)
-    world.index(chunking={"prepend": []}, embeddings={"with_titles": False}, **world.embedding)
-    rewrite(world.root, lambda settings: settings["embeddings"].pop("with_titles"))
-
-
 def embedded(world: World) -> list[str]:
     return [text for body in world.endpoint.bodies("/embeddings") for text in body["input"]]
 
 
-def test_an_index_keeps_its_embeddings_until_others_are_asked_for_and_says_so(world: World):
-    before_titles(world)
-    asked, n_embedded = world.asked(), len(embedded(world))
-    world.index(**world.embedding)
-    told = "".join(world.observer.notes)
-    assert "--set embeddings.with_titles=true" in told and "--set chunking.prepend=auto" in told
-    assert world.asked() == asked and len(embedded(world)) == n_embedded
-    assert not world.index(**world.embedding).committed
-    assert "with_titles" not in "".join(world.observer.notes), "once is enough"
-
-    world.index(embeddings={"with_titles": True}, **world.embedding)
-    new = embedded(world)[n_embedded:]
-    assert len(new) == 12 and all(MINUTES in text and text.startswith("Minutes of ") for text in new)
-    assert world.asked() == asked, "no chunk is another question to a model that extracts"
-    assert not world.index(**world.embedding).committed
-
-
 def test_an_index_is_extracted_with_titles_when_that_is_asked_for_and_says_so_before(world: World):
-    before_titles(world)
+    minutes(world)
+    world.index(chunking={"prepend": []}, embeddings={"with_titles": False}, **world.embedding)
     asked = world.asked()
     world.index(chunking={"prepend": "auto"}, **world.embedding)
     assert "none changed. To come: at most 12 chunks to extract" in "".join(world.observer.notes)
@@ -227,9 +200,9 @@ def test_a_title_that_its_text_begins_with_is_not_paid_for_again(world: World):
     assert len(embedded(world)) == n_embedded
 
 
-@pytest.mark.parametrize(("prepend", "chunks"), [([], 0), (None, 1)])
+@pytest.mark.parametrize(("prepend", "chunks"), [([], 0), ("auto", 1)])
 def test_a_title_that_changes_is_found_and_only_its_own_chunks_are_paid_for(
-    world: World, prepend: list[str] | None, chunks: int
+    world: World, prepend: list[str] | str, chunks: int
 ):
     minutes(world)
     world.index(chunking={"prepend": prepend}, **world.embedding)

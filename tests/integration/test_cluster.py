@@ -14,7 +14,7 @@ import pytest
 import ray
 
 import graphrag_ray
-from graphrag_ray.engine.ray.nodes import runtime_environment
+from graphrag_ray.engine.ray.cluster import runtime_environment
 
 PACKAGE = Path(graphrag_ray.__file__).parent
 PRINT_ADDRESS = """

@@ -73,7 +73,7 @@ QUERIES = [
     (query('"budget_usd": -1e308'), "budget_usd"),
     (query('"level": 1' + "0" * 3_000), "there is no level"),
     (query('"level": "C²"'), "there is no level"),
-    (query('"level": true, "method": "\\u0000"'), "there is no method"),
+    (query('"level": true, "method": "\\u0000"'), "Unknown search method"),
     (query('"level": "' + " " * 500_000 + '"'), "there is no level"),
     (query('"method": "text", "where": ["path~' + "*a" * 1_900 + '"]'), "no document fulfils"),
     (query('"method": "text", "where": ["' + " " * 500_000 + '"]'), "where.0: String should have at most"),

@@ -20,7 +20,6 @@ from graphrag_ray.base import index_settings
 from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
 from graphrag_ray.base.messages import (
     CallParameters,
-    ChatReply,
     ChatRequest,
     EmbeddingRequest,
     Message,
@@ -81,8 +80,6 @@ class Asked:
             models,
             LocalLimiter(models, 64),
             {"default": connect(model, {})},
-            offline=lambda request: ChatReply(""),
-            offline_embed=lambda requests: [],
             max_attempts=max_attempts,
             on_call=self.accounts.add,
             rng=random.Random(3),

@@ -14,7 +14,7 @@ import toy_model
 from canary import Canary
 from click.testing import CliRunner, Result
 from endpoint import Endpoint
-from stored_index import rewrite, unpacked, without_snapshot
+from stored_index import copied, rewrite, without_snapshot
 
 from graphrag_ray import build_index, open_index
 from graphrag_ray.base.errors import SettingsError
@@ -72,7 +72,7 @@ def root(tmp_path: Path, attacker: Canary, monkeypatch: pytest.MonkeyPatch) -> P
         settings["root"] = f"{address}/index"
         settings["run"] = {"workers_per_node": 100_000, "max_attempts": 1_000_000}
 
-    rewrite(unpacked(tmp_path), change)
+    rewrite(copied(tmp_path), change)
     return tmp_path / "index"
 
 
@@ -93,9 +93,8 @@ def test_what_asks_no_model_reaches_nothing(root: Path, attacker: Canary, comman
 def test_a_question_is_refused_with_what_would_allow_it(root: Path, attacker: Canary, method: str):
     refused = run("query", QUESTION, "--root", root, "--method", method)
     assert refused.exit_code == 2 and "this machine does not know where the model" in refused.stderr
-    told = refused.stderr
-    assert f"http://{attacker.host}/v1 with the key in the variable AWS_SECRET_ACCESS_KEY" in told
-    assert "--api-key-env" in told or "api_key_env=" in told
+    assert "--api-key-env" in refused.stderr or "api_key_env=" in refused.stderr
+    assert attacker.host not in refused.stderr
     assert attacker.heard == []
 
 
@@ -123,7 +122,7 @@ def test_indexing_again_follows_nothing(root: Path, attacker: Canary, killed: bo
     assert refused.exit_code == 2
     named = ["--base-url", OPENAI_URL, "--set", "names.aliases=", "--set", "names.block="]
     refused = run("index", *given, "--root", root, *named)
-    assert refused.exit_code == 2 and "prompts_dir" in refused.stderr
+    assert refused.exit_code == 2 and "names.aliases_file" in refused.stderr
     with pytest.raises(SettingsError):
         build_index(str(root.parent / "input"), str(root))
     assert attacker.heard == []

@@ -36,13 +36,12 @@ from graphrag_ray.base import index_settings
 from graphrag_ray.base.errors import FatalCallError, PermanentCallError, TransientCallError
 from graphrag_ray.base.messages import (
     CallParameters,
-    ChatReply,
     ChatRequest,
     EmbeddingRequest,
     Message,
     Usage,
 )
-from graphrag_ray.base.model_families import THOUGHT_TOKENS
+from graphrag_ray.base.thoughts import THOUGHT_TOKENS
 from graphrag_ray.llm import client
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.call_failures import GaveUp
@@ -101,8 +100,6 @@ class World:
                 models,
                 LocalLimiter(models, self.start),
                 {"default": connect(self.model, self.environ, None, self.force_yes_no, self.quirks)},
-                offline=lambda request: ChatReply(""),
-                offline_embed=lambda requests: [],
                 max_attempts=self.max_attempts,
                 on_call=self.accounts.add,
                 rng=random.Random(3),
@@ -591,8 +588,6 @@ def test_the_event_loop_turns_while_calls_wait_and_run():
             models,
             LocalLimiter(models, 64),
             {"default": connect(world.model, world.environ)},
-            offline=lambda request: ChatReply(""),
-            offline_embed=lambda requests: [],
             max_attempts=3,
             on_call=world.accounts.add,
             rng=random.Random(3),

@@ -15,8 +15,8 @@ import ray
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.ray import nodes, worker_pool
-from graphrag_ray.engine.ray.nodes import check_nodes
+from graphrag_ray.engine.ray import cluster, worker_pool
+from graphrag_ray.engine.ray.cluster import check_nodes
 from graphrag_ray.engine.ray.worker_pool import WorkerPool
 from graphrag_ray.store.files import Store
 from graphrag_ray.version import __version__
@@ -93,7 +93,7 @@ def test_a_node_that_does_not_answer_gets_none_and_is_asked_again(
     make: Callable[[Collection[str]], WorkerPool], store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     with monkeypatch.context() as busy:
-        busy.setattr(nodes, "LOOKED_AT_WITHIN_S", 0.0)
+        busy.setattr(cluster, "LOOKED_AT_WITHIN_S", 0.0)
         assert check_nodes(store, []) == set()
         made = make(set())
         answered(made)
@@ -105,7 +105,7 @@ def test_a_node_that_does_not_answer_gets_none_and_is_asked_again(
 def test_a_node_that_lacks_something_gets_none_and_is_not_asked_again(
     make: Callable[[Collection[str]], WorkerPool], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(nodes, "IMPORTED", ("no_such_module",))
+    monkeypatch.setattr(cluster, "IMPORTED", ("no_such_module",))
     made = make(set())
     answered(made)
     assert made.look_again().joined == [] and made._asking == []
@@ -114,12 +114,12 @@ def test_a_node_that_lacks_something_gets_none_and_is_not_asked_again(
 def test_a_node_that_imports_another_version_is_named_with_both(
     on_ray: None, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    there = nodes._PACKAGE
+    there = cluster._PACKAGE
     ours = Path(shutil.copytree(there, tmp_path / "graphrag_ray", ignore=shutil.ignore_patterns("*.pyc")))
-    monkeypatch.setattr(nodes, "_PACKAGE", ours)
+    monkeypatch.setattr(cluster, "_PACKAGE", ours)
     assert check_nodes(store, []) == {this_node()}
     (ours / "version.py").write_text('__version__ = "9.9"')
-    monkeypatch.setattr(nodes, "__version__", "9.9")
+    monkeypatch.setattr(cluster, "__version__", "9.9")
     with pytest.raises(UsageError) as told:
         check_nodes(store, [])
     assert f"another graphrag_ray ({there}, version {__version__}) than" in str(told.value)
@@ -138,7 +138,7 @@ def test_what_is_asked_ends_with_the_workers(
         running.touch()
         time.sleep(600)
 
-    monkeypatch.setattr(nodes, "_look", busy)
+    monkeypatch.setattr(cluster, "_look_at_node", busy)
     made = make(set())
     until = time.monotonic() + 60
     while not running.exists() and time.monotonic() < until:
@@ -159,7 +159,7 @@ def test_a_storage_that_hangs_keeps_no_command_from_ending_and_no_ray_is_asked_a
 
     monkeypatch.setattr(worker_pool, "ENDS_WITHIN_S", 0.1)
     monkeypatch.setattr(store, "write", hang)
-    monkeypatch.setattr(nodes, "_probe", probed.append)
+    monkeypatch.setattr(cluster, "_probe", probed.append)
     made = make(set())
     made.close()
     assert [thread.daemon for thread in asking()] == [True]

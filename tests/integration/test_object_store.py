@@ -177,13 +177,13 @@ def test_a_create_whose_answer_was_lost_on_the_way_has_won(proxy, proxied):
     proxy.script[:] = [("PUT", "lose the answer")]
     assert proxied.create("x", b"mine")
     assert proxied.read("x") == b"mine"
-    assert not proxied.create("x", b"mine")
+    assert not proxied.create("x", b"theirs")
 
 
-def test_of_creates_with_equal_content_and_lost_answers_exactly_one_has_won(proxy, proxied):
+def test_of_creates_with_lost_answers_exactly_one_has_won(proxy, proxied):
     proxy.script[:] = [("PUT", "lose the answer")] * 4
     with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda _: proxied.create("x", b"the same"), range(8)))
+        won = list(pool.map(lambda i: proxied.create("x", b"%d" % i), range(8)))
     assert won.count(True) == 1
 
 

@@ -7,10 +7,7 @@ import asyncio
 import pytest
 
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.ray.coordinator import Coordinator, End, WorkerReport
-from graphrag_ray.engine.ray.limiter_actors import LimiterShell
-from graphrag_ray.engine.ray.once import Answers, Call
-from graphrag_ray.llm.accounting import InFlight
+from graphrag_ray.engine.ray.limiter_actors import Answers, Call, LimiterShell
 from graphrag_ray.llm.limits import Settled
 
 
@@ -48,35 +45,6 @@ def test_a_call_that_comes_after_a_later_one_is_not_carried_out():
     asyncio.run(play())
 
 
-def test_a_lease_whose_answer_was_lost_is_repeated_and_its_report_counts_once():
-    async def play() -> None:
-        book = Coordinator()
-        life = await book.register(Call("a life", 1), "w")
-        assert await book.register(Call("a life", 1), "w") == life
-        await book.exchange(Call("driver", 1), [(i, {"text": str(i)}) for i in range(4)], True, 1, 0.0)
-        lost, again = [await book.lease(Call("a life", 2), "w", life, 2, report()) for _ in range(2)]
-        assert [number for number, _ in lost.items] == [0, 1] and again == lost
-        news = await book.exchange(Call("driver", 2), [], True, 1, 0.0)
-        assert (news.waiting, news.open, news.in_flight.calls) == (2, 4, 3)
-
-    asyncio.run(play())
-
-
-def test_a_worker_that_lost_sight_has_nothing_any_more_and_is_told_so():
-    async def play() -> None:
-        book = Coordinator()
-        life = await book.register(Call("a life", 1), "w")
-        await book.exchange(Call("driver", 1), [(0, {"text": "a"})], True, 1, 0.0)
-        await book.lease(Call("a life", 2), "w", life, 1, report())
-        await book.left(Call("driver", 2), "w")
-        assert (await book.lease(Call("a life", 3), "w", life, 1, report())).end == End.CUT_OFF
-        life = await book.register(Call("another life", 1), "w")
-        leased = await book.lease(Call("another life", 2), "w", life, 1, report())
-        assert leased.losses == {0: 1}, "what it journalled is read first"
-
-    asyncio.run(play())
-
-
 def test_a_place_whose_answer_was_lost_is_given_once_and_is_free_once_again():
     async def play() -> None:
         endpoint = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "max_in_flight": 2}
@@ -94,7 +62,3 @@ def test_a_place_whose_answer_was_lost_is_given_once_and_is_free_once_again():
         assert limiter._limiter.in_flight("m") == (1,)
 
     asyncio.run(asyncio.wait_for(play(), 10))
-
-
-def report() -> WorkerReport:
-    return WorkerReport(running=1, in_flight=InFlight(3))

@@ -9,9 +9,7 @@ from endpoint import BROKEN, NO_QUOTA, NO_SUCH_MODEL, Endpoint, Hang
 
 from graphrag_ray.base.errors import FatalCallError, ModelRefused, NotConfigured, NoWay
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine import probing
-from graphrag_ray.engine.gateways import Models, connected_to
-from graphrag_ray.engine.probing import GOES_ON, probe, probed
+from graphrag_ray.engine.gateways import GOES_ON, Models, connected_to, probe, probed
 from graphrag_ray.llm import client
 
 STAGES = ("extract", "report")
@@ -111,4 +109,4 @@ def test_one_endpoint_of_two_is_enough(nobody):
 
 def test_a_run_that_asks_offline_probes_nothing():
     settings = parse_settings({})
-    assert probing.probe(Models.of(settings), settings, STAGES) == []
+    assert probe(Models.of(settings), settings, STAGES) == []

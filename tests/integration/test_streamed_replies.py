@@ -20,6 +20,7 @@ from endpoint import (
     pieces_of,
     unsupported,
 )
+from scripted import Answers
 
 from graphrag_ray.base import index_settings
 from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError
@@ -70,8 +71,6 @@ def ask(
             {"default": model},
             LocalLimiter({"default": model}, 64),
             {"default": connect(model, {})},
-            offline=lambda request: ChatReply(TEXT),
-            offline_embed=lambda requests: [],
             max_attempts=max_attempts,
             on_call=accounts.add,
             rng=random.Random(3),
@@ -177,8 +176,7 @@ def test_the_offline_engine_is_heard_in_one_piece():
         {},
         LocalLimiter({}, 1),
         {},
-        offline=lambda request: ChatReply(TEXT, usage=Usage()),
-        offline_embed=lambda requests: [],
+        local={"default": Answers(lambda request: ChatReply(TEXT, usage=Usage()))},
         max_attempts=1,
         on_call=Accounts().add,
         rng=random.Random(3),

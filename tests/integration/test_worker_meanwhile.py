@@ -1,27 +1,20 @@
-"""What a worker does while it waits: for its coordinator, or until it has read the journal again.
-
-In one process: the coordinator is called as an actor is, without Ray between.
-"""
+"""What a worker does between the driver's calls, and when one of them comes again. Without Ray."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from itertools import count
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from echo import WORK
 from endpoint import Answer, Endpoint
-from ray.exceptions import ActorUnavailableError
 
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.ray import worker
-from graphrag_ray.engine.ray.coordinator import Coordinator, End, Exchange, WorkerReport
-from graphrag_ray.engine.ray.once import Call
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
@@ -29,35 +22,12 @@ from graphrag_ray.store.journal import JournalIndex
 WITHIN_S = 30
 
 
-class Near:
-    """A coordinator, as a worker sees it; and as the driver does, by `tell`."""
-
-    def __init__(self) -> None:
-        self.coordinator, self.away = Coordinator(), False
-        self._numbers = count(1)
-
-    def __getattr__(self, method: str) -> Any:
-        return _Method(self, getattr(self.coordinator, method))
-
-    async def tell(self, method: str, *args: Any) -> Any:
-        return await getattr(self.coordinator, method)(Call("driver", next(self._numbers)), *args)
-
-
 class Here(LocalLimiter):
     """A worker's, with nothing on its way."""
 
     def send(self) -> None: ...
 
-
-class _Method:
-    def __init__(self, near: Near, method: Callable[..., Awaitable[Any]]) -> None:
-        self._near, self._method = near, method
-
-    async def remote(self, *args: Any) -> Any:
-        answer = await self._method(*args)
-        if self._near.away:
-            raise ActorUnavailableError("the network is broken", None)
-        return answer
+    async def start_afresh(self) -> None: ...
 
 
 @pytest.fixture
@@ -71,32 +41,40 @@ def store(tmp_path: Path) -> Store:
     return Store(str(tmp_path / "index"))
 
 
-def begin(store: Store, endpoint: Endpoint, near: Near) -> asyncio.Task[End]:
+@pytest.fixture
+def own(store: Store, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> worker.Worker:
     given = {"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": 8}
     model = {"provider": "openai", "model": "m", "endpoints": [given]}
     models = Models.of(parse_settings({"models": {"default": model}}))
-    settings = worker.WorkerSettings("w", store, models, 0.05, "")
-    index = JournalIndex.load(store, WORK.name)
-    limiter: Any = Here(models.online, 8)
-    return asyncio.ensure_future(worker._WorkerSweep(settings, limiter, WORK, index, near).run())
+    monkeypatch.setattr(worker, "RayLimiter", lambda *of: Here(models.online, 8))
+    return worker.Worker(worker.WorkerSettings("w", store, models, 0.05, ""))
 
 
-async def give(near: Near, numbers: range, closed: bool = True) -> None:
-    """closed: these are all that there are."""
-    await near.tell("exchange", [(i, {"text": f"item {i}"}) for i in numbers], closed, 1, 0.0)
+async def began(own: worker.Worker, store: Store, number: int = 1) -> None:
+    assert await own.ask(number, number, "begin", WORK, JournalIndex.load(store, WORK.name), {}) is not None
 
 
-async def finished(near: Near, number: int) -> set[int]:
-    """So many items, as the driver learns of them."""
+def rows(*numbers: int) -> list[tuple[int, Any]]:
+    return [(number, {"text": f"item {number}"}) for number in numbers]
+
+
+async def finished(own: worker.Worker, call: int, most: int) -> set[int]:
+    """So many items, as the driver learns of them from its calls from this number on."""
     found: set[int] = set()
-    while len(found) < number:
-        news: Exchange = await near.tell("exchange", [], True, 1, 0.1)
-        found |= {number for number, _ in news.outcomes}
+    while len(found) < most:
+        report = await own.ask(call, 1, "exchange", [], {}, 1)
+        assert report is not None
+        found |= {number for number, _ in report.finished}
+        call += 1
     return found
 
 
+def play(coroutine: Any) -> None:
+    asyncio.run(asyncio.wait_for(coroutine, WITHIN_S))
+
+
 def test_while_a_worker_reads_the_journal_again_all_goes_on_but_what_was_lost(
-    store: Store, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+    store: Store, own: worker.Worker, monkeypatch: pytest.MonkeyPatch
 ):
     go_on, again = threading.Event(), JournalIndex.again
 
@@ -104,55 +82,85 @@ def test_while_a_worker_reads_the_journal_again_all_goes_on_but_what_was_lost(
         assert go_on.wait(WITHIN_S), "nothing went on"
         return again(index)
 
-    async def play() -> None:
-        near = Near()
-        await give(near, range(6))
-        lost = await near.coordinator.register(Call("l", 1), "lost")
-        await near.coordinator.lease(Call("l", 2), "lost", lost, 2, WorkerReport())
-        await near.tell("lost", "lost")
-        running = begin(store, endpoint, near)
-        assert await finished(near, 4) == {2, 3, 4, 5}
+    async def plays() -> None:
+        await began(own, store)
+        report = await own.ask(2, 1, "exchange", rows(*range(6)), {0: 1, 1: 1}, 1)
+        assert report is not None
+        found = {number for number, _ in report.finished}
+        found |= await finished(own, 3, 4 - len(found))
+        assert found == {2, 3, 4, 5}
         assert JournalIndex.load(store, WORK.name).keys_done() == 4
         go_on.set()
-        assert await finished(near, 2) == {0, 1}
-        assert await running == End.OVER
+        assert await finished(own, 100, 2) == {0, 1}
 
     monkeypatch.setattr(JournalIndex, "again", slowly)
-    asyncio.run(asyncio.wait_for(play(), WITHIN_S))
+    play(plays())
 
 
-def test_while_a_coordinator_is_out_of_reach_what_comes_back_is_journalled_and_told_later(
-    store: Store, endpoint: Endpoint
+def test_while_the_driver_does_not_call_what_comes_back_is_journalled_and_told_later(
+    store: Store, own: worker.Worker, endpoint: Endpoint
 ):
-    async def play() -> None:
-        near = Near()
-        running = begin(store, endpoint, near)
-        await give(near, range(6))
-        while len(endpoint.requests) < 6:
-            await asyncio.sleep(0.01)
-        near.away = True
+    async def plays() -> None:
+        await began(own, store)
+        lost = asyncio.ensure_future(own.ask(2, 1, "exchange", rows(*range(6)), {}, 1))
         while JournalIndex.load(store, WORK.name).keys_done() < 6:
             await asyncio.sleep(0.01)
-        near.away = False
-        assert await finished(near, 6) == set(range(6))
-        assert await running == End.OVER
+        report = await lost
+        assert report is not None
+        found = {number for number, _ in report.finished}
+        assert found | await finished(own, 3, 6 - len(found)) == set(range(6))
 
-    asyncio.run(asyncio.wait_for(play(), WITHIN_S))
+    play(plays())
     assert len(endpoint.requests) == 6
 
 
-def test_a_worker_whose_coordinator_stays_out_of_reach_journals_and_says_so(
-    store: Store, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+def test_a_call_that_comes_again_is_carried_out_once_even_while_it_is(
+    store: Store, own: worker.Worker, endpoint: Endpoint
 ):
-    async def play() -> None:
-        near = Near()
-        running = begin(store, endpoint, near)
-        await give(near, range(6), closed=False)
-        while len(endpoint.requests) < 6:
-            await asyncio.sleep(0.01)
-        near.away = True
-        assert await running == End.CUT_OFF
+    async def plays() -> None:
+        await began(own, store)
+        both = [own.ask(2, 1, "exchange", rows(0, 1), {}, 1) for _ in range(2)]
+        one, other = await asyncio.gather(*both)
+        assert one is other and await own.ask(2, 1, "exchange", rows(0, 1), {}, 1) is one
+        assert await own.ask(1, 1, "exchange", rows(2), {}, 1) is None, "it is late"
+        assert one is not None
+        assert len(one.finished) + len(await finished(own, 3, 2 - len(one.finished))) == 2
 
-    monkeypatch.setattr("graphrag_ray.engine.ray.once.UNREACHED_S", 0.5)
-    asyncio.run(asyncio.wait_for(play(), WITHIN_S))
-    assert JournalIndex.load(store, WORK.name).keys_done() == 6
+    play(plays())
+    assert len(endpoint.requests) == 2
+
+
+def test_a_worker_knows_no_session_of_an_earlier_process_and_a_new_one_ends_the_last(
+    store: Store, own: worker.Worker, endpoint: Endpoint
+):
+    endpoint.respond = lambda body: Answer("an answer", delay_s=0.3)
+
+    async def plays() -> None:
+        assert await own.ask(7, 1, "exchange", rows(0), {}, 1) is None
+        await began(own, store, 8)
+        await own.ask(9, 8, "exchange", rows(0), {}, 1)
+        await began(own, store, 10)
+        assert await own.ask(11, 8, "exchange", rows(1), {}, 1) is None
+        report = await own.ask(12, 10, "end", 0.0)
+        assert report is not None and not report.finished
+
+    play(plays())
+    assert len(endpoint.requests) <= 1
+
+
+def test_a_worker_that_leaves_hands_back_what_it_has_not_begun_and_finishes_the_rest(
+    store: Store, own: worker.Worker, endpoint: Endpoint
+):
+    endpoint.respond = lambda body: Answer("an answer", delay_s=0.5)
+
+    async def plays() -> None:
+        await began(own, store)
+        await own.ask(2, 1, "exchange", rows(*range(12)), {}, 1)
+        left = await own.ask(3, 1, "leave")
+        assert left is not None and len(left.unasked) == 4
+        last = await own.ask(4, 1, "end", 10.0)
+        assert last is not None
+        assert {number for number, _ in last.finished} == set(range(12)) - set(left.unasked)
+
+    play(plays())
+    assert len(endpoint.requests) == 8

@@ -18,9 +18,15 @@ from graphrag_ray.base.messages import CallParameters, ChatReply, Dialogue
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.records import parse_sections, references_in
 from graphrag_ray.engine.drive import Complete, Driver, Open
-from graphrag_ray.graph.claims_dialogue import claims, claims_spec
 from graphrag_ray.graph.descriptions import describe, describe_spec
-from graphrag_ray.graph.extraction_dialogue import ExtractedRecords, ShownChunk, extract, extract_spec
+from graphrag_ray.graph.extraction_dialogue import (
+    ExtractedRecords,
+    ShownChunk,
+    claims,
+    claims_spec,
+    extract,
+    extract_spec,
+)
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import report, report_spec
 from graphrag_ray.query.methods.condense import condense

@@ -11,7 +11,6 @@ from graphrag_ray.base.errors import FAILED_ITEMS
 from graphrag_ray.cli.options import (
     asking_options,
     cache_option,
-    confirmed,
     naming_root,
     open_root,
     raw_option,
@@ -21,10 +20,9 @@ from graphrag_ray.cli.options import (
 )
 from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.cli.quick import spare_pandas
-from graphrag_ray.query.methods.methods import check_modes, stages
+from graphrag_ray.query.methods.methods import check_modes
 
 if TYPE_CHECKING:
-    from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.query.ask import Index
 
 
@@ -69,12 +67,7 @@ def chat(
     def reopen(number: int | None) -> Index:
         with naming_root(root):
             manifest = open_latest(store, number)
-
-        def load() -> Settings:
-            return settings_from(config, overrides, short, manifest.settings, store.url)
-
-        asked = stages(method, bool(short["dynamic"]), following=True)
-        settings = confirmed(load, asked, manifest.settings, store.url)
+        settings = settings_from(config, overrides, short, manifest.settings, store.url)
         return open_index(root, snapshot=manifest.number, settings=settings, cache=cache)
 
     with traces.exported(), Chat(reopen(snapshot), method, level, where) as conversation:

@@ -14,7 +14,6 @@ from graphrag_ray.base.urls import shown
 from graphrag_ray.cli.misread import Misread
 from graphrag_ray.cli.options import (
     build_option,
-    confirmed,
     input_of,
     json_option,
     naming_root,
@@ -111,8 +110,8 @@ def index(
     as_json: bool,
     **short: Any,
 ) -> None:
-    """Index INPUT: a file, folder, glob or URL with .txt, .md, .html, .jsonl, .csv or .parquet files. Without
-    it, the `input.url` of --config.
+    """Index INPUT: a file, folder, glob or URL with .txt, .md, .html, .jsonl, .csv or .parquet files,
+    and those of installed document readers. Without it, the `input.url` of --config.
 
     Run it again to continue after an interruption, to try failed items again, or to bring the index up
     to date: what was paid for is never paid for twice.
@@ -167,7 +166,7 @@ def _attempt(
 ) -> Iterator[Store]:
     """Around an attempt to index: where it comes to no run, that is told beside the index. Raises
     SettingsError, UsageError."""
-    from graphrag_ray.engine.ray.jobs import submitted
+    from graphrag_ray.engine.ray.discovery import submitted
     from graphrag_ray.indexing.run_record import attempted
 
     try:
@@ -190,7 +189,7 @@ def _settings(
     new_prompts: bool,
 ) -> Settings:
     """Those given, or else those of what is there; people are told which. Raises UsageError."""
-    from graphrag_ray.indexing.build import before_of, indexing_stages
+    from graphrag_ray.indexing.build import before_of
     from graphrag_ray.indexing.contents import require_paths
     from graphrag_ray.store import locks, runs
     from graphrag_ray.store.snapshots import readable
@@ -202,11 +201,7 @@ def _settings(
         last = runs.latest(store) if parent is None else None
         before = before_of(store) if config is None and (parent or last or not says_model) else None
     said = before.settings if before else {}
-
-    def load() -> Settings:
-        return settings_from(config, overrides, short, said if before else None, store.url)
-
-    settings = confirmed(load, indexing_stages(load()), said, store.url)
+    settings = settings_from(config, overrides, short, said if before else None, store.url)
     require_paths(said, settings, new_prompts=new_prompts)
     if parent:
         _tell_settings(observer, parent, settings, config)

@@ -15,7 +15,6 @@ from graphrag_ray.cli.misread import Misread
 from graphrag_ray.cli.options import (
     asking_options,
     cache_option,
-    confirmed,
     json_option,
     naming_root,
     open_root,
@@ -26,10 +25,9 @@ from graphrag_ray.cli.options import (
 )
 from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.cli.quick import spare_pandas
-from graphrag_ray.query.methods.methods import METHODS, check_modes, find, stages, usable
+from graphrag_ray.query.methods.methods import METHODS, check_modes, find, usable
 
 if TYPE_CHECKING:
-    from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.query.ask import Index
     from graphrag_ray.query.sources import Source
 
@@ -139,7 +137,7 @@ def query(
                 f"--dynamic selects the reports of global search; {method} search has no use for it"
             )
         check_modes(method, short)
-        opened = _opened(root, config, overrides, short, method, snapshot, cache)
+        opened = _opened(root, config, overrides, short, snapshot, cache)
     way = {"level": level, "method": method, "where": where}
     if question is not None:
         from graphrag_ray.query import traces
@@ -164,7 +162,7 @@ def _attempt(
         yield
         return
     from graphrag_ray.base.settings_file import load_storage
-    from graphrag_ray.engine.ray.jobs import submitted
+    from graphrag_ray.engine.ray.discovery import submitted
     from graphrag_ray.query.batch import attempted
     from graphrag_ray.query.question_files import AnswersFile
 
@@ -184,7 +182,6 @@ def _opened(
     config: str | None,
     overrides: tuple[str, ...],
     short: Mapping[str, Any],
-    method: str,
     snapshot: int | None,
     cache: str | None,
 ) -> Index:
@@ -195,12 +192,7 @@ def _opened(
     store = open_root(root, config, overrides)
     with naming_root(root):
         manifest = open_latest(store, snapshot)
-
-    def load() -> Settings:
-        return settings_from(config, overrides, short, manifest.settings, store.url)
-
-    asked = stages(method, bool(short["dynamic"]))
-    settings = confirmed(load, asked, manifest.settings, store.url)
+    settings = settings_from(config, overrides, short, manifest.settings, store.url)
     return open_index(root, snapshot=manifest.number, settings=settings, cache=cache)
 
 

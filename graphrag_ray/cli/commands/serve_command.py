@@ -25,7 +25,6 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.cli.options import (
     asking_options,
     cache_option,
-    confirmed,
     forms_of,
     naming_root,
     open_root,
@@ -95,8 +94,7 @@ def serve(
     """
     if find_spec("fastapi") is None or find_spec("prometheus_client") is None:
         raise UsageError("`serve` needs Ray Serve: pip install '.[serve]' in the project's folder")
-    from graphrag_ray.engine.gateways import Models
-    from graphrag_ray.engine.probing import probe
+    from graphrag_ray.engine.gateways import Models, probe
     from graphrag_ray.engine.ray.cluster import connected
     from graphrag_ray.engine.ray.discovery import will_be_private
 
@@ -112,7 +110,7 @@ def serve(
         if silent.asked:
             click.echo(f"Seen from here, {silent}", err=True)
     with connected(address, serving=True):
-        from graphrag_ray.engine.ray.nodes import check_nodes
+        from graphrag_ray.engine.ray.cluster import check_nodes
         from graphrag_ray.engine.ray.serving import running
         from graphrag_ray.service.application import build
         from graphrag_ray.store.files import Store
@@ -154,7 +152,7 @@ def _options(
     from graphrag_ray.base.index_settings import of_index
     from graphrag_ray.base.settings_file import read_settings
     from graphrag_ray.base.user_settings import Known
-    from graphrag_ray.service.service_options import WRITING, ServiceOptions
+    from graphrag_ray.service.service_options import ServiceOptions
     from graphrag_ray.store.snapshots import open_latest
 
     own = {name: given[name] for name in ServiceOptions.model_fields if given.get(name) is not None}
@@ -165,11 +163,7 @@ def _options(
     base = of_index(manifest.settings) if config is None else None
     settings = read_settings(config) if config is not None else None
     forms = tuple(forms_of(config, overrides, short, base))
-
-    def load() -> Settings:
-        return settings_from(config, overrides, short, manifest.settings, store.url)
-
-    confirmed(load, WRITING, manifest.settings, store.url)
+    settings_from(config, overrides, short, manifest.settings, store.url)  # raises where it must
     # The nodes that serve may be others: they are told what this machine knows.
     known = Known.read(store.url if config is None else None)
     try:

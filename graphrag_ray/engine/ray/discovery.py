@@ -1,4 +1,5 @@
-"""Which Ray there is to use. Does not import Ray, which takes a second: a small run needs none."""
+"""Which Ray there is to use, and whether this process is a job submitted to one. Does not import Ray, which
+takes a second: a small run needs none."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ import tempfile
 from pathlib import Path
 
 LISTENS_WITHIN_S = 3.0
+JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Set by Ray for submitted jobs: what they were submitted with."""
 
 
 def will_be_private(address: str | None = None) -> bool:
@@ -45,3 +48,8 @@ def address_file() -> Path:
     return Path(
         folder or ("/tmp" if linux or darwin else tempfile.gettempdir()), "ray", "ray_current_cluster"
     )
+
+
+def submitted() -> bool:
+    """Whether this process is one: few see what it prints, or its exit code."""
+    return JOB_CONFIG in os.environ

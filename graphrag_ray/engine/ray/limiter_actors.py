@@ -9,11 +9,12 @@ import threading
 import time
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from itertools import count
+from typing import Any, TypeAlias, TypeVar
 
 import ray
 from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, TaskCancelledError
@@ -24,12 +25,13 @@ from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.logs import Logging
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.ray.metrics import RayRecorder
-from graphrag_ray.engine.ray.once import Answers, Call, Calls, Carried, once
 from graphrag_ray.llm.call_metrics import ENDPOINTS, SERVED, CallMeter, Watched
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.llm.limits import Ended, Settled
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SILENT_S = 30.0
 """A holder that showed itself and then did not for so long is dead."""
@@ -72,6 +74,66 @@ class GivenPermits:
     quirks: Mapping[tuple[str, int], frozenset[str]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call of an actor, by whose number the actor knows when it comes again.
+
+    Where a connection between two living processes breaks, Ray says `ActorUnavailableError`, or repeats the
+    call by itself: in either case it may have been carried out already.
+
+    by: a name that no other caller has or had; number: of its calls, made one after the other.
+    """
+
+    by: str
+    number: int
+
+
+class Calls:
+    """Those of one caller."""
+
+    def __init__(self) -> None:
+        self._by = uuid.uuid4().hex
+        self._numbers = count(1)
+
+    def next(self) -> Call:
+        return Call(self._by, next(self._numbers))
+
+
+class Answers:
+    """What an actor answered last to each of its callers."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[int, asyncio.Future[Any]]] = {}
+
+    async def once(self, call: Call, answer: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What the call answers, or answered when it came first."""
+        last = self._last.get(call.by)
+        if last is None or last[0] < call.number:
+            last = call.number, asyncio.ensure_future(answer())
+            self._last[call.by] = last
+        elif last[0] > call.number:
+            raise ValueError(f"{call} came late: its caller has gone on, and waits for no answer")
+        answered: T = await asyncio.shield(last[1])
+        return answered
+
+
+class Carried:
+    """Which of the latest calls were carried out. For calls that nobody waits for, in any order."""
+
+    def __init__(self, most: int = 10_000) -> None:
+        self._calls = dict[Call, None]()
+        self._most = most
+
+    def first(self, call: Call) -> bool:
+        """Whether it comes for the first time."""
+        if call in self._calls:
+            return False
+        self._calls[call] = None
+        if len(self._calls) > self._most:
+            del self._calls[next(iter(self._calls))]
+        return True
+
+
 class LimiterShell:
     """After a restart it starts empty: no burst of what its buckets hold follows. It does not know of the
     calls that its earlier life let go: for as long as these take, twice as many may be in flight.
@@ -93,7 +155,7 @@ class LimiterShell:
         logs.follow(logging)
         self._limiter = LocalLimiter({name: model}, default_in_flight)
         self._life = uuid.uuid4().hex
-        self.answers, self._told = Answers(), Carried()
+        self._answers, self._told = Answers(), Carried()
         self._name = name
         self._holders: set[str] = set()
         self._seen: dict[str, float] = {}
@@ -103,11 +165,15 @@ class LimiterShell:
         if unused_s is not None:
             threading.Thread(target=self._end_unused, args=(unused_s,), daemon=True).start()
 
-    @once
     async def acquire(
-        self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str, batch: Batch
+        self, call: Call, model: str, wants: Sequence[int], usable: Sequence[int], holder: str, batch: Batch
     ) -> GivenPermits:
         """batch: to settle before."""
+        return await self._answers.once(call, partial(self._acquire, model, wants, usable, holder, batch))
+
+    async def _acquire(
+        self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str, batch: Batch
+    ) -> GivenPermits:
         self._holders.add(holder)
         self._settle(model, batch, holder)
         endpoints = await self._limiter.acquire(model, wants, usable, holder)

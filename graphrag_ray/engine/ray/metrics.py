@@ -2,8 +2,8 @@
 `ray_graphrag_ray_<name>`, counters with `_total` behind it.
 
 Those of a run are recorded by its driver, every few seconds, from what it is told anyway: the merged accounts
-of a sweep, its queue, and what the limiters see of the endpoints. So nothing is counted twice where a worker,
-a coordinator or a limiter comes back, workers spend nothing on them, and a run leaves one set of counters
+of a sweep, its queue, and what the limiters see of the endpoints. So nothing is counted twice where a worker
+or a limiter comes back, workers spend nothing on them, and a run leaves one set of counters
 with the agent, which keeps them for good, however many processes it had. A gauge that is not set goes after
 20 s.
 

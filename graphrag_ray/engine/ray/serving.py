@@ -33,9 +33,9 @@ from graphrag_ray.base.logs import OURS, HandedOn, Level, Logging, hide
 from graphrag_ray.base.wording import without_colors
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.ray import PINNED
+from graphrag_ray.engine.ray.cluster import event_loop
 from graphrag_ray.engine.ray.limiter_actors import SharedLimiter, beside_driver
 from graphrag_ray.engine.ray.metrics import RayRecorder
-from graphrag_ray.engine.ray.nodes import event_loop
 from graphrag_ray.engine.ray.routing import ByLoadAlone
 
 APPLICATION = "graphrag"
@@ -285,8 +285,8 @@ def _why(name: str, error: RuntimeError) -> str:
 
 
 def _environment() -> dict[str, Any]:
-    """The code that the driver brought along (`nodes.runtime_environment`), which Serve hands to its replicas
-    only where it is told to, and the event loop."""
+    """The code that the driver brought along (`cluster.runtime_environment`), which Serve hands to its
+    replicas only where it is told to, and the event loop."""
     given = ray.get_runtime_context().runtime_env.get("py_modules") if ray.is_initialized() else None
     if not given:
         return {"env_vars": event_loop()}

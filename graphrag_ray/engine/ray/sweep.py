@@ -1,98 +1,109 @@
-"""One sweep on Ray, as the driver sees it: items go to the coordinator, outcomes come back.
+"""One sweep on Ray: the driver hands items to the workers and hears what became of them.
 
-The driver keeps the items that are not finished. So a coordinator that dies takes nothing with it: workers
-wait for the calls that are in flight and journal them, another coordinator is started, and what was open is
-given to it.
+The driver has one call open at each worker that has work, and calls it again when it has answered. Only the
+driver knows which items are open; a worker that dies takes nothing with it but its calls in flight. An item
+is finished when its turns are journalled. What a lost worker journalled is read before its items begin again.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
-from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayActorError, RayError
 
 from graphrag_ray.base import logs
-from graphrag_ray.base.errors import GraphRagError, RunStopped, TooManyFailures
+from graphrag_ray.base.errors import GraphRagError, RunStopped
 from graphrag_ray.base.wording import without_colors
 from graphrag_ray.engine.drive import Refused
-from graphrag_ray.engine.executor import ItemSource, Sweep, SweepProgress
-from graphrag_ray.engine.gateways import DRAIN_S, Models
-from graphrag_ray.engine.leases import FailureWatch
-from graphrag_ray.engine.ray.coordinator import End, Exchange
-from graphrag_ray.engine.ray.metrics import Metrics, Queue, SweepMetrics
-from graphrag_ray.engine.ray.once import ActorClient
-from graphrag_ray.engine.ray.worker_pool import Changes, Member, WorkerPool
-from graphrag_ray.engine.spending import Spending
-from graphrag_ray.engine.stopping import Stop
+from graphrag_ray.engine.executor import ItemSource, RunningSweep, Sweep
+from graphrag_ray.engine.leases import LeaseBook
+from graphrag_ray.engine.ray.metrics import Queue, SweepMetrics
+from graphrag_ray.engine.ray.worker import WorkerReport
+from graphrag_ray.engine.ray.worker_pool import Changes, Member
 from graphrag_ray.engine.work import Outcome, Row, Work, killed_row, outcome_of
-from graphrag_ray.llm.accounting import Accounts, InFlight
-from graphrag_ray.store.files import Store
+from graphrag_ray.llm.accounting import InFlight
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
+
+if TYPE_CHECKING:
+    from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
+LOOK_S = 0.02
+"""How long answers are waited for before workers without an open call are looked after."""
+SHOWN_EVERY_S = 0.1
+ANSWERED_WITHIN_S = 2.0
+"""Open calls of a sweep that ends early: their answers are counted, too."""
 FLUSHED_WITHIN_S = 10.0
 """Workers of a sweep that ends early get so long, beyond the time for calls in flight, to journal them."""
-ACCOUNTED_WITHIN_S = 5.0
-
-DEATHS_IN_A_ROW = 3
-"""Coordinators that may die without an item being finished between."""
-GONE: Mapping[End | None, str] = {None: "worker lost", End.LEFT: "worker left", End.CUT_OFF: "worker cut off"}
-"""How the log says that a worker's part is over before the sweep is; None: it died."""
+UNREACHED_S = 30.0
+"""A worker that cannot be reached for so long is started again, whether it lives or not."""
 CUT_OFF_IN_A_ROW = 3
-"""Times that a worker may lose the coordinator from sight without an item being finished between."""
-
+"""Times that this may happen to a worker without an item being finished between."""
 WORKER_DIED = (RayActorError, ActorUnschedulableError)
 """For good: its node is gone, or it cannot start there."""
 
+_numbers = count(1)
+"""Of calls of workers, over all sweeps."""
 
-class _CoordinatorDied(Exception): ...
+
+@dataclass
+class Line:
+    """The driver's line to a worker, for one sweep.
+
+    session       the number of the call that began the worker's part; a process that Ray starts later does
+                  not know it
+    method, ref   the last call, and its answer while that is awaited
+    report        the last one
+    unreached_at  since when the worker cannot be reached; None: it can
+    cut_off       how often it was started again since, without an item being finished between
+    leave_at      when the worker is to have left; None: it stays
+    """
+
+    member: Member
+    session: int = 0
+    method: str = ""
+    ref: Any = None
+    report: WorkerReport = field(default_factory=WorkerReport)
+    unreached_at: float | None = None
+    cut_off: int = 0
+    leave_at: float | None = None
+    repeat: Callable[[], Any] = lambda: None
+
+    def ask(self, method: str, *args: Any) -> None:
+        number, self.method = next(_numbers), method
+        if method == "begin":
+            self.session, self.report = number, WorkerReport()
+        # Called again where a connection broke: the worker repeats an answer that was lost.
+        self.repeat = partial(self.member.actor.ask.remote, number, self.session, method, *args)
+        self.ref = self.repeat()
 
 
-class RaySweep(Generic[T]):
-    """pool: the workers, which come and go; coordinator: a new one; put: a value into the object store;
-    metrics: of the run."""
-
+class RaySweep(RunningSweep[T]):
     def __init__(
-        self,
-        work: Work[T],
-        source: ItemSource[T],
-        index: JournalIndex,
-        *,
-        store: Store,
-        models: Models,
-        spending: Spending,
-        stop: Stop,
-        watch: FailureWatch,
-        on_progress: Callable[[SweepProgress], None],
-        pool: WorkerPool,
-        coordinator: Callable[[], Any],
-        put: Callable[[Any], Any],
-        metrics: Metrics,
+        self, executor: RayExecutor, work: Work[T], source: ItemSource[T], index: JournalIndex
     ) -> None:
-        self.work, self.source, self.index = work, source, index
-        self.store, self.models, self.spending, self.watch = store, models, spending, watch
-        self.stop = stop
-        self.on_progress, self.pool = on_progress, pool
-        self._put, self._new_coordinator = put, coordinator
-        self.sweep = Sweep()
-        self._open: dict[int, Row] = {}
+        super().__init__(executor, work, source, index)
+        self.executor, self.models, self.pool = executor, executor.models, executor.workers()
+        self._book: LeaseBook[Row] = LeaseBook()
         self._taken = 0
         self._closed = False
-        self._started_at = time.monotonic()
-        self._limits = models.limits()
-        self._metrics = SweepMetrics(metrics, work.name, pool.limiters)
-        self._runs: dict[Any, Member] = {}
-        self._cut_off = Counter[str]()
+        self._shown_at = -math.inf
+        self._metrics = SweepMetrics(executor.metrics(), work.name, self.pool.limiters)
+        self._lines: dict[str, Line] = {}
+        self._last_death: RayError | None = None
 
     def run(self) -> Sweep:
         """Every item to its end. Raises as `Executor.sweep`."""
@@ -103,260 +114,228 @@ class RaySweep(Generic[T]):
             finally:
                 with suppress(RayError):
                     self.sweep.peak_in_flight = self._peak_in_flight()
-                self.sweep.accounts.limits = self._limits
-                self.sweep.ended(self.work.name, time.monotonic() - self._started_at)
-                self.spending.add(self.sweep.accounts)
+                self.ended()
                 self._metrics.end(self.sweep)
         return self.sweep
 
     def _to_the_end(self) -> None:
-        deaths, finished = 0, 0
-        while True:
-            try:
-                return self._under_a_coordinator()
-            except _CoordinatorDied as e:
-                deaths = deaths + 1 if self.sweep.finished == finished else 1
-                finished = self.sweep.finished
-                if deaths >= DEATHS_IN_A_ROW:
-                    raise GraphRagError(
-                        f"the coordinator of stage {self.work.name} died {deaths} times in a row: {e} "
-                        "What was answered is kept: run the same command again to continue."
-                    ) from e
-                logs.event(_log, "coordinator lost", logging.WARNING, stage=self.work.name)
-                # What its workers journalled meanwhile is not in the index that they were given.
-                self.index = self.index.again()
-
-    def _under_a_coordinator(self) -> None:
-        """The sweep, as far as one coordinator lives. Raises _CoordinatorDied."""
-        coordinator = ActorClient(self._new_coordinator())
-        self._runs = {}
-        self._cut_off.clear()
-        before = self.sweep.accounts
         try:
-            keys = {v: os.environ[v] for v in self.models.key_variables() if v in os.environ}
-            if keys:
-                _ask(coordinator, "hold_keys", keys)
             self.pool.look()
             self.pool.dismiss()
-            self._start(self.pool.working, coordinator)
-            self._feed(coordinator)
-            for run in self._runs:
-                with suppress(*WORKER_DIED):  # others finished what it had
-                    ray.get(run)
-        except _CoordinatorDied:
-            ray.kill(coordinator.actor)  # it may live, out of our reach: its workers are to end
-            _wait_for(list(self._runs), DRAIN_S)
-            raise
+            self._begin(self.pool.working)
+            while not (self._closed and self._book.open == 0):
+                self._check()
+                self._take()
+                self._follow_nodes()
+                self._hand_out()
+                self._hear()
+                self._show()
+            self.check_end()
+            self._end(0.0)
         except BaseException as e:
-            drain_s = 0.0 if self.stop.twice else self.stop.grace_s
-            with suppress(RayError):
-                coordinator.get("stop", drain_s, within_s=ACCOUNTED_WITHIN_S)
-            _wait_for(list(self._runs), drain_s)
-            if isinstance(e, RunStopped):
-                self._count_the_rest(coordinator, before)
+            with suppress(RayError, GraphRagError):  # what stopped the sweep is what it ends with
+                self._end(0.0 if self.stop.twice else self.stop.grace_s)
+                if isinstance(e, RunStopped):
+                    self._show(at_once=True)
             raise
-        finally:
-            with suppress(RayError):  # it died: what was last heard of counts
-                handed_in = coordinator.get("accounts", within_s=ACCOUNTED_WITHIN_S)
-                self.sweep.accounts = Accounts.merged([before, handed_in])
-            ray.kill(coordinator.actor)
+        self._show(at_once=True)
 
-    def _start(self, members: Iterable[Member], coordinator: ActorClient) -> None:
-        shared = self._put(self.index)
-        for member in members:
-            self._runs[member.actor.run.remote(self.work, shared, coordinator.actor)] = member
+    def _check(self) -> None:
+        """Raises as `check`; BudgetSpent, too, where nothing runs and nothing more can be started."""
+        self.check(self._book.leased, self._in_flight())
+        if not self._book.leased and self._book.waiting and self._affordable() == 0:
+            raise self.spending.exhausted(self.sweep.accounts)
 
-    @property
-    def _low_water(self) -> int:
-        """Items that shall wait at the coordinator: what is there has its order, while a source whose order
-        changes keeps its items."""
-        workers = len(self.pool.working)
-        places = self.models.places(self.work.name, max(1, workers))
-        return 64 if self.work.returns else max(64, 2 * workers * places)
+    def _affordable(self) -> int | None:
+        return self.affordable(self._book.leased, self._in_flight())
 
-    def _feed(self, coordinator: ActorClient) -> None:
-        """Give the coordinator items and learn outcomes, until there is nothing left."""
-        sweep = self.sweep
-        before, reissued, finished = sweep.accounts, sweep.reissued, sweep.finished
-        items, patience_s, in_flight = list(self._open.items()), 0.0, InFlight()
-        while True:
-            affordable = self._affordable(in_flight)
-            if affordable is not None:
-                affordable -= finished  # before this coordinator's time
-            low_water, workers = self._low_water, len(self.pool.working)
-            news: Exchange = _ask(
-                coordinator, "exchange", items, self._closed, low_water, patience_s, affordable, workers
-            )
-            sweep.accounts = Accounts.merged([before, news.accounts])
-            sweep.accounts.limits = self._limits
-            in_flight = news.in_flight
-            if (again := reissued + news.reissued - sweep.reissued) > 0:
-                logs.event(
-                    _log, "leases of a lost worker", logging.WARNING, stage=self.work.name, items=again
-                )
-            sweep.reissued = reissued + news.reissued
-            self._note(news)
-            if news.fatal:
-                raise news.fatal.refusal()
-            over = self._closed and news.open == 0
-            running = 0 if over else max(0, news.open - news.waiting)
-            if self.watch.tripped(running) or (over and self.watch.in_vain):
-                raise TooManyFailures(self.watch.message(self.work.name))
-            if over:
+    def _in_flight(self) -> InFlight:
+        return InFlight.sum(line.report.in_flight for line in self._lines.values())
+
+    def _take(self) -> None:
+        """Items that may start now, as many as workers may want next: a source whose order changes keeps its
+        items."""
+        workers = max(1, len(self._lines))
+        wanted = 64 if self.work.returns else max(64, workers * self.models.places(self.work.name, workers))
+        while self._book.waiting < wanted and not self._closed:
+            rows = self.source.take()
+            self._closed = rows is None
+            if not rows:
                 return
-            self._check(news)
-            items = self._take(low_water - news.waiting)
-            # A source that has nothing yet may have something any moment, unless it waits for outcomes.
-            patience_s = 0.02 if not (items or self._closed or self.work.returns) else 0.25
-            self._follow_nodes(coordinator, self.pool.look())
-            self._let_go(coordinator)
+            self._book.add(enumerate(rows, self._taken))
+            self._taken += len(rows)
 
-    def _affordable(self, in_flight: InFlight) -> int | None:
-        """Items of the sweep that may have been started by now, for the budget; None: any number."""
-        return self.spending.items(
-            self.sweep.accounts, self.sweep.finished, self.models, in_flight, self.work.turns
-        )
+    def _begin(self, members: Iterable[Member]) -> None:
+        index = self.executor.put(self.index)
+        keys = {v: os.environ[v] for v in self.models.key_variables() if v in os.environ}
+        for member in members:
+            line = self._lines.setdefault(member.name, Line(member))
+            line.ask("begin", self.work, index, keys)
 
-    def _note(self, news: Exchange) -> None:
-        sweep = self.sweep
-        if news.outcomes:
-            self._cut_off.clear()
-        for number, outcome in news.outcomes + self._give_up(news.given_up):
-            del self._open[number]
-            sweep.finished += 1
-            sweep.failed += outcome.status != "complete"
-            sweep.turns += outcome.turns
-            self.watch.note(outcome.status, outcome.error, outcome.known)
-            self.source.finished(number, outcome)
-        leased = max(0, news.open - news.waiting)
-        self._metrics.look(
-            self.sweep, Queue(self.source.total, news.waiting, leased, news.lag_s, len(self.pool.working))
-        )
-        self.on_progress(
-            SweepProgress(
-                self.work.name,
-                sweep.finished,
-                self.source.total,
-                sweep.failed,
-                news.in_flight,
-                sweep.accounts,
-                self.spending.before,
-                time.monotonic() - self._started_at,
-                sweep.turns,
-                self.work.turns,
-            )
-        )
+    def _hand_out(self) -> None:
+        """Call the workers that have answered: those that have items, that get some, or that are to leave."""
+        affordable = self._affordable()
+        for name, line in self._lines.items():
+            if line.ref is not None:
+                continue
+            if line.unreached_at is not None:
+                line.ref = line.repeat()
+            elif line.leave_at is not None:
+                if line.method == "leave":
+                    line.ask("end", max(0.0, line.leave_at - time.monotonic()))
+                else:
+                    line.ask("leave")
+            else:
+                free = line.report.free if affordable is None else min(line.report.free, affordable)
+                items = self._book.lease(name, free)
+                if affordable is not None:
+                    affordable -= len(items)
+                if items or self._book.held(name):
+                    losses = self._book.losses_of(number for number, _ in items)
+                    line.ask("exchange", items, losses, len(self._lines))
 
-    def _count_the_rest(self, coordinator: ActorClient, before: Accounts) -> None:
-        """What came back after the sweep was told to stop is journalled: people are told of it, too.
+    def _hear(self) -> None:
+        """What workers have answered, or do within LOOK_S."""
+        lines = {line.ref: line for line in self._lines.values() if line.ref is not None}
+        if not lines:
+            time.sleep(LOOK_S)
+            return
+        for ref in ray.wait(list(lines), num_returns=len(lines), timeout=LOOK_S)[0]:
+            line = lines[ref]
+            line.ref = None
+            try:
+                report: WorkerReport | None = ray.get(ref)
+            except ActorUnavailableError as e:
+                self._unreached(line, e)
+            except WORKER_DIED as e:
+                self._lost(line, e)
+            else:
+                line.unreached_at = None
+                self._answered(line, report)
 
-        before: what earlier coordinators accounted for
-        """
-        with suppress(RayError, GraphRagError):  # what stopped the sweep is what it ends with
-            news = coordinator.get("exchange", [], True, 0, 0.0, within_s=ACCOUNTED_WITHIN_S)
-            self.sweep.accounts = Accounts.merged([before, news.accounts])
-            self._note(news)
+    def _answered(self, line: Line, report: WorkerReport | None) -> None:
+        name = line.member.name
+        if report is None:  # its process died, and Ray started another
+            self._note_loss(name)
+            self._begin([line.member])
+            return
+        self._note(line, report)
+        if report.fatal:
+            raise report.fatal.refusal()
+        if line.method == "leave":
+            self._book.hand_back(name, report.unasked, begun=False)
+        elif line.method == "end":
+            self._book.hand_back(name, self._book.held(name), begun=True)
+            logs.event(_log, "worker left", stage=self.work.name, worker=name)
+            self._gone(line, None)
 
-    def _give_up(self, given_up: list[tuple[int, Row, int]]) -> list[tuple[int, Outcome[T]]]:
-        """Journal items that kill whoever works on them, as failures."""
-        if not given_up:
-            return []
-        writer = JournalWriter(self.store, self.work.name, f"driver-{uuid.uuid4().hex[:12]}")
-        ended: list[tuple[int, Outcome[T]]] = []
-        for number, row, times in given_up:
-            told = killed_row(self.work, row, times, self.index.now())
+    def _note(self, line: Line, report: WorkerReport) -> None:
+        line.report = report
+        self.sweep.accounts.absorb(report.accounts)
+        for number, outcome in report.finished:
+            line.cut_off = 0
+            if self._book.finish(number):
+                self.count(outcome)
+                self.source.finished(number, outcome)
+
+    def _unreached(self, line: Line, error: ActorUnavailableError) -> None:
+        """A worker is called again. One that is not reached for long is started again; one that never is,
+        however often it is started, is as good as dead."""
+        now = time.monotonic()
+        line.unreached_at = line.unreached_at or now
+        if now - line.unreached_at < UNREACHED_S:
+            return
+        name = line.member.name
+        logs.event(_log, "worker cut off", logging.WARNING, stage=self.work.name, worker=name)
+        line.cut_off += 1
+        ray.kill(line.member.actor, no_restart=line.cut_off >= CUT_OFF_IN_A_ROW)
+        self._book.hand_back(name, self._book.held(name), begun=True)
+        if line.cut_off >= CUT_OFF_IN_A_ROW:
+            self._lost(line, error)
+        else:
+            line.unreached_at = None
+            self._begin([line.member])
+
+    def _lost(self, line: Line, error: RayError) -> None:
+        """A worker died, and does not come back."""
+        logs.event(_log, "worker lost", logging.WARNING, stage=self.work.name, worker=line.member.name)
+        self._note_loss(line.member.name)
+        self._gone(line, error)
+
+    def _note_loss(self, name: str) -> None:
+        """The items of a worker that died are handed out again, but those that kill whoever works on them:
+        these are journalled as failures."""
+        self._book.lose(name)
+        if (again := self._book.reissued - self.sweep.reissued) > 0:
+            logs.event(_log, "leases of a lost worker", logging.WARNING, stage=self.work.name, items=again)
+        self.sweep.reissued = self._book.reissued
+        if not (given_up := self._book.give_up()):
+            return
+        writer = JournalWriter(self.executor.store, self.work.name, f"driver-{uuid.uuid4().hex[:12]}")
+        killed = [(number, killed_row(self.work, row, n, self.index.now())) for number, row, n in given_up]
+        for _, told in killed:
             writer.append(told)
-            ended.append((number, outcome_of(told.key, Refused(told.error or ""), [told])))
         writer.flush()
-        return ended
+        for number, told in killed:
+            outcome: Outcome[T] = outcome_of(told.key, Refused(told.error or ""), [told])
+            self.count(outcome)
+            self.source.finished(number, outcome)
 
-    def _check(self, news: Exchange) -> None:
-        """Raises BudgetSpent; Interrupted where the run was told to stop."""
-        sweep = self.sweep
-        self.spending.check(sweep.accounts, news.in_flight, time.monotonic())
-        self.stop.check(news.in_flight)
-        if news.open == news.waiting > 0:  # none is leased: can another be paid for?
-            affordable = self._affordable(news.in_flight)
-            if affordable is not None and sweep.finished >= affordable:
-                raise self.spending.exhausted(sweep.accounts)
+    def _gone(self, line: Line, why: RayError | None) -> None:
+        """A worker is gone: it left, or died of `why`."""
+        del self._lines[line.member.name]
+        self.pool.gone(line.member.name, died=why is not None)
+        self._last_death = why or self._last_death
 
-    def _take(self, room: int) -> list[tuple[int, Row]]:
-        """Some `room` items of the source, as far as it has them now."""
-        rows: list[Row] = []
-        while len(rows) < room and not self._closed:
-            more = self.source.take()
-            if not more:
-                self._closed = more is None
-                break
-            rows += more
-        items = list(enumerate(rows, self._taken))
-        self._taken += len(items)
-        self._open.update(items)
-        return items
+    def _follow_nodes(self) -> None:
+        """Workers on new nodes join the sweep; those whose node is to go hand back what they have. Raises
+        when no worker is left, nor can be started."""
+        self._follow(self.pool.look())
+        if not self._lines:
+            self._follow(self.pool.look_again())
+        if not self._lines:
+            if (why := self._last_death) is None:
+                raise GraphRagError("all LLM workers left: their nodes are to go")
+            told = without_colors(str(why)).splitlines()[0]  # without Ray's ids
+            raise GraphRagError(f"all LLM workers died; the last with: {told}") from why
+
+    def _follow(self, changes: Changes) -> None:
+        self._begin(changes.joined)
+        for name, seconds in changes.leaving.items():
+            if name in self._lines:
+                self._lines[name].leave_at = time.monotonic() + seconds
+
+    def _end(self, drain_s: float) -> None:
+        """End every worker's part: what is in flight is waited for so long and journalled, and counts."""
+        self._collect(ANSWERED_WITHIN_S)
+        for line in self._lines.values():
+            if line.method != "begin" or line.ref is None:  # else it has nothing yet
+                line.ask("end", drain_s)
+        self._collect(drain_s + FLUSHED_WITHIN_S)
+
+    def _collect(self, within_s: float) -> None:
+        """The answers to open calls, as far as they come in time. A worker that dies now is not missed."""
+        lines = {
+            line.ref: line for line in self._lines.values() if line.ref is not None and line.method != "begin"
+        }
+        if not lines:
+            return
+        for ref in ray.wait(list(lines), num_returns=len(lines), timeout=within_s)[0]:
+            lines[ref].ref = None
+            with suppress(*WORKER_DIED):
+                if (report := ray.get(ref)) is not None:
+                    self._note(lines[ref], report)
+
+    def _show(self, at_once: bool = False) -> None:
+        """Tell people how it goes, a few times a second."""
+        now = time.monotonic()
+        if not at_once and now - self._shown_at < SHOWN_EVERY_S:
+            return
+        self._shown_at = now
+        lag_s = max((line.report.lag_s for line in self._lines.values()), default=0.0)
+        queue = Queue(self.source.total, self._book.waiting, self._book.leased, lag_s, len(self._lines))
+        self._metrics.look(self.sweep, queue)
+        self.show(self._in_flight())
 
     def _peak_in_flight(self) -> int:
         return max(ray.get([limiter.take_peak.remote() for limiter in self.pool.limiters]), default=0)
-
-    def _follow_nodes(self, coordinator: ActorClient, changes: Changes) -> None:
-        """Workers on new nodes join the sweep; those whose node is to go hand back what they have."""
-        self._start(changes.joined, coordinator)
-        if changes.leaving:
-            _ask(coordinator, "retire", changes.leaving)
-
-    def _let_go(self, coordinator: ActorClient) -> None:
-        """Workers that left, died for good or lost the coordinator from sight: what they had is free for
-        others. Raises when none is left, and what a worker's run ended with."""
-        why: BaseException | None = None
-        ended = ray.wait(list(self._runs), num_returns=len(self._runs), timeout=0)[0] if self._runs else []
-        for ref in ended:
-            member = self._runs[ref]
-            try:
-                end, died = ray.get(ref), None
-            except WORKER_DIED as e:
-                end, died = None, e
-            if end == End.OVER:
-                continue
-            del self._runs[ref]
-            told_as = GONE[end]
-            level = logging.INFO if end == End.LEFT else logging.WARNING
-            logs.event(_log, told_as, level, stage=self.work.name, worker=member.name)
-            _ask(coordinator, "left" if end else "lost", member.name)
-            if end == End.CUT_OFF and (died := self._out_of_reach(member)) is None:
-                self._start([member], coordinator)
-                continue
-            why = died or why
-            self.pool.gone(member.name, died=died is not None)
-        if self._runs:
-            return
-        self._follow_nodes(coordinator, self.pool.look_again())
-        if not self._runs:
-            last = f"died; the last with: {told(why)}" if why else "left: their nodes are to go"
-            raise GraphRagError(f"all LLM workers {last}") from why
-
-    def _out_of_reach(self, member: Member) -> RayActorError | None:
-        """A worker that never reaches the coordinator, however often it is started, is as good as dead."""
-        self._cut_off[member.name] += 1
-        if self._cut_off[member.name] < CUT_OFF_IN_A_ROW:
-            return None
-        ray.kill(member.actor)
-        times = f"{CUT_OFF_IN_A_ROW} times in a row"
-        return RayActorError(error_msg=f"it could not reach its coordinator, {times}: is the network broken?")
-
-
-def _ask(coordinator: ActorClient, method: str, *args: Any) -> Any:
-    """What the coordinator answers. Raises _CoordinatorDied."""
-    try:
-        return coordinator.get(method, *args)
-    except RayActorError as e:
-        raise _CoordinatorDied(told(e)) from e
-
-
-def told(error: BaseException) -> str:
-    """What Ray says of an actor's death, without its ids."""
-    return without_colors(str(error)).splitlines()[0]
-
-
-def _wait_for(runs: list[Any], drain_s: float) -> None:
-    """Workers whose sweep is over wait for what is in flight, journal what they have and come back."""
-    if runs:
-        ray.wait(runs, num_returns=len(runs), timeout=drain_s + FLUSHED_WITHIN_S)

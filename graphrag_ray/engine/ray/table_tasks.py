@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice, pairwise
 from typing import Any, TypeVar
@@ -19,9 +21,11 @@ import numpy as np
 import pyarrow as pa
 import ray
 from ray import cloudpickle
-from ray.exceptions import RayError, RaySystemError, RayTaskError, WorkerCrashedError
+from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError, WorkerCrashedError
 
+from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, ProcessDied
+from graphrag_ray.base.logs import Logging
 from graphrag_ray.base.unforeseen import from_elsewhere
 from graphrag_ray.base.wording import without_colors
 from graphrag_ray.engine.executor import (
@@ -33,7 +37,7 @@ from graphrag_ray.engine.executor import (
     by_partition,
     write_all,
 )
-from graphrag_ray.engine.ray.task_attempts import Attempts
+from graphrag_ray.engine.ray.limiter_actors import beside_driver
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part
@@ -69,16 +73,70 @@ PARTS_TOLD = 3
 """Stored parts of an input that a message names."""
 
 
-@dataclass(frozen=True)
-class RayTables:
-    """The three ways of running a table function (`engine.executor.Executor`).
+MOST_DEATHS = 3
+"""An input of a table step of which so many processes died is not tried again."""
 
-    desk   a handle to the actor that counts attempts: an input of which processes die again and again is done
-           in parts, one by one, or named
+
+class Desk:
+    """Counts which inputs of table steps were begun and not ended, in one actor beside the driver: Ray starts
+    a task again without end where memory ran out."""
+
+    def __init__(self) -> None:
+        self._begun: Counter[tuple[str, int]] = Counter()
+
+    def begin(self, what: str, number: int) -> int:
+        """How often an input was begun before and not ended."""
+        self._begun[what, number] += 1
+        return self._begun[what, number] - 1
+
+    def end(self, what: str, number: int) -> None:
+        self._begun.pop((what, number), None)
+
+
+DeskActor = ray.remote(num_cpus=0, max_restarts=-1)(Desk)
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """The attempts at the inputs of one step.
+
+    step      its name, for messages
+    desk      a handle to the run's desk
+    name      tells it from all other steps of the run
+    logging   how the driver logs: the processes that work on an input do as it does
     """
 
-    store: Store
+    step: str
     desk: Any
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    logging: Logging | None = field(default_factory=logs.current)
+
+    def died(self, number: int) -> str | None:
+        """Begin an input; why it is not to be done, where too many processes died of it."""
+        logs.follow(self.logging)
+        try:
+            deaths = ray.get(self.desk.begin.remote(self.name, number))
+        except RayActorError:  # it comes again, and counts from there
+            deaths = 0
+        if deaths < MOST_DEATHS:
+            return None
+        return f"{deaths} processes that worked on it died: out of memory, or a crash in native code"
+
+    def end(self, number: int) -> None:
+        self.desk.end.remote(self.name, number)
+
+
+class RayTables:
+    """The three ways of running a table function (`engine.executor.Executor`)."""
+
+    store: Store
+    _desk: Any = None
+
+    def _attempts(self, step: str) -> Attempts:
+        """Counted: an input of which processes die again and again is done in parts, or named."""
+        if self._desk is None:
+            self._desk = DeskActor.options(scheduling_strategy=beside_driver()).remote()
+        return Attempts(step, self._desk)
 
     def map(
         self,
@@ -89,7 +147,11 @@ class RayTables:
         ended: Callable[[int], None] = lambda number: None,
         one_by_one: bool = False,
     ) -> Written:
-        function, attempts = ray.put(fn), Attempts(step, self.desk)
+        if (dataset := getattr(inputs, "dataset", None)) is not None:
+            from graphrag_ray.engine.ray.datasets import map_dataset  # imports Ray Data, which takes a second
+
+            return map_dataset(self.store, step, fn, dataset, self._attempts(step), parted, ended)
+        function, attempts = ray.put(fn), self._attempts(step)
         written: dict[int, dict[str, list[Part]]] = {}
         died: dict[int, tuple[X, str]] = {}
         open_: dict[int, X] = {}
@@ -130,7 +192,7 @@ class RayTables:
     def stream(
         self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
     ) -> Iterator[pa.Table]:
-        function, attempts = ray.put(fn), Attempts(step, self.desk)
+        function, attempts = ray.put(fn), self._attempts(step)
         submit = partial(_stream_task.remote, self.store, function, attempts)
         waiting = enumerate(inputs)
         streams: list[Any] = [submit(*x) for x in islice(waiting, _cores() + 1)]
@@ -163,7 +225,7 @@ class RayTables:
         bundles = min(bundles or partitions, partitions)
         if not inputs:
             return [{} for _ in range(partitions)]
-        attempts, reducing = Attempts(step, self.desk), Attempts(step, self.desk)
+        attempts, reducing = self._attempts(step), self._attempts(step)
         with unwrapped(step):
             if bundles > SMALL_SHUFFLE:
                 written = _shuffled_by_ray_data(

@@ -104,7 +104,7 @@ class Bound:
 
 
 def bound_of(volume: Volume, model: Model, latency: Latency, default_in_flight: int) -> Bound | None:
-    """The time of a stage at its model's limits, its endpoints working together; None for the offline engine.
+    """The time of a stage at its model's limits, its endpoints working together; None for a local one.
     Limits of all endpoints add up where each of them has one.
 
     The least that limits allow, then the slow ones of its last calls, and then those that wait for these:
@@ -112,7 +112,7 @@ def bound_of(volume: Volume, model: Model, latency: Latency, default_in_flight: 
 
     Without any limit, `default_in_flight` calls per endpoint are at work at once.
     """
-    if model.provider == "offline":
+    if model.is_local:
         return None
     if not volume.calls:
         return Bound(0.0, "nothing to do")

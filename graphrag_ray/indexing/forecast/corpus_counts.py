@@ -12,10 +12,9 @@ import numpy as np
 from graphrag_ray.base.index_settings import Model, Settings
 from graphrag_ray.base.messages import ChatRequest, item_key
 from graphrag_ray.corpus.chunks import chunk as cut
-from graphrag_ray.corpus.corpus_tables import header_of
-from graphrag_ray.corpus.document import Document
+from graphrag_ray.corpus.chunks import header_of
+from graphrag_ray.corpus.document import Document, metadata_lines
 from graphrag_ray.corpus.document_titles import header as title_header
-from graphrag_ray.corpus.metadata import metadata_lines
 from graphrag_ray.corpus.tokens import count_many, vocabulary_for
 from graphrag_ray.graph.extraction_dialogue import ExtractSpec, ShownChunk, extract
 from graphrag_ray.indexing.forecast.sample import Mask
@@ -154,7 +153,7 @@ class ChunkCounter:
             return 0
         same = self._embed_vocabulary == self._vocabulary
         sizes = np.asarray(counted) if same else count_many(texts, self._embed_vocabulary)
-        if self._settings.embeddings.with_titles is not False:
+        if self._settings.embeddings.with_titles:
             about = (document.title, document.date, document.path, document.row)
             more = metadata_lines(document.metadata, self._settings.chunking.prepended_metadata)
             headers = [title_header(*about, text, more) for text in texts]

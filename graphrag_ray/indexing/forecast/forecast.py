@@ -307,7 +307,7 @@ def _notes(settings: Settings, corpus: CorpusCounts, volumes: Sequence[Volume], 
         notes.append(f"{corpus.too_long:,.0f} chunks do not fit the context window and are not sent.")
     if corpus.unreadable:
         notes.append(f"{corpus.unreadable:,} files or rows cannot be read and are left out.")
-    online = [v.model for v in volumes if settings.model(v.model).provider != "offline"]
+    online = [v.model for v in volumes if not settings.model(v.model).is_local]
     for name in dict.fromkeys(online):
         if not has_limit(settings.model(name)):
             notes.append(

@@ -9,8 +9,7 @@ import numpy as np
 
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.graph.communities import communities, edge_order
-from graphrag_ray.graph.elements import arrange
-from graphrag_ray.graph.plan import HEADING_TOKENS
+from graphrag_ray.graph.plan import HEADING_TOKENS, arrange
 from graphrag_ray.graph.schedule import Schedule
 from graphrag_ray.indexing.forecast.sample import Ints, SampleGraph
 

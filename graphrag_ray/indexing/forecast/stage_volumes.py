@@ -10,10 +10,9 @@ import numpy as np
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.graph.about_corpus import ENTITIES_TOKENS, TITLES_TOKENS, about_spec, is_to_be_told
-from graphrag_ray.graph.claims_dialogue import claims_spec
 from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, FIELD, RECORD
 from graphrag_ray.graph.descriptions import JOINED_TEXTS, describe_spec
-from graphrag_ray.graph.extraction_dialogue import ShownChunk, chunk_variables
+from graphrag_ray.graph.extraction_dialogue import ShownChunk, chunk_variables, claims_spec
 from graphrag_ray.graph.plan import HEADING_TOKENS, NUMBER_TOKENS
 from graphrag_ray.graph.report_dialogue import report_spec
 from graphrag_ray.graph.summary_dialogue import context_tokens, longest_record, summary_spec

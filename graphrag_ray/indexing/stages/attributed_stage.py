@@ -29,8 +29,8 @@ from graphrag_ray.graph.attributed import (
     one_hierarchy,
 )
 from graphrag_ray.graph.communities import edge_order
-from graphrag_ray.graph.edges import Edges, canonical, modularity
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+from graphrag_ray.graph.leiden import Edges, canonical, modularity
 from graphrag_ray.graph.nearest_neighbours import Vectors
 from graphrag_ray.graph.schedule import ReportsAlone, Schedule
 from graphrag_ray.graph.seeds import Past

@@ -18,8 +18,8 @@ from graphrag_ray.base.ids import community_id
 from graphrag_ray.base.index_settings import Communities
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.graph.communities import communities, edge_order
-from graphrag_ray.graph.elements import Elements, arrange
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+from graphrag_ray.graph.plan import Elements, arrange
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.graph.signatures import Hashes
 from graphrag_ray.indexing.run import Run

@@ -17,8 +17,9 @@ from graphrag_ray.base.ids import document_id, stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.base.wording import plural
-from graphrag_ray.corpus.corpus_tables import documents_table, text_units_table
-from graphrag_ray.corpus.parse import ROW, Document, Unreadable
+from graphrag_ray.corpus.chunks import documents_table, text_units_table
+from graphrag_ray.corpus.document import Document, Unreadable
+from graphrag_ray.corpus.parse import ROW
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.executor import SweepProgress
@@ -173,7 +174,8 @@ def keep_and_count(
     tables. Raises DeletionRefused for a run that would delete much of the index, or replace documents of
     another folder.
     """
-    failed = _all(run, tables["failures"], None, schema.FAILURES)
+    parts = [part for group in tables["failures"] for part in group]
+    failed = read_table(run.store, parts, None, schema.FAILURES)
     if run.parent is None:
         _one_table(run, tables, failed)
         n = rows_of(tables["documents"])
@@ -267,14 +269,6 @@ def _named(paths: pa.ChunkedArray) -> str:
     """The first of some names."""
     names = pc.unique(paths).sort()
     return f"{', '.join(names[:NAMES_TOLD].to_pylist())}{', …' if len(names) > NAMES_TOLD else ''}"
-
-
-def read_alike(run: Run) -> bool:
-    """Whether this run makes the chunks of a document that its parent made."""
-    if run.parent is None or run.code_changed:
-        return False
-    now = run.settings.kept()
-    return all(run.parent.settings.get(n) == now[n] for n in ("input", "chunking", "models", "stages"))
 
 
 def _unreadable_today(run: Run, before: pa.Table, come: Sequence[Part], failed: pa.Table) -> pa.ChunkedArray:
@@ -401,7 +395,3 @@ def keep_rows(store: Store, x: _Some) -> Iterator[Mapping[str, pa.Table]]:
         table = read_table(store, parts, None, of)
         both[name] = table.filter(pc.is_in(table[column], kept))
     yield both
-
-
-def _all(run: Run, groups: list[list[Part]], columns: Sequence[str] | None, of: pa.Schema) -> pa.Table:
-    return read_table(run.store, [p for group in groups for p in group], columns, of)

@@ -21,9 +21,9 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES, REPORTS, SEARCHED
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.messages import Dialogue
+from graphrag_ray.corpus.document import columns_of, metadata_lines
 from graphrag_ray.corpus.document_titles import header
 from graphrag_ray.corpus.embedding import Embedder
-from graphrag_ray.corpus.metadata import columns_of, metadata_lines
 from graphrag_ray.engine.executor import Tables, Written
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.graph.report_context import shown_content
@@ -293,21 +293,16 @@ def _known(
     names = (f"embeddings_{kind}", f"failures_{kind}")
     told = [[x.parts, x.documents, x.columns] for x in texts]
     inputs = [ToEmbed(x) for x in texts]
-    then, before = _before(run, kind), run.before(step)
+    # Entities and relationships are in ranges of ids: the rows of a range are compared with what they were.
+    described = run.before("describe") if kind in ("entity", "relationship") else None
+    then = [group for group in described.tables.get(SEARCHED[kind].table, []) if group] if described else []
+    before = run.before(step)
     vectors = before.tables.get(names[0], []) if before and alike else []
     if len(then) == len(vectors) == len(texts):
         inputs = [
             ToEmbed(x, replace(x, parts=old), of) for x, old, of in zip(texts, then, vectors, strict=True)
         ]
     return run.taken_over(step, inputs, how, names, told=told, journal="embed")
-
-
-def _before(run: Run, kind: str) -> list[list[Part]]:
-    """The parts of entities or relationships in the parent snapshot, which are in ranges of ids: the rows of
-    a range are compared with what they were. [] for other kinds."""
-    described = run.before("describe") if kind in ("entity", "relationship") else None
-    groups = described.tables.get(SEARCHED[kind].table, []) if described else []
-    return [group for group in groups if group]
 
 
 def _work(embedder: Embedder) -> Work[bytes]:

@@ -14,16 +14,23 @@ from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph.aliases import EntityNames
-from graphrag_ray.graph.claims_dialogue import ClaimRecords, ClaimsSpec, claims, claims_spec
 from graphrag_ray.graph.extraction_dialogue import (
+    ClaimRecords,
+    ClaimsSpec,
     ExtractedRecords,
     ExtractSpec,
     ShownChunk,
+    claims,
+    claims_spec,
     extract,
     extract_spec,
 )
-from graphrag_ray.graph.merge import ExtractedFrom, entity_instance_rows, relationship_instance_rows
-from graphrag_ray.graph.merge_claims import claim_rows
+from graphrag_ray.graph.merge import (
+    ExtractedFrom,
+    claim_rows,
+    entity_instance_rows,
+    relationship_instance_rows,
+)
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
 from graphrag_ray.indexing.step_result import Result, TakenOver, add_counts, passing, rows_of, spec_key
 from graphrag_ray.store.files import Store

@@ -64,7 +64,11 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
     done = Finished()
 
     def compute() -> Result:
-        ids = _ids(run, results)
+        # Of tables that are numbered as they stand.
+        tables = {name: results.corpus.tables[name] for name in ("documents", "text_units")}
+        if results.graph:
+            tables["covariates"] = results.graph.merged.tables["covariates"]
+        ids = {name: columns_of(run.store, groups, IDS) for name, groups in tables.items()}
         numbers = _all_numbers(run, results, ids)
         done.next_human_readable_id = {t: n.next for t, n in numbers.items()}
         share = run.executor.share(numbers)
@@ -84,14 +88,6 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
 
     run.step("finish", None, compute)
     return done
-
-
-def _ids(run: Run, results: Results) -> dict[str, pa.Table]:
-    """Columns of ids, for the driver, of tables that are numbered as they stand."""
-    tables = {name: results.corpus.tables[name] for name in ("documents", "text_units")}
-    if results.graph:
-        tables["covariates"] = results.graph.merged.tables["covariates"]
-    return {name: columns_of(run.store, groups, IDS) for name, groups in tables.items()}
 
 
 def _all_numbers(run: Run, results: Results, ids: Mapping[str, pa.Table]) -> dict[str, Numbers]:
@@ -236,15 +232,14 @@ def _finish_graph(run: Run, numbers: Callable[[], dict[str, Numbers]], graph: Ex
     }
     made = []
     for name, of in inputs.items():
-        told = [[parts, *map(_hash, more.values())] for _, parts, more in of]
+        told = [
+            [parts, *(hashlib.sha256(column.tobytes()).hexdigest() for column in more.values())]
+            for _, parts, more in of
+        ]
         known = run.taken_over("finish", of, name, (name,), told=told)
         written = run.map("finish", partial(_graph_tables, numbers), known.new)
         made.append(known.with_new(run.store, written))
     return made
-
-
-def _hash(column: Ints) -> str:
-    return hashlib.sha256(column.tobytes()).hexdigest()
 
 
 def _sliced(kind: str, groups: list[list[Part]], columns: Mapping[str, Ints]) -> list[Any]:
@@ -381,7 +376,9 @@ def _derived(store: Store, wanted: WantedIndex) -> bytes | None:
     table, number = before.table, {part.path: n for n, part in enumerate(before.parts)}
     try:
         earlier = opened_index(store, stored, before)
-        if set(earlier.paged) != _paged_columns(table):
+        of = schema.TABLES[table]
+        nested = {f.name for f in of if pa.types.is_list(f.type) and pa.types.is_struct(f.type.value_type)}
+        if set(earlier.paged) != set(of.names) - nested:  # those of one kind of value can be read by pages
             return None
         new = [part for part in wanted.covered.parts if part.path not in number]
         read = dict(zip((part.path for part in new), _read(store, table, new), strict=True))
@@ -397,15 +394,8 @@ def opened_index(store: Store, stored: Part, covered: CoveredParts) -> RowIndex:
     """Raises CorruptPart where it is not that of these parts."""
     index = row_index.read(blobs.opened(store, stored), entry_types(schema.carried(covered.table)))
     if np.diff(index.ends, prepend=0).tolist() != [part.rows for part in covered.parts]:
-        raise blobs.refused(store, stored, "it is of other parts of the table")
+        raise index.source.refused("it is of other parts of the table")
     return index
-
-
-def _paged_columns(table: str) -> set[str]:
-    """Those that can be read by pages: of one kind of value."""
-    of = schema.TABLES[table]
-    nested = {f.name for f in of if pa.types.is_list(f.type) and pa.types.is_struct(f.type.value_type)}
-    return set(of.names) - nested
 
 
 def _read(store: Store, table: str, parts: Sequence[Part]) -> list[RowsOfPart]:
@@ -429,14 +419,7 @@ def _of_part(store: Store, table: str, part: Part) -> RowsOfPart:
             located = pages.located(data, same)
         except ValueError as e:
             raise CorruptPart(f"{store.url_of(part.path)} is damaged: {e}", path=part.path) from e
-    return RowsOfPart(part.rows, found, {name: (of.first, _page_rows(of)) for name, of in located.items()})
-
-
-def _page_rows(of: pages.Pages) -> npt.NDArray[Any]:
-    rows = np.zeros(len(of.start), row_index.PAGE)
-    for name in row_index.PAGE.names or ():
-        rows[name] = getattr(of, name)
-    return rows
+    return RowsOfPart(part.rows, found, located)
 
 
 def _entries(

@@ -16,10 +16,9 @@ from fsspec.implementations.local import LocalFileSystem
 
 from graphrag_ray.base.errors import InputError
 from graphrag_ray.base.ids import stable_id
-from graphrag_ray.base.storage_options import protocol_of
-from graphrag_ray.base.urls import display_url, shown, without_secrets
+from graphrag_ray.base.urls import display_url, protocol_of, shown, without_secrets
 from graphrag_ray.base.wording import plural
-from graphrag_ray.corpus.parse import EXTENSIONS
+from graphrag_ray.corpus.readers import READERS, extensions
 from graphrag_ray.store.remote_files import is_storage_error, modified, open_elsewhere
 
 INDEX_HOLDS = (
@@ -51,13 +50,14 @@ _SIGNS = re.compile(r"sig|token|secret|password|credential|(api|access)[_-]?key"
 class InputFile:
     """url: where it is; path: its name relative to INPUT, the natural key of its documents; seen_as: a hash
     of what its storage says of it, which changes with its content; "": nobody can tell. modified: unix
-    seconds, None where its storage does not say."""
+    seconds, None where its storage does not say. reader: the package that reads it; "": we do."""
 
     url: str
     path: str
     size: int
     seen_as: str = ""
     modified: float | None = None
+    reader: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,17 @@ def list_input(
     return look_at(input_url, index_url, options).files
 
 
-def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | None = None) -> Listing:
+def look_at(
+    input_url: str,
+    index_url: str = "",
+    options: Mapping[str, Any] | None = None,
+    readers_before: Mapping[str, str] = {},
+) -> Listing:
     """List a file, folder, glob or URL. Raises InputError when nothing in it can be read.
 
-    index_url  an index, whose own files are no documents even where it lies inside INPUT
-    options    of INPUT's storage
+    index_url       an index, whose own files are no documents even where it lies inside INPUT
+    options         of INPUT's storage
+    readers_before  extension -> package whose reader the index used: such files are listed without it, too
     """
     try:
         fs, root = open_elsewhere(input_url, options or {})
@@ -105,11 +111,13 @@ def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | No
         name = _name(path, base, alone=path == root)
         if any(step.startswith(".") for step in name.split("/")) or path.startswith(stored):
             continue
-        if _extension(name) in EXTENSIONS:
+        extension = _extension(name)
+        if extension[1:] in READERS or extension in readers_before:
             size = int(info.get("size") or 0)
             followed = _followed(path, info)
             seen, at = _seen_as(followed, folder, now), modified(followed)
-            files.append(InputFile(fs.unstrip_protocol(path), name, size, seen, at))
+            reader = READERS.package_of(extension[1:]) or readers_before.get(extension, "")
+            files.append(InputFile(fs.unstrip_protocol(path), name, size, seen, at, reader))
         else:
             others[_extension(_without_query(path))] += 1
     if not files:
@@ -117,7 +125,7 @@ def look_at(input_url: str, index_url: str = "", options: Mapping[str, Any] | No
         also += f" ({skipped_indexes(told)})" if (told := _told(indexes, own, base)) else ""
         raise InputError(
             f"nothing to read at INPUT {shown(input_url)!r}{also}: it must be a file, folder, glob or URL "
-            f"with {', '.join(sorted(EXTENSIONS))} files"
+            f"with {', '.join(sorted(extensions()))} files"
         )
     return Listing(
         sorted(files, key=lambda f: f.path),
@@ -228,7 +236,7 @@ def _name(path: str, base: str, alone: bool) -> str:
     if _ADDRESS.match(path):
         named, query = display_url(path), urlsplit(path).query
         told = "&".join(p for p in query.split("&") if p and not _SIGNS.search(p.partition("=")[0]))
-        if told and not (alone and _extension(named) in EXTENSIONS):
+        if told and not (alone and _extension(named)[1:] in READERS):
             named = f"{named}?{told}"
         base = display_url(base)
     return posixpath.relpath(named, base) if base else named

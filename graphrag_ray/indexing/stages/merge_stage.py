@@ -23,8 +23,15 @@ from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.executor import PARTITION, Tables
 from graphrag_ray.graph import report_context
 from graphrag_ray.graph.integer_arrays import degrees
-from graphrag_ray.graph.merge import descriptions_by_key, merge_entities, merge_relationships, sort_instances
-from graphrag_ray.graph.merge_claims import CLAIM_INSTANCES, merge_claims, with_entities
+from graphrag_ray.graph.merge import (
+    CLAIM_INSTANCES,
+    descriptions_by_key,
+    merge_claims,
+    merge_entities,
+    merge_relationships,
+    sort_instances,
+    with_entities,
+)
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
 from graphrag_ray.graph.signatures import content_hashes
 from graphrag_ray.indexing.run import Run

@@ -21,7 +21,8 @@ from graphrag_ray.base.errors import InputError
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.wording import plural
-from graphrag_ray.corpus.parse import ROWS, Document, Unreadable, documents_of
+from graphrag_ray.corpus.document import Document, Unreadable
+from graphrag_ray.corpus.parse import ROWS, documents_of
 from graphrag_ray.engine.executor import Parted, Written
 from graphrag_ray.engine.given_rows import GivenRows, RowBatch, rows_of_batch
 from graphrag_ray.graph.batches import stable_batches
@@ -34,7 +35,6 @@ from graphrag_ray.indexing.stages.document_parts import (
     keep_and_count,
     keep_rows,
     pairs_of,
-    read_alike,
     read_failures,
     refuse_nothing,
     regrouped,
@@ -87,7 +87,9 @@ def read_rows(run: Run, given: GivenRows, add: bool, allow_deletes: bool) -> Res
 
 def _known(run: Run) -> Known:
     """None of it where this run would make other chunks of the same rows, or parts are damaged."""
-    if run.parent is None or run.damaged or not read_alike(run):
+    now, then = run.settings.kept(), run.parent.settings if run.parent else {}
+    alike = all(then.get(name) == now[name] for name in ("input", "chunking", "models", "stages"))
+    if run.code_changed or run.damaged or not alike:
         return np.empty(0, "S32")
     parts = run.of_parent["read"].parts("documents")
     known = _told_apart(read_table(run.store, parts, ["id", "content_hash"], schema.DOCUMENTS))
@@ -179,7 +181,10 @@ def _without_repeated(run: Run, written: Written, tables: dict[str, list[list[Pa
         told = plural(n, "row of INPUT repeats another", "rows of INPUT repeat others")
         run.observer.note(f"{told}: each text is indexed once")
     else:
-        _tell_repeated(run, tables, [row["name"] for row in first.values()])
+        column = run.settings.input.id_column
+        why = f"several rows have this id (column {column!r}): one of them is indexed"
+        failed = read_failures([Unreadable(ROWS, row["name"], why) for row in first.values()])
+        tables["failures"].append(run.write("read", "failures", [failed]))
     stay = seen.filter(seen["is_known"]).select(["id", "content_hash"])
     lost = {(row["id"], row["content_hash"]) for row in repeated.to_pylist()}
     lost -= {(row["id"], row["content_hash"]) for row in first.values()}
@@ -201,13 +206,6 @@ def _drop(run: Run, tables: dict[str, list[list[Part]]], rest: Mapping[int, set[
     for n, done in zip(of, run.map("read", keep_rows, inputs), strict=True):
         for name in ("documents", "text_units"):
             tables[name][n] += done.get(name, [])
-
-
-def _tell_repeated(run: Run, tables: dict[str, list[list[Part]]], names: Sequence[str]) -> None:
-    column = run.settings.input.id_column
-    why = f"several rows have this id (column {column!r}): one of them is indexed"
-    failed = read_failures([Unreadable(ROWS, name, why) for name in names])
-    tables["failures"].append(run.write("read", "failures", [failed]))
 
 
 def _join_small(run: Run, tables: dict[str, list[list[Part]]]) -> None:

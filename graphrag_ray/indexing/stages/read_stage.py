@@ -24,13 +24,14 @@ from graphrag_ray.base import index_settings
 from graphrag_ray.base.errors import ProcessDied
 from graphrag_ray.base.ids import document_id, stable_id
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.storage_options import protocol_of
 from graphrag_ray.base.unforeseen import is_unforeseen
-from graphrag_ray.base.urls import without_secrets
+from graphrag_ray.base.urls import protocol_of, without_secrets
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus import byte_ranges
 from graphrag_ray.corpus.byte_ranges import Segment, Stretch
-from graphrag_ray.corpus.parse import Document, Unreadable, documents_in, segments_of
+from graphrag_ray.corpus.document import Document, Unreadable
+from graphrag_ray.corpus.parse import documents_of_stretch, segments_of
+from graphrag_ray.corpus.readers import READERS, documents_in
 from graphrag_ray.corpus.table_rows import HEAD_BYTES
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.drive import note_bug
@@ -272,8 +273,17 @@ def read(run: Run, given: str | GivenRows, *, add: bool, allow_deletes: bool) ->
 
 def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
     options = run.settings.input_options(input_url, run.store.url)
-    listing = look_at(input_url, run.store.url, options)
+    before = run.before("read") or Result()
+    readers_before = dict(of.split(" ", 1) for of in before.made_from.get("readers", ()))
+    listing = look_at(input_url, run.store.url, options, readers_before)
     files = listing.files
+    for extension, package in sorted(readers_before.items()):
+        n = sum(_extension(file) == extension for file in files)
+        if n and extension[1:] not in READERS:
+            run.observer.note(
+                f"No reader for {extension}: install the package {package}. Until then, "
+                f"{plural(n, f'{extension} file')} of INPUT cannot be read; the index keeps their documents."
+            )
     if listing.others:
         run.observer.note(_skipped(listing.others))
     if listing.indexes:
@@ -317,14 +327,18 @@ def _splits_read(
     result = known.with_new(run.store, named)
     failures = result.tables["split_failures"]
     hashes = ["" if failed else of for of, failed in zip(result.made_from[SPLIT[0]], failures, strict=True)]
-    return replace(result, made_from={SPLIT[0]: hashes})
+    used = {f"{_extension(p.file)} {p.file.reader}" for split in inputs for p in split if p.file.reader}
+    return replace(result, made_from={SPLIT[0]: hashes, "readers": sorted(used)})
 
 
 def _seen(split: Sequence[Piece]) -> Any:
     """What the documents of a split depend on; None: the storage does not say whether it changed."""
     if not all(piece.file.seen_as for piece in split):
         return None
-    return [[p.file.path, p.file.seen_as, p.stretch and asdict(p.stretch)] for p in split]
+    return [
+        [p.file.path, p.file.seen_as, p.stretch and asdict(p.stretch), *filter(None, [p.file.reader])]
+        for p in split
+    ]
 
 
 def _read_split(
@@ -370,10 +384,14 @@ def read_file(
     names: set[str] | None = None,
 ) -> Iterator[Document | Unreadable]:
     """The documents of a file, or of a stretch of it, and what in it is none; an error that nobody foresaw
-    costs what is left of the file. options: of INPUT's storage; names: see `documents_in`."""
+    costs what is left of the file. options: of INPUT's storage; names: see `documents_of_stretch`."""
     try:
         with _opened(file, options or {}, stretch) as stream:
-            yield from documents_in(file.path, stream, settings.input, stretch, names)
+            if stretch is None:
+                yield from documents_in(file.path, stream, settings.input, file.reader)
+            else:
+                known = set() if names is None else names
+                yield from documents_of_stretch(file.path, stream, settings.input, stretch, known)
     except BaseException as e:
         if wants_ranges(e):
             why = _NO_RANGES

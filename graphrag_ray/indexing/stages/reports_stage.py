@@ -54,7 +54,7 @@ from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part
-from graphrag_ray.store.repeats import answered_twice
+from graphrag_ray.store.retries import answered_twice
 
 PLANS_AT_ONCE = 64
 
@@ -520,11 +520,7 @@ def _row(community: str, written: WrittenReport) -> dict[str, Any]:
 
 def report_tables(written: Spool[WrittenReport], level: Ints, ids: Sequence[str]) -> Iterator[pa.Table]:
     """Rows of WRITTEN level by level, by community in each. ids: of the communities, by number."""
-    for some in _in_parts(written, level):
-        yield pa.Table.from_pylist([_row(ids[c], written[c]) for c in some], schema=WRITTEN)
-
-
-def _in_parts(kept: Spool[Any], level: Ints) -> Iterator[list[int]]:
-    numbers = sorted(kept.numbers(), key=lambda c: (level[c], c))
+    numbers = sorted(written.numbers(), key=lambda c: (level[c], c))
     for at in range(0, len(numbers), PART_ROWS):
-        yield numbers[at : at + PART_ROWS]
+        rows = [_row(ids[c], written[c]) for c in numbers[at : at + PART_ROWS]]
+        yield pa.Table.from_pylist(rows, schema=WRITTEN)

@@ -43,8 +43,8 @@ from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
 from graphrag_ray.store.search import chnsw, keyword, vectors
-from graphrag_ray.store.search.languages import common_language
 from graphrag_ray.store.search.vectors import Floats
+from graphrag_ray.store.search.words import common_language
 
 By: TypeAlias = Literal["keyword", "vector"]
 Groups: TypeAlias = Mapping[str, Sequence[Sequence[Part]]]
@@ -287,7 +287,7 @@ def _derived(store: Store, shard: _Shard, earlier: _Earlier, failed: list[dict[s
     both = shard.rows_by_paths.keys() & before.rows_by_paths.keys()
     gone, come = ([x for x in of.texts if _paths(x) not in both] for of in (before, shard))
     try:
-        source = blobs.loaded(store, part)
+        source = blobs.opened(store, part)
         if shard.by == "vector":
             held = vectors.read(source)
             ids = [

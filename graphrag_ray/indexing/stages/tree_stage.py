@@ -130,7 +130,7 @@ def build_tree(run: Run, corpus: Result, graph: ExtractedGraph | None) -> TreeHi
     for at in range(len(made.tables["tree_nodes"])):
         levels.append(_level(run, made, at).clusters)
         main.append(_numbers(run, made, "tree_main", "main", at))
-        ids = [*_strings(run, made, "tree_ids", "id", at), *ids]
+        ids = [*_column(run, made.tables["tree_ids"][at], "id", pa.string()).to_pylist(), *ids]
     tree = SummaryTree(levels, main)
     counts = {"levels": {f"C{k}": int((tree.level == k).sum()) for k in range(len(levels))}}
     return TreeHierarchy(tree, ids, made, (embedded, made), counts, corpus.parts("text_units"))
@@ -405,11 +405,6 @@ def _column(run: Run, parts: Sequence[Part], name: str, type_: pa.DataType) -> p
 
 def _numbers(run: Run, made: Result, name: str, column: str, at: int) -> Any:
     return _column(run, made.tables[name][at], column, _LEVEL[name][column]).to_numpy()
-
-
-def _strings(run: Run, made: Result, name: str, column: str, at: int) -> list[str]:
-    found: list[str] = _column(run, made.tables[name][at], column, pa.string()).to_pylist()
-    return found
 
 
 def _level(run: Run, made: Result, at: int) -> TreeLevel:

@@ -20,12 +20,18 @@ import numpy as np
 
 from graphrag_ray.base.records import Reference, find_references, references_in
 from graphrag_ray.corpus.boundaries import sentences
-from graphrag_ray.query.methods.quotes import quotable, quoted, quotes_in, shortened
+from graphrag_ray.corpus.quotes import (
+    MIN_WORDS,
+    can_be_found,
+    folded_words,
+    quotable,
+    quoted,
+    quotes_in,
+    shortened,
+)
 
 MIN_SHARE = 0.25
 """Of a passage's words, by weight: with less in common a sentence is no evidence."""
-MIN_WORDS = 3
-"""A shorter quotation is a term, and stands in many places."""
 DIGITS = 12
 MAX_FOUND = 5
 """For one record. Quotations that were found as they stand are never left out."""
@@ -33,7 +39,6 @@ MAX_FOUND = 5
 _PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*•]|\d+[.)]|#+)\s)")
 _HEADING = re.compile(r"^[^\S\n]*(?:[-*•]\s+)?\*\*[^*\n]+\*\*:?|^[^\S\n]*#+ [^\n]*", re.MULTILINE)
 _STRAIGHT = re.compile(r'"([^"\n]+)"')
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
 _STEM = 6
 _ALIKE = {"'": "['’‘]", "’": "['’‘]", "‘": "['’‘]", '"': '["“”]', "“": '["“”]', "”": '["“”]'}
 
@@ -105,11 +110,6 @@ def evidence(
         if not any(f.text == found.text and f.start < found.end and found.start < f.end for f in kept):
             kept.append(found)
     return kept, shares
-
-
-def can_be_found(quotation: str) -> bool:
-    """Whether it is long enough to be looked for as it stands."""
-    return len(_words(quotation)) >= MIN_WORDS
 
 
 def _quotations(passage: str) -> list[str]:
@@ -187,4 +187,4 @@ def _overlap(
 
 
 def _words(text: str) -> list[str]:
-    return [w.casefold()[:_STEM] for w in _WORD.findall(text)]
+    return [w[:_STEM] for w in folded_words(text)]

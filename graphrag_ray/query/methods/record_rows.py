@@ -14,8 +14,8 @@ from itertools import accumulate
 from typing import Any, TypeAlias
 
 from graphrag_ray.base.declarations import REPORTS, SEARCHED
+from graphrag_ray.corpus.document import columns_of, metadata_lines
 from graphrag_ray.corpus.document_titles import label
-from graphrag_ray.corpus.metadata import columns_of, metadata_lines
 from graphrag_ray.graph.report_context import (
     Count,
     Record,

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base.declarations import REPORTS
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.corpus.metadata import PREFIX, as_texts, column, columns_of
+from graphrag_ray.corpus.document import PREFIX, as_texts, column, columns_of
 from graphrag_ray.query.methods.method import Kind, Rows
 
 OWN: Mapping[str, str] = {"path": "path", "title": "title", "date": "creation_date"}

@@ -8,7 +8,7 @@ descent finds the nearest of each level, and what is above a level are its commu
 random. A level of few nodes has no links between them: all of them are looked at, which is faster.
 
 The loops are compiled by numba (`proximity_graphs`), which `pip install 'graphrag-ray[archrag]'` brings.
-Without it, and where all levels are small, all vectors of all levels are looked at: the same scores, slower.
+Without it there is no such index: levels are searched one by one (`vectors`).
 
 An index is one file:
 
@@ -28,15 +28,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.store.search.id_halves import halves, ids_of
-from graphrag_ray.store.search.mapped_arrays import ByteSource, Ints, MappedArray, packed, unpacked
-from graphrag_ray.store.search.ranking import Found, best
+from graphrag_ray.store.search.mapped_arrays import (
+    ByteSource,
+    Ints,
+    MappedArray,
+    halves,
+    ids_of,
+    packed,
+    unpacked,
+)
+from graphrag_ray.store.search.ranking import Found
 from graphrag_ray.store.search.vectors import DIGITS, Floats, unit
 
 M, EF_BUILD = 32, 100
@@ -103,60 +111,34 @@ class ChnswIndex:
         peak = np.abs(directions).max(axis=1, keepdims=True)
         peak = np.where(peak > 0, peak, 1.0).astype(np.float64)
         # A sum of products with numbers of eight bits fits into 32.
-        finest = min(_FINEST, (1 << 31) // (129 * self.codes.shape[1]))
-        asked = np.zeros((len(wanted), self.codes.shape[1]), np.int16)
+        width = _padded(self.dimensions)
+        finest = min(_FINEST, (1 << 31) // (129 * width))
+        asked = np.zeros((len(wanted), width), np.int16)
         asked[:, : self.dimensions] = np.rint(directions * (finest / peak))
-        k, loops = max(0, min(k, self._largest)), _loops() if self._is_linked else None
-        if loops is None:
-            scores, places, counts = self._of_all(asked, k)
-        else:
-            scores = np.zeros((len(asked), self.n_levels, max(k, loops.ENTRIES)), np.int64)
-            places, counts = np.zeros_like(scores), np.zeros((len(asked), self.n_levels), np.int64)
-            loops.descend_each(asked, *self._walked, min(max(ef, k), self._largest), scores, places, counts)
-        cosines = scores[..., :k] * (self.step * peak / finest / 256)[..., None]
-        cosines = np.round(np.clip(cosines, -1.0, 1.0), DIGITS)
+        loops, largest = _loops(), int(np.diff(self.starts).max(initial=0))
+        k = max(0, min(k, largest))
+        scores = np.zeros((len(asked), self.n_levels, max(k, loops.ENTRIES)), np.int64)
+        places, counts = np.zeros_like(scores), np.zeros((len(asked), self.n_levels), np.int64)
+        loops.descend_each(asked, self._graph, min(max(ef, k), largest), scores, places, counts)
+        scaled = scores[..., :k] * (self.step * peak / finest / 256)[..., None]
+        cosines = np.asarray(np.round(np.clip(scaled, -1.0, 1.0), DIGITS), np.float64)
         return places[..., :k], cosines, np.minimum(counts, k)
 
     def _check(self, wanted: Floats) -> None:
         if wanted.shape[1] != self.dimensions and self.n_levels:
             raise ValueError(f"the index has {self.dimensions} dimensions, not {wanted.shape[1]}")
 
-    def _of_all(self, asked: npt.NDArray[np.int16], k: int) -> tuple[Ints, Ints, Ints]:
-        counts = np.tile(np.minimum(np.diff(self.starts), k), (len(asked), 1))
-        scores = np.zeros((len(asked), self.n_levels, k), np.int64)
-        places = np.zeros_like(scores)
-        for at, one in enumerate(asked):
-            products = _products(self.codes, self.rest, one)
-            for level, n in enumerate(counts[at].tolist()):
-                own = products[self.starts[level] : self.starts[level + 1]]
-                chosen = best(own, n)
-                scores[at, level, :n], places[at, level, :n] = own[chosen], chosen + self.starts[level]
-        return scores, places, counts
-
     @cached_property
-    def codes(self) -> npt.NDArray[np.int8]:
-        return self._rows("codes")
-
-    @cached_property
-    def rest(self) -> npt.NDArray[np.int8]:
-        return self._rows("rest")
-
-    @cached_property
-    def _walked(self) -> tuple[npt.NDArray[Any], ...]:
-        down = self.arrays["down"].whole()
-        per_node, links = self.links.values.shape[1], self.links.whole().reshape(-1)
-        return self.codes.reshape(-1), self.rest.reshape(-1), links, per_node, down, self.starts, self.firsts
-
-    @cached_property
-    def _is_linked(self) -> bool:
-        return bool((self.firsts >= 0).any())
-
-    @cached_property
-    def _largest(self) -> int:
-        return int(np.diff(self.starts).max(initial=0))
-
-    def _rows(self, name: str) -> npt.NDArray[np.int8]:
-        return self.arrays[name].rows(_padded(self.dimensions)).whole()
+    def _graph(self) -> tuple[Any, ...]:
+        whole = {name: self.arrays[name].whole() for name in ("codes", "rest", "down")}
+        return _loops().Graph(  # type: ignore[no-any-return]
+            width=_padded(self.dimensions),
+            per_node=self.links.values.shape[1],
+            links=self.links.whole().reshape(-1),
+            starts=self.starts,
+            firsts=self.firsts,
+            **whole,
+        )
 
 
 def build(
@@ -166,8 +148,8 @@ def build(
 
     levels: ids and vectors [nodes, dimensions] of each, of any length, level 0 first; m: a node is linked to
     so many near ones, and to twice as many at most; ef: so many are kept while a node's place is looked for;
-    exact: levels of up to so many nodes have no links. Without numba no level has. Raises ValueError for
-    what is no id, an id that is there twice, and vectors of different dimensions.
+    exact: levels of up to so many nodes have no links. Raises ValueError for what is no id, an id that is
+    there twice, and vectors of different dimensions.
     """
     if not 1 <= m <= _MOST_LINKS // 2:
         raise ValueError(f"a node cannot have {m} links")
@@ -188,20 +170,18 @@ def build(
     high, low = halves([ids[i] for (ids, _), order in zip(levels, orders, strict=True) for i in order])
     own = [(vectors, np.asarray(order, np.int64)) for (_, vectors), order in zip(levels, orders, strict=True)]
     codes, rest, step = _coded(own, len(names), dimensions)
-    loops = _loops() if max(sizes, default=0) > exact else None
-    linked = np.array([loops is not None and n > exact for n in sizes], np.uint8)
+    loops = _loops()
+    linked = np.array([n > exact for n in sizes], np.uint8)
     firsts = _firsts(starts, linked)
-    links = np.full((sum(n for n, has in zip(sizes, linked, strict=True) if has), 2 * m), -1, np.int32)
+    links = np.full(int((np.diff(starts) * linked).sum()) * 2 * m, -1, np.int32)
     down = np.full(len(names), -1, np.int32)
+    width = _padded(dimensions)
+    graph = loops.Graph(width, 2 * m, codes.reshape(-1), rest.reshape(-1), links, down, starts, firsts)
     for level in reversed(range(len(levels))):
-        if loops is not None and linked[level]:
-            width, rows = codes.shape[1], links.reshape(-1)
-            below = rows, 2 * m, down, starts, firsts
-            loops.build_level(level, width, codes.reshape(-1), rest.reshape(-1), *below, max(ef, m))
-            if level + 1 < len(levels):
-                loops.link_down(level, width, codes.reshape(-1), *below, max(m, loops.ENTRIES))
-        elif level + 1 < len(levels) and 0 < sizes[level] <= exact:
-            _link_down(level, codes, rest, down, starts)
+        if linked[level]:
+            loops.build_level(graph, level, max(ef, m))
+        if level + 1 < len(levels):
+            loops.link_down(graph, level, max(m, loops.ENTRIES))
     return packed(
         {
             "shape": np.array([dimensions, 2 * m], np.int64),
@@ -213,7 +193,7 @@ def build(
             "codes": codes.reshape(-1),
             "rest": rest.reshape(-1),
             "down": down,
-            "links": links.reshape(-1),
+            "links": links,
         }
     )
 
@@ -221,47 +201,41 @@ def build(
 def read(source: ByteSource) -> ChnswIndex:
     """An index. Raises what `source.refused` makes for what is none. Where a link leads is looked at when it
     is followed."""
-    arrays = unpacked(source, _TYPES)
-    if arrays.keys() != _TYPES.keys():
-        raise source.refused("it holds levels of vectors and their links")
-    if len(arrays["shape"]) != 2 or len(arrays["step"]) != 1:
+    arrays = unpacked(source, _TYPES, _TYPES)
+    shape, step = arrays["shape"].whole(), arrays["step"].whole()
+    starts, linked = arrays["starts"].whole(), arrays["linked"].whole()
+    n, n_levels = len(arrays["high"]), len(linked)
+    if len(shape) != 2 or len(step) != 1 or len(starts) != n_levels + 1:
         raise source.refused("its arrays are of different lengths")
-    (dimensions, per_node), step = arrays["shape"].whole().tolist(), float(arrays["step"].whole()[0])
-    if not (1 <= dimensions <= _MOST_DIMENSIONS and 1 <= per_node <= _MOST_LINKS and 0 < step < 1):
+    dimensions, per_node = shape.tolist()
+    if not (1 <= dimensions <= _MOST_DIMENSIONS and 1 <= per_node <= _MOST_LINKS and 0 < step[0] < 1):
         raise source.refused("its vectors or links are of no possible size")
-    n, starts, linked = len(arrays["high"]), arrays["starts"].whole(), arrays["linked"].whole()
-    if (
-        len(starts) != len(linked) + 1
-        or starts[0] != 0
-        or starts[-1] != n
-        or (starts[1:] < starts[:-1]).any()
-    ):
+    if starts[0] != 0 or starts[-1] != n or (starts[1:] < starts[:-1]).any():
         raise source.refused("its levels do not lie one behind the other")
-    lengths = {"low": n, "down": n} | dict.fromkeys(("codes", "rest"), n * _padded(dimensions))
-    lengths["links"] = int((np.diff(starts) * (linked > 0)).sum()) * per_node
+    n_links = int((np.diff(starts) * (linked > 0)).sum()) * per_node
+    numbers = n * _padded(dimensions)
+    lengths = {"low": n, "down": n, "codes": numbers, "rest": numbers, "links": n_links}
     if (
         n > MOST_NODES
-        or len(linked) > MOST_LEVELS
+        or n_levels > MOST_LEVELS
         or any(len(arrays[name]) != length for name, length in lengths.items())
     ):
         raise source.refused("its arrays are of different lengths")
     # Copies: a mapped file could be changed while loops walk by them.
     levels = starts.astype(np.int64), _firsts(starts, linked)
-    return ChnswIndex(source, arrays, dimensions, step, *levels, arrays["links"].rows(per_node))
-
-
-def has_loops() -> bool:
-    """Whether levels can be linked: numba is installed."""
-    return _loops() is not None
+    return ChnswIndex(source, arrays, dimensions, float(step[0]), *levels, arrays["links"].rows(per_node))
 
 
 @cache
-def _loops() -> ModuleType | None:
-    """None: numba is not installed, or has no folder where it may keep what it compiled."""
-    try:
-        from graphrag_ray.store.search import proximity_graphs
-    except (ImportError, RuntimeError):
-        return None
+def has_loops() -> bool:
+    """Whether such indexes can be made and searched: numba is installed."""
+    return find_spec("numba") is not None
+
+
+def _loops() -> ModuleType:
+    """Imported where it is needed: to load numba takes .4 s."""
+    from graphrag_ray.store.search import proximity_graphs
+
     return proximity_graphs
 
 
@@ -295,31 +269,3 @@ def _coded(
         rest[at : at + len(rows), :dimensions] = np.clip(np.rint((steps - whole) * 256), -_PEAK, _PEAK)
         at += len(rows)
     return codes, rest, step
-
-
-def _products(codes: npt.NDArray[np.int8], rest: npt.NDArray[np.int8], wanted: npt.NDArray[Any]) -> _Exact:
-    """256 times the products of vectors and whole numbers: whole numbers, too, of which float64 holds all."""
-    found, by = np.empty(len(codes)), wanted.astype(np.float64)
-    for at in range(0, len(codes), _ROWS_AT_ONCE):
-        part = slice(at, at + _ROWS_AT_ONCE)
-        found[part] = 256 * (codes[part].astype(np.float64) @ by) + rest[part].astype(np.float64) @ by
-    return found
-
-
-def _link_down(
-    level: int,
-    codes: npt.NDArray[np.int8],
-    rest: npt.NDArray[np.int8],
-    down: npt.NDArray[np.int32],
-    starts: Ints,
-) -> None:
-    """Links each node above a level to its nearest in it, of which all nodes are looked at."""
-
-    def whole(part: slice) -> _Exact:
-        return 256 * codes[part].astype(np.float64) + rest[part]
-
-    start, end, above = (int(at) for at in starts[level : level + 3])
-    own = whole(slice(start, end)).T
-    for at in range(end, above, _ROWS_AT_ONCE):
-        part = slice(at, min(at + _ROWS_AT_ONCE, above))
-        down[part] = start + np.argmax(whole(part) @ own, axis=1)

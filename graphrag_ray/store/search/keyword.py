@@ -37,21 +37,23 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.base.unforeseen import is_unforeseen
-from graphrag_ray.store.search.id_halves import halves, ids_of, interleaved, rise, staying
-from graphrag_ray.store.search.languages import WORDS
 from graphrag_ray.store.search.mapped_arrays import (
     ByteSource,
     Ints,
     Keys,
     MappedArray,
+    halves,
+    ids_of,
+    interleaved,
     packed,
     places_in,
     places_of,
+    staying,
     tops,
     unpacked,
 )
 from graphrag_ray.store.search.ranking import Found, best, kth, merged
-from graphrag_ray.store.search.words import words
+from graphrag_ray.store.search.words import WORDS, words
 
 K1, B = 1.2, 0.75
 """Lucene's: how soon a word's repetitions stop to count, how much a record's length does."""
@@ -145,7 +147,7 @@ def build(
 ) -> bytes:
     """The bytes of a shard: the same for the same records, whatever their order.
 
-    language: of `languages.WORDS`; "": not known
+    language: of `words.WORDS`; "": not known
     failed: told the id of a text that cannot be read, and why, which is a bug; it is then found by no word.
     None: the error is raised
     """
@@ -193,7 +195,14 @@ def _counted(ids: Sequence[str], texts: Sequence[str], language: str, failed: Fa
     )
     word, record = np.divmod(found, max(1, len(rows)))
     ends = np.cumsum(np.bincount(word, minlength=len(hashes)))
-    return _of_arrays([ids[i] for i in order], hashes, ends, record, counts, lengths)
+    return _Counted(
+        *halves([ids[i] for i in order]),
+        hashes,
+        ends,
+        record.astype("<i4"),
+        np.minimum(counts, MOST_COUNTED).astype("<u2"),
+        lengths,
+    )
 
 
 def _left(shard: KeywordShard, stays: npt.NDArray[np.bool_]) -> _Counted:
@@ -201,8 +210,6 @@ def _left(shard: KeywordShard, stays: npt.NDArray[np.bool_]) -> _Counted:
     names = ("high", "low", "words", "ends", "records", "counts")
     arrays = {name: shard.arrays[name].whole() for name in names}
     own = _Counted(**arrays, lengths=shard.lengths)
-    if not _is_sound(own):
-        raise shard.source.refused("its arrays are not sorted, or lead out of each other")
     held = stays[own.records]
     postings = np.diff(np.cumsum(held)[own.ends - 1], prepend=0)
     return _Counted(
@@ -214,17 +221,6 @@ def _left(shard: KeywordShard, stays: npt.NDArray[np.bool_]) -> _Counted:
         own.counts[held],
         own.lengths[stays],
     )
-
-
-def _is_sound(of: _Counted) -> bool:
-    """Whether the arrays of a shard are as `build` makes them, as far as they tell places in each other."""
-    n, ends = len(of.records), of.ends
-    if (ends < 1).any() or (ends[1:] <= ends[:-1]).any() or (ends[-1] if len(ends) else 0) != n:
-        return False
-    rises = of.records[1:] > of.records[:-1]
-    rises[ends[:-1] - 1] = True  # the first record of the next word
-    inside = not n or (of.records.min() >= 0 and of.records.max() < len(of.high))
-    return bool(inside and rises.all() and (of.words[1:] > of.words[:-1]).all() and rise((of.high, of.low)))
 
 
 def _together(source: ByteSource, one: _Counted, other: _Counted) -> _Counted:
@@ -254,37 +250,6 @@ def _together(source: ByteSource, one: _Counted, other: _Counted) -> _Counted:
     )
 
 
-def of_arrays(
-    ids: Sequence[str],
-    hashes: Keys,
-    ends: npt.NDArray[np.integer],
-    records: npt.NDArray[np.integer],
-    counts: npt.NDArray[np.integer],
-    lengths: npt.NDArray[np.integer],
-    language: str,
-) -> bytes:
-    """The bytes of a shard, of its arrays. Raises ValueError for what is no id."""
-    return _packed(_of_arrays(ids, hashes, ends, records, counts, lengths), language)
-
-
-def _of_arrays(
-    ids: Sequence[str],
-    hashes: Keys,
-    ends: npt.NDArray[np.integer],
-    records: npt.NDArray[np.integer],
-    counts: npt.NDArray[np.integer],
-    lengths: npt.NDArray[np.integer],
-) -> _Counted:
-    return _Counted(
-        *halves(ids),
-        hashes.astype("<u8"),
-        ends.astype("<i8"),
-        records.astype("<i4"),
-        np.minimum(counts, MOST_COUNTED).astype("<u2"),
-        lengths.astype("<i4"),
-    )
-
-
 def _packed(of: _Counted, language: str) -> bytes:
     return packed(
         {
@@ -305,16 +270,9 @@ def _packed(of: _Counted, language: str) -> bytes:
 
 def read(source: ByteSource) -> KeywordShard:
     """A shard. Raises what `source.refused` makes for what is none."""
-    arrays = unpacked(source, _TYPES)
-    if arrays.keys() != _ARRAYS:
-        raise source.refused(f"it holds {', '.join(sorted(arrays))} and not {', '.join(sorted(_ARRAYS))}")
-    size = {name: len(array) for name, array in arrays.items()}
-    if (
-        len({size["high"], size["low"], size["lengths"]}) > 1
-        or size["words"] != size["ends"]
-        or size["records"] != size["counts"]
-        or size["n_words"] != 1
-    ):
+    equal = (("high", "low", "lengths"), ("words", "ends"), ("records", "counts"))
+    arrays = unpacked(source, _TYPES, _ARRAYS, equal, {"top.high": "high", "top.words": "words"})
+    if len(arrays["n_words"]) != 1:
         raise source.refused("its arrays are of different lengths")
     shard = KeywordShard(source, arrays)
     if shard.language and shard.language not in WORDS:

@@ -1,12 +1,16 @@
-"""Arrays of numbers as one file, of which only what is looked at is read.
+"""Arrays of numbers as one file, of which only what is looked at is read; and ids as such numbers.
 
 The arrays stand one behind the other, each from a multiple of 64 bytes on. Behind them stand as JSON the name
-of each, its kind, where it begins and how long it is; and then how long that is, in eight bytes.
+of each, its kind, where it begins and how long it is; and then how long that is, in eight bytes. An id of 32
+hex digits is two numbers of 64 bits.
+
+This is where a file that somebody else made is held to what it may do: `unpacked` sees that its arrays lie
+inside it and are as long as they have to be, `MappedArray` that no number in it leads out of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
@@ -15,8 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from graphrag_ray.base.ids import ID_LENGTH
+
 Ints: TypeAlias = npt.NDArray[np.int64]
 Keys: TypeAlias = npt.NDArray[np.uint64]
+Halves: TypeAlias = tuple[Keys, Keys]
 
 STEP = 128
 """Of keys, each so many-th stands in an array of its own, which is looked at first."""
@@ -116,11 +123,22 @@ def packed(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
     return b"".join([*pieces, head, len(head).to_bytes(_LENGTH, "little")])
 
 
-def unpacked(source: ByteSource, types: Mapping[str, Any]) -> dict[str, MappedArray]:
-    """The arrays of a file, none of which was read yet.
+def unpacked(
+    source: ByteSource,
+    types: Mapping[str, Any],
+    needed: Collection[str] = (),
+    equal: Sequence[Collection[str]] = (),
+    top_of: Mapping[str, str] = {},
+) -> dict[str, MappedArray]:
+    """The arrays of a file, none of which was read yet. Whoever made the file, they lie inside it, and what
+    reads them (`MappedArray`) does not leave them.
 
-    types: what arrays there can be, by their names or what stands before the first dot. Raises what
-    `source.refused` makes for what `packed` has not made of such arrays.
+    types   what arrays there can be, by their names or what stands before the first dot
+    needed  those that there have to be
+    equal   names of arrays of the same length
+    top_of  by the name of an array of `tops`, that of which it is
+
+    Raises what `source.refused` makes for what `packed` has not made of such arrays.
     """
     n = len(source.data)
     try:
@@ -140,6 +158,12 @@ def unpacked(source: ByteSource, types: Mapping[str, Any]) -> dict[str, MappedAr
             found[name] = MappedArray(source, begin, source.data[begin:end].view(dtype))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as e:
         raise source.refused(f"it holds no such arrays ({e})") from e
+    if missing := set(needed) - found.keys():
+        raise source.refused(f"it lacks {', '.join(sorted(missing))}")
+    same = [{len(found[name]) for name in names} for names in equal]
+    same += [{len(found[top]), -(-len(found[name]) // STEP)} for top, name in top_of.items()]
+    if any(len(lengths) > 1 for lengths in same):
+        raise source.refused("its arrays are of different lengths")
     return found
 
 
@@ -156,8 +180,6 @@ def places_in(keys: MappedArray, top: MappedArray, wanted: Keys) -> Ints:
     """[wanted] the first place of each among keys, which rise; -1 where it is not there."""
     if not len(keys) or not len(wanted):
         return np.full(len(wanted), -1)
-    if len(top) != -(-len(keys) // STEP):
-        raise keys.source.refused("its arrays are of different lengths")
     if len(wanted) > _AT_ONCE:
         some = [wanted[at : at + _AT_ONCE] for at in range(0, len(wanted), _AT_ONCE)]
         return np.concatenate([places_in(keys, top, of) for of in some])
@@ -192,3 +214,54 @@ def spread(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> tuple[Ints, Ints]
     lengths = right - left
     whose = np.repeat(np.arange(len(left)), lengths)
     return np.arange(len(whose)) + np.repeat(left - (np.cumsum(lengths) - lengths), lengths), whose
+
+
+def halves(ids: Sequence[str]) -> tuple[Keys, Keys]:
+    """The first and the second half of each. Raises ValueError for what is no id."""
+    if any(len(id_) != ID_LENGTH for id_ in ids):
+        raise ValueError(f"an id has {ID_LENGTH} hex digits")
+    both = np.frombuffer(bytes.fromhex("".join(ids)), ">u8").reshape(-1, 2).astype("<u8")
+    if len(both) != len(ids):  # white space is passed over
+        raise ValueError(f"an id has {ID_LENGTH} hex digits")
+    return both[:, 0].copy(), both[:, 1].copy()
+
+
+def known(ids: Sequence[str]) -> list[str]:
+    """The different ones that are ids."""
+    return [i for i in dict.fromkeys(ids) if len(i) == ID_LENGTH and not i.strip("0123456789abcdef")]
+
+
+def ids_of(high: Keys, low: Keys) -> list[str]:
+    both = np.stack([high, low], axis=1).astype(">u8").tobytes().hex()
+    return [both[at : at + ID_LENGTH] for at in range(0, len(both), ID_LENGTH)]
+
+
+def staying(
+    source: ByteSource, arrays: Mapping[str, MappedArray], gone: Sequence[str]
+) -> npt.NDArray[np.bool_]:
+    """[records] which records of a shard are none of these. Raises what `source.refused` makes where one of
+    these is not there.
+
+    arrays: of the shard: high, low, top.high
+    """
+    places = places_of(arrays["high"], arrays["low"], arrays["top.high"], halves(known(gone)))
+    if len(places) != len(gone):
+        raise source.refused("it lacks records")
+    stays = np.ones(len(arrays["high"]), np.bool_)
+    stays[places] = False
+    return stays
+
+
+def interleaved(source: ByteSource, one: Halves, other: Halves) -> tuple[Halves, Ints, Ints]:
+    """Ids of two shards as those of one, sorted, and the places of each one's in them. Both are sorted.
+
+    Raises what `source.refused` makes where an id is there twice.
+    """
+    high, low = (np.concatenate(both) for both in zip(one, other, strict=True))
+    order = np.lexsort((low, high))
+    high, low = high[order], low[order]
+    if ((high[1:] == high[:-1]) & (low[1:] == low[:-1])).any():
+        raise source.refused("a record is there twice")
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    return (high, low), places[: len(one[0])], places[len(one[0]) :]

@@ -24,12 +24,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.store.search.id_halves import halves, ids_of
 from graphrag_ray.store.search.mapped_arrays import (
     ByteSource,
     Ints,
     Keys,
     MappedArray,
+    halves,
+    ids_of,
     packed,
     places_in,
     spread,
@@ -90,10 +91,7 @@ class NameLinks:
 
     def totals(self, places: Ints) -> npt.NDArray[np.float64]:
         """The weights of the links of each of these names."""
-        total = self.arrays["total"].take(places).astype(np.float64)
-        if len(total) and total.min() < 0:
-            raise self.source.refused("the weights of a name are less than none")
-        return np.asarray(total, np.float64)
+        return np.asarray(self.arrays["total"].take(places), np.float64)
 
     def of_names(self, places: Ints) -> Linked:
         """Links of names to chunks."""
@@ -125,10 +123,7 @@ class NameLinks:
 
     def _run(self, ends: str, places: Ints) -> tuple[Ints, Ints]:
         end = self.arrays[ends].take(places)
-        start = np.where(places > 0, self.arrays[ends].take(np.maximum(places - 1, 0)), 0)
-        if (start > end).any():
-            raise self.source.refused("its links are not one behind the other")
-        return start, end
+        return np.where(places > 0, self.arrays[ends].take(np.maximum(places - 1, 0)), 0), end
 
     def _linked(self, name: str, places: Ints, n: int) -> Linked:
         start, end = self._run(f"{name}_end", places)
@@ -192,17 +187,13 @@ def build(
 
 def read(source: ByteSource) -> NameLinks:
     """A shard. Raises what `source.refused` makes for what is none."""
-    arrays = unpacked(source, _TYPES)
-    if arrays.keys() != _ARRAYS:
-        raise source.refused(f"it holds {', '.join(sorted(arrays))} and not {', '.join(sorted(_ARRAYS))}")
-    size = {name: len(array) for name, array in arrays.items()}
-    same = (
+    equal = (
         ("high", "low", "names_end"),
         ("name.high", "name.low", "holders_end", "total", "text_end"),
         ("holders", "holders_weight", "names", "names_weight"),
     )
-    if any(len({size[name] for name in of}) > 1 for of in same):
-        raise source.refused("its arrays are of different lengths")
+    top_of = {"top.high": "high", "top.name": "name.high"}
+    arrays = unpacked(source, _TYPES, _ARRAYS, equal, top_of)
     return NameLinks(source, arrays)
 
 

@@ -13,7 +13,7 @@ not lead from one to the next. This module needs numba; `chnsw` does without it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numba
 import numpy as np
@@ -29,6 +29,27 @@ SAMPLE = 64
 _AHEAD = 6
 _LINE = 64
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Graph(NamedTuple):
+    """The levels of an index.
+
+    codes, rest  [nodes * width] int8: the numbers of vectors, one behind the other
+    links        [linked nodes * per_node] int32: places, -1 behind the last
+    down         [nodes] int32
+    starts       [levels + 1] where levels begin
+    firsts       [levels] which linked node is a level's first; -1 for a level without links, of which all
+                 nodes are looked at
+    """
+
+    width: int
+    per_node: int
+    codes: Any
+    rest: Any
+    links: Any
+    down: Any
+    starts: Any
+    firsts: Any
 
 
 def _compiled(function: _F, **more: Any) -> _F:
@@ -126,40 +147,10 @@ def _larger(seen: Any) -> Any:
     return found
 
 
-@_compiled
-def _enter(wanted: Any, codes: Any, start: Any, end: Any, entries: Any, seen: Any, keys: Any) -> Any:
-    """Begins with the entries that lie inside, or with the nearest of a sample. Returns how many."""
-    n = 0
-    for entry in entries:
-        if start <= entry < end and _new(seen, entry):
-            _put(keys, n, _key(_product(wanted, codes, entry), entry))
-            n = min(n + 1, len(keys))
-    if n == 0:
-        for place in range(start, end, max(1, (end - start) // SAMPLE)):
-            _new(seen, place)
-            _put(keys, n, _key(_product(wanted, codes, place), place))
-            n = min(n + 1, len(keys))
-    return n
-
-
 @_inlined
 def _fetch_row(flat: Any, row: Any, length: Any, step: Any) -> None:
     for at in range(row * length, (row + 1) * length, step):
         _fetch(flat, at)
-
-
-@_compiled
-def _fresh(links: Any, row: Any, per_node: Any, start: Any, end: Any, seen: Any, found: Any) -> Any:
-    """Those of a node's links that were not yet seen. Returns how many."""
-    n = 0
-    for at in range(row * per_node, (row + 1) * per_node):
-        to = np.int64(links[at])
-        if to < start or to >= end:
-            break
-        if _new(seen, to):
-            found[n] = to
-            n += 1
-    return n
 
 
 @_compiled
@@ -179,42 +170,47 @@ def _weigh(wanted: Any, codes: Any, nodes: Any, n_nodes: Any, keys: Any, n: Any)
 
 
 @_compiled
-def _walk(
-    wanted: Any,
-    codes: Any,
-    start: Any,
-    end: Any,
-    links: Any,
-    per_node: Any,
-    first: Any,
-    entries: Any,
-    keys: Any,
-) -> Any:
-    """Fills keys with the nearest nodes of a level, from the entries on. Returns how many.
-
-    start, end: the places of the level; links: of which `per_node` are each node's, and the level's begin
-    at those of the `first` node
-    """
+def _walk(wanted: Any, graph: Graph, level: Any, end: Any, entries: Any, keys: Any) -> Any:
+    """Fills keys with the nearest nodes of a level, up to the place `end`, from those of the entries on that
+    lie inside, or from the nearest of a sample. Returns how many."""
+    codes, links, per_node, start = graph.codes, graph.links, graph.per_node, graph.starts[level]
+    first = graph.firsts[level] - start
     size = 1024
     while size < 32 * len(keys):
         size *= 2
     seen, near = np.full(size, -1, np.int32), np.empty(per_node, np.int64)
-    n = _enter(wanted, codes, start, end, entries, seen, keys)
+    n = 0
+    for entry in entries:
+        if start <= entry < end and _new(seen, entry):
+            _put(keys, n, _key(_product(wanted, codes, entry), entry))
+            n = min(n + 1, len(keys))
+    if n == 0:
+        for place in range(start, end, max(1, (end - start) // SAMPLE)):
+            _new(seen, place)
+            _put(keys, n, _key(_product(wanted, codes, place), place))
+            n = min(n + 1, len(keys))
     n_seen, at = 2 * SAMPLE + len(entries), 0
     while at < n:
         if keys[at] & 1:
             at += 1
             continue
-        row = first + _place(keys[at]) - start
+        row = first + _place(keys[at])
         keys[at] |= 1
         while 2 * (n_seen + per_node) > len(seen):
             seen = _larger(seen)
-        n_near = _fresh(links, row, per_node, start, end, seen, near)
+        n_near = 0
+        for i in range(row * per_node, (row + 1) * per_node):
+            to = np.int64(links[i])
+            if to < start or to >= end:
+                break
+            if _new(seen, to):
+                near[n_near] = to
+                n_near += 1
         n_seen += n_near
         n, changed = _weigh(wanted, codes, near, n_near, keys, n)
         at = min(at + 1, changed)
         if at < n:
-            _fetch_row(links, first + _place(keys[at]) - start, per_node, _LINE // 4)
+            _fetch_row(links, first + _place(keys[at]), per_node, _LINE // 4)
     return n
 
 
@@ -234,96 +230,51 @@ def _keep(scores: Any, places: Any, n: Any, score: Any, place: Any) -> Any:
 
 
 @_compiled
-def _all(
-    wanted: Any, most: Any, codes: Any, rest: Any, start: Any, end: Any, scores: Any, places: Any
-) -> Any:
-    """The best of a level, from all of it. most: that the rest of a vector can add to its score."""
+def _nearest(wanted: Any, graph: Graph, level: Any, entries: Any, keys: Any, scores: Any, places: Any) -> Any:
+    """Fills scores and places with the nearest of a level: of all its nodes, or of those walked to from the
+    entries, for which there are keys. Returns how many."""
+    start, end = graph.starts[level], graph.starts[level + 1]
+    most = np.int64(0)  # that the rest of a vector can add to its score
+    for number in wanted:
+        most += 128 * abs(np.int64(number))
     n, k = 0, len(scores)
-    for place in range(start, end):
-        coarse = np.int64(_product(wanted, codes, place)) * 256
-        if n < k or coarse + most >= scores[k - 1]:
-            n = _keep(scores, places, n, coarse + _product(wanted, rest, place), place)
-    return n
-
-
-@_compiled
-def _exactly(wanted: Any, most: Any, rest: Any, keys: Any, n_keys: Any, scores: Any, places: Any) -> Any:
-    """The best of those that were walked to."""
-    n, k = 0, len(scores)
-    for i in range(n_keys):
+    if graph.firsts[level] < 0 or end - start <= len(keys):
+        for place in range(start, end):
+            coarse = np.int64(_product(wanted, graph.codes, place)) * 256
+            if n < k or coarse + most >= scores[k - 1]:
+                n = _keep(scores, places, n, coarse + _product(wanted, graph.rest, place), place)
+        return n
+    for i in range(_walk(wanted, graph, level, end, entries, keys)):
         coarse = _score(keys[i]) * 256
         if n == k and coarse + most < scores[k - 1]:
             break
         place = _place(keys[i])
-        n = _keep(scores, places, n, coarse + _product(wanted, rest, place), place)
+        n = _keep(scores, places, n, coarse + _product(wanted, graph.rest, place), place)
     return n
 
 
 @_compiled
-def _most(wanted: Any) -> Any:
-    total = np.int64(0)
-    for number in wanted:
-        total += abs(np.int64(number))
-    return 128 * total
+def _descend(wanted: Any, graph: Graph, lowest: Any, ef: Any, scores: Any, places: Any, counts: Any) -> None:
+    """The nearest nodes of each level from the last one down to the lowest.
 
-
-@_compiled
-def descend(
-    wanted: Any,
-    codes: Any,
-    rest: Any,
-    links: Any,
-    per_node: Any,
-    down: Any,
-    starts: Any,
-    firsts: Any,
-    ef: Any,
-    scores: Any,
-    places: Any,
-    counts: Any,
-) -> None:
-    """The nearest nodes of every level, from the last one down.
-
-    wanted: [width] int16; codes, rest: [nodes * width] int8; links: [linked nodes * per_node] int32, -1
-    behind the last; down: [nodes] int32; starts: [levels + 1] where levels begin; firsts: [levels] where
-    their links begin, -1 for one of which all nodes are looked at; scores, places: [levels, wanted] are
-    filled; counts: [levels] is filled with how many were found
+    wanted: [width] int16; scores, places: [levels from the lowest on, k] are filled; counts: [levels] how
+    many were found
     """
-    most = _most(wanted)
     keys = np.empty(max(ef, ENTRIES), np.int64)
     entries = np.full(ENTRIES, -1, np.int64)
-    for level in range(len(starts) - 2, -1, -1):
-        start, end = starts[level], starts[level + 1]
-        if firsts[level] < 0 or end - start <= len(keys):
-            n = _all(wanted, most, codes, rest, start, end, scores[level], places[level])
-        else:
-            n = _walk(wanted, codes, start, end, links, per_node, firsts[level], entries, keys)
-            n = _exactly(wanted, most, rest, keys, n, scores[level], places[level])
-        counts[level] = n
+    for level in range(len(graph.starts) - 2, lowest - 1, -1):
+        own, found = scores[level - lowest], places[level - lowest]
+        n = _nearest(wanted, graph, level, entries, keys, own, found)
+        counts[level - lowest] = n
         for i in range(ENTRIES):
-            entries[i] = down[places[level, i]] if i < min(n, places.shape[1]) else -1
+            entries[i] = graph.down[found[i]] if i < min(n, len(found)) else -1
 
 
 @_compiled
-def descend_each(
-    wanted: Any,
-    codes: Any,
-    rest: Any,
-    links: Any,
-    per_node: Any,
-    down: Any,
-    starts: Any,
-    firsts: Any,
-    ef: Any,
-    scores: Any,
-    places: Any,
-    counts: Any,
-) -> None:
-    """The same for many: wanted, scores, places and counts have one dimension more, which is the first."""
+def descend_each(wanted: Any, graph: Graph, ef: Any, scores: Any, places: Any, counts: Any) -> None:
+    """The nearest nodes of every level to each of many vectors: as `_descend`, with one dimension more."""
     for i in range(len(wanted)):
-        descend(
-            wanted[i], codes, rest, links, per_node, down, starts, firsts, ef, scores[i], places[i], counts[i]
-        )
+        _descend(wanted[i], graph, 0, ef, scores[i], places[i], counts[i])
 
 
 @_inlined
@@ -383,29 +334,15 @@ def _link(codes: Any, width: Any, row: Any, node: Any, to: Any, keys: Any, chose
 
 
 @_compiled
-def build_level(
-    level: Any,
-    width: Any,
-    codes: Any,
-    rest: Any,
-    links: Any,
-    per_node: Any,
-    down: Any,
-    starts: Any,
-    firsts: Any,
-    ef: Any,
-) -> None:
-    """Links the nodes of a level one by one, and those of the level above down to it.
-
-    All levels above are built. A node is linked to half of `per_node`. links and down are filled, else as for
-    `descend`.
-    """
-    start, end, first, m = starts[level], starts[level + 1], firsts[level], per_node // 2
-    above, firsts_above = starts[level + 1 :], firsts[level + 1 :]
-    n_above = len(firsts_above)
+def build_level(graph: Graph, level: Any, ef: Any) -> None:
+    """Links the nodes of a level one by one, and those of the level above down to it. All levels above are
+    built. A node is linked to half of `per_node`."""
+    codes, width, links, down, per_node = graph.codes, graph.width, graph.links, graph.down, graph.per_node
+    start, end, first, m = graph.starts[level], graph.starts[level + 1], graph.firsts[level], per_node // 2
+    n_above = len(graph.firsts) - level - 1
     scores = np.zeros((max(1, n_above), ENTRIES), np.int64)
     places, counts = np.zeros_like(scores), np.zeros(max(1, n_above), np.int64)
-    nearest = np.full(above[1] - end if n_above else 0, -(1 << 62), np.int64)
+    nearest = np.full(graph.starts[level + 2] - end if n_above else 0, -(1 << 62), np.int64)
     entries, keys = np.full(ENTRIES, -1, np.int64), np.empty(ef, np.int64)
     row_keys = np.empty(per_node + 1, np.int64)
     mine, theirs = np.empty(m, np.int64), np.empty(m + m // 2, np.int64)
@@ -413,20 +350,7 @@ def build_level(
     for node in range(start, end):
         wanted[:] = _vector(codes, width, node)
         if n_above:
-            descend(
-                wanted,
-                codes,
-                rest,
-                links,
-                per_node,
-                down,
-                above,
-                firsts_above,
-                ENTRIES,
-                scores,
-                places,
-                counts,
-            )
+            _descend(wanted, graph, level + 1, ENTRIES, scores, places, counts)
         for i in range(counts[0]):
             of = places[0, i]
             entries[i] = down[of]
@@ -434,7 +358,7 @@ def build_level(
                 nearest[of - end], down[of] = scores[0, i], node
         if node == start:
             continue
-        n = _walk(wanted, codes, start, node, links, per_node, first, entries, keys)
+        n = _walk(wanted, graph, level, node, entries, keys)
         n = _chosen(codes, width, node, keys, n, m, mine)
         links[(first + node - start) * per_node : (first + node - start) * per_node + n] = mine[:n]
         for i in range(n):
@@ -443,26 +367,18 @@ def build_level(
 
 
 @_compiled
-def link_down(
-    level: Any,
-    width: Any,
-    codes: Any,
-    links: Any,
-    per_node: Any,
-    down: Any,
-    starts: Any,
-    firsts: Any,
-    ef: Any,
-) -> None:
-    """Links each node above a level, which has links, to its nearest in it."""
-    start, end, first = starts[level], starts[level + 1], firsts[level + 1]
+def link_down(graph: Graph, level: Any, ef: Any) -> None:
+    """Links each node above a level to its nearest in it."""
+    codes, width, down, per_node = graph.codes, graph.width, graph.down, graph.per_node
+    end, first = graph.starts[level + 1], graph.firsts[level + 1]
     wanted, keys, entries = np.empty(width, np.int16), np.empty(ef, np.int64), np.empty(ENTRIES, np.int64)
-    for node in range(end, starts[level + 2]):
+    score, place = np.empty(1, np.int64), np.empty(1, np.int64)
+    for node in range(end, graph.starts[level + 2]):
         wanted[:] = _vector(codes, width, node)
         entries[:] = down[node]
         for i in range(min(per_node, ENTRIES - 1) if first >= 0 else 0):
-            to = links[(first + node - end) * per_node + i]
+            to = graph.links[(first + node - end) * per_node + i]
             if to >= 0:
                 entries[i] = down[to]
-        _walk(wanted, codes, start, end, links, per_node, firsts[level], entries, keys)
-        down[node] = _place(keys[0])
+        if _nearest(wanted, graph, level, entries, keys, score, place):
+            down[node] = place[0]

@@ -26,7 +26,7 @@ these.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from graphrag_ray.store.pages import PAGE, Pages
 from graphrag_ray.store.search.mapped_arrays import (
     STEP,
     ByteSource,
@@ -47,7 +48,6 @@ from graphrag_ray.store.search.mapped_arrays import (
 )
 
 HALVES = np.dtype([("high", "<u8"), ("low", "<u8")])
-PAGE = np.dtype([("start", "<i8"), ("size", "<i4"), ("values", "<i4"), ("sum", "<u4")])
 _VALUE = np.dtype("<f8")
 _NONE = np.zeros(0, np.int64)
 _IDS_AT_ONCE = 1024
@@ -106,18 +106,20 @@ class RowsOfPart:
     """What an index holds of one part, over which its rows are counted.
 
     groups  by name: entries, in any order
-    pages   by column: the first row of each page, and the number of rows; and of PAGE
+    pages   by column
     """
 
     n_rows: int
     groups: Mapping[str, npt.NDArray[Any]]
-    pages: Mapping[str, tuple[Ints, npt.NDArray[Any]]]
+    pages: Mapping[str, Pages]
 
 
 @dataclass(frozen=True)
 class RowIndex:
     source: ByteSource
     arrays: Mapping[str, MappedArray]
+    _sound: set[str] = field(default_factory=set)
+    """Columns whose pages were looked over."""
 
     @cached_property
     def ends(self) -> Ints:
@@ -140,12 +142,8 @@ class RowIndex:
         """Rows that hold one of these ids; of each at most so many, the first by rank. A row that holds
         several occurs with each."""
         entries, top = self.arrays[f"entry.{group}"], self.arrays[f"top.{group}"].whole()
-        if len(top) != -(-len(entries) // STEP):
-            raise self.source.refused("its arrays are of different lengths")
         left = np.maximum(np.searchsorted(top, high, "left") - 1, 0) * STEP
         right = np.minimum(np.searchsorted(top, high, "right") * STEP, len(entries))
-        if (left > right).any():
-            raise self.source.refused("its entries are not in order")
         if most is not None:  # an id that is everywhere has many entries, of which few are wanted
             right = np.minimum(right, left + 2 * STEP + most)
         held = [name for name in group.split("+") if name in (entries.values.dtype.names or ())]
@@ -191,41 +189,36 @@ class RowIndex:
 
     def page_of(self, column: str, rows: Ints) -> Ints | None:
         """The page of each row; None where the column cannot be read by pages."""
-        first = self.arrays.get(f"first.{column}")
-        if first is None:
+        if f"first.{column}" not in self.arrays:
             return None
-        firsts = first.whole()
-        if (firsts[1:] <= firsts[:-1]).any():
-            raise self.source.refused("its pages are not one behind the other")
-        return np.searchsorted(firsts, rows, "right").astype(np.int64) - 1
+        return np.searchsorted(self._firsts(column), rows, "right").astype(np.int64) - 1
 
     def pages(self, column: str, at: Ints) -> PagesOf:
         """Where pages lie."""
-        firsts, pages = self.arrays[f"first.{column}"].whole(), self.arrays[f"page.{column}"]
-        if len(firsts) != len(pages) + 1:
-            raise self.source.refused("its pages are of different lengths")
-        found = pages.take(at)
+        page, firsts = self.arrays[f"page.{column}"].take(at), self._firsts(column)
         first, last = firsts[at].astype(np.int64), firsts[at + 1].astype(np.int64)
         part = np.searchsorted(self.ends, first, "right").astype(np.int64)
-        own = np.append(self.ends, self.ends[-1])[np.minimum(part, len(self.ends))]
-        if (last <= first).any() or (last > own).any() or (part >= len(self.ends)).any():
-            raise self.source.refused("its pages are not one behind the other")
-        if len(at) and (found["size"].min() < 1 or found["values"].min() < 0 or found["start"].min() < 0):
-            raise self.source.refused("a page is none")
-        return PagesOf(part, first, last - first, found)
+        return PagesOf(part, first, last - first, page)
 
-    def pages_by_part(self, column: str) -> list[tuple[Ints, npt.NDArray[Any]]]:
+    def pages_by_part(self, column: str) -> list[Pages]:
         """All pages of a column, of each part as `RowsOfPart` has them."""
-        firsts = self.arrays[f"first.{column}"].whole().astype(np.int64)
-        pages = self.arrays[f"page.{column}"].whole()
+        firsts, pages = self._firsts(column).astype(np.int64), self.arrays[f"page.{column}"].whole()
         starts = np.append(0, self.ends)
-        at = np.searchsorted(firsts, starts)
-        if len(firsts) != len(pages) + 1 or (firsts[1:] <= firsts[:-1]).any():
-            raise self.source.refused("its pages are not one behind the other")
-        if at[-1] != len(pages) or (firsts[at] != starts).any():
-            raise self.source.refused("its pages are not those of its parts")
-        spans = zip(at[:-1].tolist(), at[1:].tolist(), starts.tolist(), strict=False)
-        return [(firsts[a : b + 1] - start, pages[a:b]) for a, b, start in spans]
+        at = np.searchsorted(firsts, starts).tolist()
+        spans = zip(at[:-1], at[1:], starts.tolist(), strict=False)
+        return [Pages(firsts[a : b + 1] - start, pages[a:b]) for a, b, start in spans]
+
+    def _firsts(self, column: str) -> npt.NDArray[np.uint32]:
+        """The first row of each page, and the number of rows."""
+        firsts = self.arrays[f"first.{column}"].whole()
+        if column not in self._sound:
+            bounds = np.append(0, self.ends)
+            at = np.searchsorted(firsts, bounds)
+            rise = (firsts[1:] > firsts[:-1]).all()
+            if not rise or at[-1] != len(firsts) - 1 or (firsts[at] != bounds).any():
+                raise self.source.refused("its pages are not those of its parts, one behind the other")
+            self._sound.add(column)
+        return firsts
 
 
 def distinct(found: RowEntries) -> tuple[RowEntries, RowEntries]:
@@ -257,13 +250,13 @@ def _falling(entries: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
 def build(
     part_rows: Sequence[int],
     groups: Mapping[str, npt.NDArray[Any]],
-    pages: Mapping[str, tuple[Ints, npt.NDArray[Any]]] = {},
+    pages: Mapping[str, Pages] = {},
 ) -> bytes:
     """The bytes of an index of rows.
 
     part_rows  rows of each part
     groups     entries of each, in any order
-    pages      by column: the first row of each, and the number of rows; and of PAGE
+    pages      by column
     """
     return _packed_sorted(part_rows, {name: of.take(_by_rank(of)) for name, of in groups.items()}, pages)
 
@@ -289,7 +282,7 @@ def _merged(entries: npt.NDArray[Any], n_sorted: int) -> Ints:
 def _packed_sorted(
     part_rows: Sequence[int],
     groups: Mapping[str, npt.NDArray[Any]],
-    pages: Mapping[str, tuple[Ints, npt.NDArray[Any]]],
+    pages: Mapping[str, Pages],
 ) -> bytes:
     """`build`, of entries in their order."""
     arrays: dict[str, npt.NDArray[Any]] = {"parts": np.cumsum(part_rows, dtype="<i8")}
@@ -364,26 +357,26 @@ def _moved(some: Sequence[npt.NDArray[Any]], before: Sequence[int]) -> npt.NDArr
     return together
 
 
-def _joined(
-    some: Sequence[tuple[Ints, npt.NDArray[Any]]], before: Sequence[int]
-) -> tuple[Ints, npt.NDArray[Any]]:
+def _joined(some: Sequence[Pages], before: Sequence[int]) -> Pages:
     """Pages of several parts, together. before: the rows before each part, and of all"""
     firsts = [first[:-1] + rows for (first, _), rows in zip(some, before, strict=False)]
-    return np.concatenate([*firsts, before[-1:]]), np.concatenate([pages for _, pages in some])
+    return Pages(np.concatenate([*firsts, before[-1:]]), np.concatenate([pages for _, pages in some]))
 
 
 def read(source: ByteSource, entries: Mapping[str, np.dtype[Any]]) -> RowIndex:
     """An index of rows. entries: of each group that there can be. Raises what `source.refused` makes."""
     types: dict[str, Any] = {"parts": "<i8", "top": "<u8"}
     types |= {"first": "<u4", "page": PAGE} | {f"entry.{group}": of for group, of in entries.items()}
-    index = RowIndex(source, unpacked(source, types))
-    groups = {name.partition(".")[2] for name in index.arrays if name.partition(".")[0] == "entry"}
-    needed = {f"top.{group}" for group in groups}
-    columns = {name.partition(".")[2] for name in index.arrays if name.partition(".")[0] == "first"}
-    needed |= {"parts", *(f"page.{column}" for column in columns)}
-    if not needed <= index.arrays.keys() or not len(index.arrays["parts"]):
-        raise source.refused("it lacks arrays")
-    ends = index.ends
-    if (ends[1:] < ends[:-1]).any() or ends[0] < 0:
+    arrays = unpacked(source, types, ["parts"])
+    for name, array in arrays.items():
+        kind, _, of = name.partition(".")
+        other, length = {
+            "entry": (f"top.{of}", -(-len(array) // STEP)),
+            "first": (f"page.{of}", len(array) - 1),
+        }.get(kind, (name, len(array)))
+        if other not in arrays or len(arrays[other]) != length:
+            raise source.refused("it lacks arrays, or they are of different lengths")
+    index = RowIndex(source, arrays)
+    if not len(index.ends) or (index.ends[1:] < index.ends[:-1]).any() or index.ends[0] < 0:
         raise source.refused("its parts are not one behind the other")
     return index

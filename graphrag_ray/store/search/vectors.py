@@ -33,14 +33,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.store.search.id_halves import Halves, halves, ids_of, interleaved, staying
 from graphrag_ray.store.search.mapped_arrays import (
     ByteSource,
+    Halves,
     Ints,
     Keys,
     MappedArray,
+    halves,
+    ids_of,
+    interleaved,
     packed,
     places_of,
+    staying,
     tops,
     unpacked,
 )
@@ -60,12 +64,10 @@ SAMPLE = 64
 _ROWS_AT_ONCE = 16_384
 _WORD = 64
 _HALF = np.dtype("<f2")
-_LONGEST = 1 + 2**-12
-"""What a number of a vector of length 1 can be, as float32 or float16."""
 _TYPES = {"high": "<u8", "low": "<u8", "top": "<u8", "exact": "<f4", "vectors": "<f2", "mean": "<f4"}
 _TYPES |= {"signs": "<u8", "spread": "<f4"}
 _IDS = {"high", "low", "top.high"}
-_KINDS = (_IDS | {"exact"}, _IDS | {"vectors", "mean", "signs", "spread"})
+_KINDS = ({"exact"}, {"vectors", "mean", "signs", "spread"})
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,7 @@ class VectorShard:
             bits = np.unpackbits(signs[:, some].T.copy().view(np.uint8), axis=1, bitorder="little")
             of_signs = _products(bits[:, : self.dimensions], 2 * wanted) - wanted.sum()
             found[at : at + _ROWS_AT_ONCE] = of_signs * spread[some]
-        return _sound(found + self._level(wanted))
-
-    def _level(self, wanted: Floats) -> float:
-        return float(self.arrays["mean"].whole() @ wanted)
+        return _sound(found + float(self.arrays["mean"].whole() @ wanted))
 
 
 def build(ids: Sequence[str], vectors: Floats, signs: bool = False) -> bytes:
@@ -137,9 +136,6 @@ def changed(shard: VectorShard, gone: Sequence[str], ids: Sequence[str], vectors
     order = np.asarray(sorted(range(len(ids)), key=ids.__getitem__), np.int64)
     both, of_held, of_new = interleaved(shard.source, held, halves([ids[i] for i in order]))
     own = shard.vectors.take(np.flatnonzero(stays))
-    for some in _blocks(own):
-        if not -_LONGEST <= some.min() <= some.max() <= _LONGEST:
-            raise shard.source.refused("a vector has not the length 1")
     matrix = np.empty((len(both[0]), shard.dimensions), own.dtype)
     matrix[of_held] = own
     del own  # as large as the shard
@@ -181,20 +177,15 @@ def _blocks(rows: npt.NDArray[Any]) -> Iterator[Floats]:
 
 def read(source: ByteSource) -> VectorShard:
     """A shard. Raises what `source.refused` makes for what is none."""
-    arrays = unpacked(source, _TYPES)
-    if arrays.keys() not in _KINDS:
+    arrays = unpacked(source, _TYPES, _IDS, [("high", "low")], {"top.high": "high"})
+    if arrays.keys() - _IDS not in _KINDS:
         raise source.refused("it holds vectors, or vectors and their signs")
-    n = len(arrays["high"])
-    numbers = arrays["exact" if "exact" in arrays else "vectors"]
-    width = len(numbers) // max(1, n)
-    lengths = dict.fromkeys(arrays.keys() & {"low", "spread"}, n)
-    if "signs" in arrays:
-        lengths |= {"mean": width, "signs": n * -(-width // _WORD)}
-    if not n or width < 1 or width * n != len(numbers):
+    n, name = len(arrays["high"]), "exact" if "exact" in arrays else "vectors"
+    width = len(arrays[name]) // max(1, n)
+    lengths = {name: n * width, "spread": n, "mean": width, "signs": n * -(-width // _WORD)}
+    if width < 1 or any(len(array) != lengths.get(own, len(array)) for own, array in arrays.items()):
         raise source.refused("its arrays are of different lengths")
-    if any(len(arrays[name]) != length for name, length in lengths.items()):
-        raise source.refused("its arrays are of different lengths")
-    return VectorShard(source, arrays, numbers.rows(width))
+    return VectorShard(source, arrays, arrays[name].rows(width))
 
 
 def unit(vectors: Floats) -> Floats:
@@ -245,7 +236,9 @@ def _alike(
     first = max(FIRST, 8 * second, n // FIRST_SHARE)
     if n > first:
         differing = [_differing(shards[at], among[at], wanted) for at in own]
-        few = _least(differing, first)
+        # In how many signs about so many of the vectors differ at most, as a sample tells.
+        sample = np.sort(np.concatenate([of[::SAMPLE] for of in differing]))
+        few = int(sample[min(len(sample) - 1, first // SAMPLE)])
         # Of those that differ as much as the last one, which may be all, not more than are wanted.
         places = [
             np.sort(np.append(np.flatnonzero(of < few), np.flatnonzero(of == few)[:first]))
@@ -275,12 +268,6 @@ def _differing(shard: VectorShard, among: Ints | None, wanted: Floats) -> npt.ND
     for own, word in zip(shard.signs(), np.packbits(padded, bitorder="little").view("<u8"), strict=True):
         count += np.bitwise_count((own if among is None else own[among]) ^ word)
     return count
-
-
-def _least(differing: Sequence[npt.NDArray[np.uint16]], wanted: int) -> int:
-    """In how many signs about so many of the vectors differ at most, as a sample tells."""
-    sample = np.sort(np.concatenate([of[::SAMPLE] for of in differing]))
-    return int(sample[min(len(sample) - 1, wanted // SAMPLE)])
 
 
 def _products(rows: npt.NDArray[Any], wanted: Floats) -> npt.NDArray[np.float32]:

@@ -24,8 +24,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.store.search.id_halves import halves
-from graphrag_ray.store.search.mapped_arrays import Ints, Keys, places_in
+from graphrag_ray.store.search.mapped_arrays import Ints, Keys, halves, places_in
 from graphrag_ray.store.search.name_links import NameLinks
 from graphrag_ray.store.search.ranking import kth
 
@@ -190,8 +189,6 @@ class _Walk:
             place = self._place[number, active]
             there = np.flatnonzero(place >= 0)
             linked = shard.of_names(place[there])
-            if (linked.total != shard.totals(place[there])).any():
-                raise shard.source.refused("the weights of a name are not what its links weigh")
             own, to, weight = there[linked.whose], linked.place, linked.weight
             if self._allowed is not None:
                 kept = self._allowed[number][to]
@@ -267,7 +264,8 @@ class _Walk:
             chunk = int(self._names.parent[name])
             if chunk in seen:  # it is itself what brought the name
                 break
-            found.append(self._name_text(name))
+            shard = int(np.flatnonzero(self._place[:, name] >= 0)[0])
+            found += self._shards[shard].name_texts(self._place[shard, [name]])
             if chunk < 0:
                 break
             seen.add(chunk)
@@ -288,11 +286,6 @@ class _Walk:
         if not len(brought) or brought.max() <= self._begun[chunk]:
             return -1
         return int(number[int(np.argmax(brought))])
-
-    def _name_text(self, number: int) -> str:
-        shard = int(np.flatnonzero(self._place[:, number] >= 0)[0])
-        (text,) = self._shards[shard].name_texts(self._place[shard, [number]])
-        return text
 
     def _chunk_ids(self, numbers: Ints) -> list[str]:
         number, place = _places(self._chunks.key[numbers])

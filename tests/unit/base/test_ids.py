@@ -106,19 +106,6 @@ def test_upper_and_lower_case_are_one_name(name: str) -> None:
     assert ids.entity_key(name.upper()) == ids.entity_key(name) == ids.entity_key(name.title())
 
 
-@given(st.lists(ID, min_size=1), st.integers(1, 500))
-def test_sorted_ids_give_sorted_partitions(some: list[str], partitions: int) -> None:
-    found = [ids.partition_of(i, partitions) for i in sorted(some)]
-    assert found == sorted(found)
-    assert 0 <= found[0] <= found[-1] < partitions
-
-
-def test_partitions_are_of_like_size() -> None:
-    counts = np.bincount([ids.partition_of(ids.entity_id(str(i)), 7) for i in range(7000)], minlength=7)
-    assert counts.min() > 850
-    assert counts.max() < 1150
-
-
 @given(st.lists(ID))
 def test_prefixes_sort_like_ids(some: list[str]) -> None:
     found = ids.prefixes(sorted(some))

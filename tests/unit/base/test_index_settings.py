@@ -271,8 +271,8 @@ def test_every_setting_stands_in_the_file_that_init_writes_with_its_default():
     keys = {
         key[1:] if key[:2] == ("input", "storage") and len(key) > 2 else key for key in setting_keys(Settings)
     }
-    # Snapshots alone write it.
-    assert keys - {("models", "*", "needs_address")} <= known
+    # Snapshots alone write these.
+    assert keys - {("models", "*", "needs_address"), ("models", "*", "package")} <= known
     for name in set(Settings.model_fields) - {"models", "stages", "prompts_dir"}:
         assert getattr(settings, name) == getattr(defaults, name), name
     model, usual = settings.model("default"), Model(provider="openai", model="m")
@@ -303,57 +303,6 @@ def test_a_model_that_is_known_to_think_has_room_for_it_beside_the_limit_of_its_
 
 
 @pytest.mark.parametrize(
-    ("given", "before", "kept"),
-    [
-        (None, None, "sentence"),
-        (None, {"chunking": {"size": 600}}, "token"),
-        (None, {}, "token"),
-        (None, {"chunking": {"boundaries": "sentence"}}, "sentence"),
-        ("sentence", {"chunking": {"size": 600}}, "sentence"),
-        ("token", None, "token"),
-    ],
-)
-def test_an_index_keeps_its_chunks_unless_others_are_asked_for(given, before, kept):
-    settings = parse_settings({"chunking": {"boundaries": given}})
-    assert settings.with_chunks_of(before).kept()["chunking"]["boundaries"] == kept
-
-
-@pytest.mark.parametrize(
-    ("given", "before", "kept"),
-    [
-        (None, None, "once"),
-        (None, {"descriptions": {"batch_tokens": 6000}}, "each"),
-        (None, {}, "each"),
-        (None, {"descriptions": {"alike": "once"}}, "once"),
-        ("once", {"descriptions": {"batch_tokens": 6000}}, "once"),
-        ("each", None, "each"),
-    ],
-)
-def test_an_index_goes_on_to_read_like_descriptions_as_it_did(given, before, kept):
-    settings = parse_settings({"descriptions": {"alike": given}})
-    assert settings.with_descriptions_of(before).kept()["descriptions"]["alike"] == kept
-
-
-@pytest.mark.parametrize(
-    ("given", "before", "role"),
-    [
-        (None, None, "an analyst who reads a corpus for others"),
-        (None, {}, "an analyst who reads a knowledge graph for somebody who must decide"),
-        (None, {"reports": {"role": "a clerk"}}, "a clerk"),
-        (
-            None,
-            {"reports": {"role": 5}},
-            "an analyst who reads a knowledge graph for somebody who must decide",
-        ),
-        ("a judge", {"reports": {"role": "a clerk"}}, "a judge"),
-    ],
-)
-def test_an_index_keeps_who_writes_its_reports(given, before, role):
-    settings = parse_settings({"reports": {"role": given}})
-    assert settings.with_reports_of(before).reports.role == role
-
-
-@pytest.mark.parametrize(
     ("given", "before", "about"),
     [
         (None, None, None),
@@ -381,25 +330,6 @@ def test_what_the_offline_engine_said_of_a_corpus_is_not_for_a_model():
     assert told.with_reports_of(offline).corpus.about == "Mills."
 
 
-@pytest.mark.parametrize(
-    ("given", "before", "kept"),
-    [
-        (None, None, "auto"),
-        (None, {}, []),
-        (None, {"chunking": {"prepend": []}}, []),
-        (None, {"chunking": {"prepend": ["title", "author"]}}, ["title", "author"]),
-        (None, {"chunking": {"prepend": "auto"}}, "auto"),
-        (None, {"chunking": {"prepend": [1, {"of": "a stranger"}]}}, []),
-        ([], None, []),
-        ("auto", {"chunking": {"prepend": []}}, "auto"),
-        ("title, author", None, ["title", "author"]),
-    ],
-)
-def test_a_model_goes_on_to_read_above_chunks_what_it_did(given, before, kept):
-    settings = parse_settings({"chunking": {"prepend": given}})
-    assert settings.with_chunks_of(before).kept()["chunking"]["prepend"] == kept
-
-
 def test_what_is_prepended_is_auto_or_names():
     assert parse_settings({"chunking": {"prepend": ""}}).chunking.prepend == ()
     with pytest.raises(SettingsError, match="stands alone"):
@@ -413,19 +343,21 @@ def test_columns_of_metadata_are_what_is_prepended_beside_title_and_date():
 
 
 @pytest.mark.parametrize(
-    ("given", "before", "kept", "told"),
+    ("given", "before", "kept"),
     [
-        (None, None, True, False),
-        (None, {"embeddings": {"enabled": True}}, False, True),
-        (None, {}, False, True),
-        (None, {"embeddings": {"enabled": False}}, True, False),
-        (None, {"embeddings": {"with_titles": True}}, True, False),
-        (None, {"embeddings": {"with_titles": False}}, False, False),
-        (True, {"embeddings": {}}, True, False),
-        (False, None, False, False),
+        ({}, None, "an analyst who reads a corpus for others"),
+        ({}, {"reports": {"role": "a clerk"}}, "a clerk"),
+        ({}, {"reports": {"role": ["of", "a", "stranger"]}}, "an analyst who reads a corpus for others"),
+        ({"role": "a judge"}, {"reports": {"role": "a clerk"}}, "a judge"),
     ],
 )
-def test_an_index_keeps_its_embeddings_unless_others_are_asked_for(given, before, kept, told):
-    settings = parse_settings({"embeddings": {"with_titles": given}})
-    assert settings.with_chunks_of(before).kept()["embeddings"]["with_titles"] is kept
-    assert settings.lacks_titles_of(before) is told
+def test_an_index_goes_on_with_what_it_was_made_with_until_another_value_is_given(given, before, kept):
+    settings = parse_settings({"reports": given}).with_reports_of(before)
+    assert settings.reports.role == kept
+
+
+def test_settings_that_last_are_those_whose_change_would_be_paid_for():
+    made = {"chunking": {"prepend": ["author"]}, "embeddings": {"with_titles": False}}
+    settings = parse_settings({"chunking": {"size": 300}}).with_reports_of(made)
+    assert settings.chunking.prepend == ("author",) and settings.chunking.size == 300
+    assert not settings.embeddings.with_titles

@@ -15,12 +15,12 @@ from graphrag_ray.base.prompts import (
     reply_lengths,
 )
 from graphrag_ray.base.records import SECTIONS, references_in
+from graphrag_ray.corpus.quotes import quotes_in
 from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, FIELD, parse_claims, parse_records
 from graphrag_ray.graph.extraction_dialogue import examples_text
 from graphrag_ray.query.methods.drift_search import STEP_SCHEMA
 from graphrag_ray.query.methods.dynamic import RATING_SCHEMA
 from graphrag_ray.query.methods.map_reduce import POINTS_SCHEMA
-from graphrag_ray.query.methods.quotes import quotes_in
 
 
 @pytest.fixture(scope="module")

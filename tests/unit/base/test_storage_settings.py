@@ -9,7 +9,7 @@ import pytest
 from graphrag_ray.base.errors import InputError, SettingsError
 from graphrag_ray.base.index_settings import Storage
 from graphrag_ray.base.settings_file import load_settings, load_storage, parse_settings, storage_of
-from graphrag_ray.base.storage_options import protocol_of, secret_options
+from graphrag_ray.base.urls import protocol_of, secret_options
 from graphrag_ray.indexing.stages.list_input import look_at
 from graphrag_ray.store.files import Store
 

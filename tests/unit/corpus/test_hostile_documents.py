@@ -11,7 +11,7 @@ from graphrag_ray.base.index_settings import Chunking, Input
 from graphrag_ray.corpus.boundaries import sentences
 from graphrag_ray.corpus.chunks import chunk
 from graphrag_ray.corpus.markup import read_html
-from graphrag_ray.corpus.parse import documents_in
+from graphrag_ray.corpus.readers import documents_in
 from graphrag_ray.query.methods.evidence import evidence
 
 
@@ -19,8 +19,8 @@ def read(name: str) -> Callable[[str], object]:
     return lambda text: list(documents_in(name, io.BytesIO(text.encode()), Input()))
 
 
-def cut(boundaries: str, vocabulary: str) -> Callable[[str], object]:
-    return lambda text: chunk(text, Chunking.model_validate({"boundaries": boundaries}), vocabulary)
+def cut(vocabulary: str) -> Callable[[str], object]:
+    return lambda text: chunk(text, Chunking(), vocabulary)
 
 
 PAGES = {
@@ -69,9 +69,8 @@ UNITS = {
     "hyphens": "-",
 }
 READERS = {
-    "cut at sentences": cut("sentence", "o200k_base"),
-    "cut at sentences, normalised": cut("sentence", "qwen3"),
-    "cut at tokens": cut("token", "qwen3"),
+    "cut at sentences": cut("o200k_base"),
+    "cut at sentences, normalised": cut("qwen3"),
     "sentences": sentences,
     "name": lambda text: entity_key("e" + text),
     "evidence": lambda text: evidence([text, f"“{text}”"], [text]),

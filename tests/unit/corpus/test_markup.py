@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.corpus.bounded_markup import ORDINARY_TAGS, bounded, is_ordinary
-from graphrag_ray.corpus.markup import declared_charset, read_html
+from graphrag_ray.corpus.markup import ORDINARY_TAGS, bounded, declared_charset, is_ordinary, read_html
 
 
 def test_blocks_become_paragraphs_and_inline_markup_does_not() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphrag_ray.corpus.metadata import MAX_SAID, column, columns_of, metadata_lines
+from graphrag_ray.corpus.document import MAX_SAID, column, columns_of, metadata_lines
 
 
 def test_a_name_leads_into_a_column_where_no_column_has_it():

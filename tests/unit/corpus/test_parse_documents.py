@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from graphrag_ray.base import ids
 from graphrag_ray.base.index_settings import Input
 from graphrag_ray.corpus import parse
-from graphrag_ray.corpus.parse import EXTENSIONS, Document, Unreadable, documents_in
+from graphrag_ray.corpus.readers import Document, Unreadable, documents_in, extensions
 
 
 def read(path: str, data: bytes, **options: object) -> Document | Unreadable:
@@ -149,7 +149,7 @@ def test_a_name_that_is_not_utf_8_can_be_told() -> None:
 
 def test_an_unknown_kind_of_file_names_the_known_ones() -> None:
     assert ".pdf" in reason("a.pdf", b"%PDF")
-    assert all(extension in reason("README", b"x") for extension in EXTENSIONS)
+    assert all(extension in reason("README", b"x") for extension in extensions())
 
 
 def test_an_error_of_the_stream_is_not_a_fault_of_the_document() -> None:

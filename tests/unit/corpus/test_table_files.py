@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.index_settings import Input
-from graphrag_ray.corpus.parse import Document, Unreadable, documents_in
+from graphrag_ray.corpus.readers import Document, Unreadable, documents_in
 
 
 def read(path: str, data: bytes, **options: Any) -> list[Document | Unreadable]:
@@ -406,12 +406,12 @@ def test_reading_and_chunking_need_neither_pandas_nor_a_network_library() -> Non
 import io, sys
 for name in ("ray", "openai", "fsspec", "s3fs", "pandas"):
     sys.modules[name] = None
-from graphrag_ray.corpus import corpus_tables, parse
+from graphrag_ray.corpus import chunks, readers
 from graphrag_ray.base.index_settings import Chunking, Input
 from graphrag_ray.corpus.tokens import vocabulary_for
-(document,) = parse.documents_in("a.csv", io.BytesIO(b"text\\nhello"), Input())
-units = corpus_tables.text_units_table(document, Chunking(), vocabulary_for("gpt-4o").name)
-assert corpus_tables.documents_table([document]).num_rows == units.num_rows == 1
+(document,) = readers.documents_in("a.csv", io.BytesIO(b"text\\nhello"), Input())
+units = chunks.text_units_table(document, Chunking(), vocabulary_for("gpt-4o").name)
+assert chunks.documents_table([document]).num_rows == units.num_rows == 1
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import StoreError
-from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Message
+from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Message, Reply
 from graphrag_ray.base.unforeseen import REPORT_IT
 from graphrag_ray.engine.feed import Feed, label, started
 from graphrag_ray.engine.leases import FailureWatch
-from graphrag_ray.engine.work import AnsweredCall, Asking, Outcome, Row, Work, begin, outcomes, run_item
+from graphrag_ray.engine.work import Asking, Outcome, Row, Work, begin, outcomes, run_item
+from graphrag_ray.llm.model_client import Called
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.retries import unanswered
@@ -59,9 +60,9 @@ class Bench:
         index = JournalIndex.load(self.store, "echo")
         writer = JournalWriter(self.store, "echo", f"w{len(self.asked)}-{id(start)}")
 
-        async def ask(request: Any, stage: str) -> AnsweredCall:
+        async def ask(request: Any, stage: str) -> Called[Reply]:
             self.asked.append(request.messages[0].content)
-            return AnsweredCall(ChatReply(self.answer(self.asked[-1])))
+            return Called(ChatReply(self.answer(self.asked[-1])))
 
         async def run_all() -> list[Outcome[Any]]:
             asking = Asking(ask, writer, index.now)

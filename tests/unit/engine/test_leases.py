@@ -16,101 +16,77 @@ def book(n: int) -> LeaseBook[str]:
 
 def test_a_worker_gets_as_many_items_as_it_has_places():
     b = book(5)
-    me = b.register("w")
-    assert [i for i, _ in b.lease("w", me, 3)] == [0, 1, 2]
+    assert [i for i, _ in b.lease("w", 3)] == [0, 1, 2]
     assert (b.open, b.leased, b.waiting) == (5, 3, 2)
 
 
 def test_items_of_a_dead_worker_are_handed_out_again_before_others():
     b = book(4)
-    first = b.register("w")
-    b.lease("w", first, 2)
-    again = b.register("w")
-    assert again == first + 1
-    assert [i for i, _ in b.lease("w", again, 4)] == [0, 1, 2, 3]
+    b.lease("w", 2)
+    b.lose("w")
+    assert [i for i, _ in b.lease("w", 4)] == [0, 1, 2, 3]
     assert b.reissued == 2
-
-
-def test_an_earlier_life_of_a_worker_gets_nothing():
-    b = book(2)
-    old = b.register("w")
-    b.register("w")
-    assert b.lease("w", old, 2) == []
-
-
-def test_a_call_of_a_lost_worker_that_comes_late_gets_nothing():
-    b = book(1)
-    lost = b.register("w")
-    b.forget("w")
-    assert b.lease("w", lost, 1) == [], "nobody would ever finish it"
-    assert len(b.lease("v", b.register("v"), 1)) == 1
 
 
 def test_an_item_that_was_lost_says_in_which_loss():
     b = book(3)
-    b.lease("w", b.register("w"), 1)
-    b.forget("w")
-    b.forget("w")
+    b.lease("w", 1)
+    b.lose("w")
+    b.lose("w")
     assert (b.losses, b.losses_of([0, 1])) == (1, {0: 1})
-    b.lease("v", b.register("v"), 2)
-    b.forget("v")
+    b.lease("v", 2)
+    b.lose("v")
     assert (b.losses, b.losses_of([0, 1, 2])) == (2, {0: 2, 1: 2})
 
 
 def test_an_item_is_finished_once_whoever_reports_it():
     b = book(1)
-    me = b.register("w")
-    b.lease("w", me, 1)
-    b.forget("w")
-    other = b.register("v")
-    b.lease("v", other, 1)
+    b.lease("w", 1)
+    b.lose("w")
+    b.lease("v", 1)
     assert b.finish(0) and not b.finish(0)
     assert b.open == 0
 
 
 def test_an_item_finished_by_a_dead_worker_is_not_handed_out_again():
     b = book(1)
-    me = b.register("w")
-    b.lease("w", me, 1)
-    b.forget("w")
+    b.lease("w", 1)
+    b.lose("w")
     assert b.finish(0)
-    assert b.lease("v", b.register("v"), 5) == []
+    assert b.lease("v", 5) == []
 
 
 def test_what_a_worker_hands_back_goes_to_others_first_and_is_blamed_on_nobody():
     b = book(6)
-    me = b.register("w")
-    b.lease("w", me, 4)
+    b.lease("w", 4)
     b.hand_back("w", [2, 3, 5], begun=False)
     assert b.leased == 2 and b.losses_of(range(6)) == {}, "nothing of them can be in a journal"
-    other = b.register("v")
-    assert [i for i, _ in b.lease("v", other, 2)] == [2, 3]
-    b.leave("w")
-    assert [i for i, _ in b.lease("v", other, 6)] == [0, 1, 4, 5]
+    assert [i for i, _ in b.lease("v", 2)] == [2, 3]
+    b.hand_back("w", b.held("w"), begun=True)
+    assert [i for i, _ in b.lease("v", 6)] == [0, 1, 4, 5]
     assert b.losses_of([0, 1, 2, 4]) == {0: 1, 1: 1}
-    assert b.reissued == 0 and b.lease("w", me, 1) == []
+    assert b.reissued == 0 and b.lease("w", 1) == []
 
 
 def test_an_item_that_only_ever_met_workers_that_leave_is_never_a_suspect():
     b = book(1)
     for i in range(10):
-        assert b.lease(f"w{i}", b.register(f"w{i}"), 1)
-        b.leave(f"w{i}")
+        assert b.lease(f"w{i}", 1)
+        b.hand_back(f"w{i}", b.held(f"w{i}"), begun=True)
     assert b.open == 1 and not b.condemned
 
 
 def test_a_suspect_that_is_handed_back_stays_one():
     b = book(2)
     for name in "ab":
-        b.lease(name, b.register(name), 1)
-        b.forget(name)
-    b.register("v")
-    assert [i for i, _ in b.lease("v", 0, 1)] == [1]
+        b.lease(name, 1)
+        b.lose(name)
+    assert [i for i, _ in b.lease("v", 1)] == [1]
     b.finish(1)
-    assert [i for i, _ in b.lease("v", 0, 1)] == [0]
-    b.leave("v")
+    assert [i for i, _ in b.lease("v", 1)] == [0]
+    b.hand_back("v", b.held("v"), begun=True)
     b.add([(2, "item 2")])
-    assert [i for i, _ in b.lease("u", b.register("u"), 2)] == [2], "suspects are handed out alone"
+    assert [i for i, _ in b.lease("u", 2)] == [2], "suspects are handed out alone"
 
 
 @given(
@@ -121,18 +97,17 @@ def test_a_suspect_that_is_handed_back_stays_one():
 )
 def test_no_item_is_lost_whatever_workers_do(steps):
     b = book(10)
-    alive = {w: b.register(w) for w in "abc"}
     held: dict[str, list[int]] = {w: [] for w in "abc"}
     finished = set()
     for worker, what in steps:
         if what == "lease":
-            held[worker] += [i for i, _ in b.lease(worker, alive[worker], 2)]
+            held[worker] += [i for i, _ in b.lease(worker, 2)]
         elif what == "die":
-            alive[worker] = b.register(worker)
+            b.lose(worker)
             held[worker] = []
         elif what == "leave":
-            b.leave(worker)
-            alive[worker], held[worker] = b.register(worker), []
+            b.hand_back(worker, b.held(worker), begun=True)
+            held[worker] = []
         elif what == "hand back":
             b.hand_back(worker, held[worker][:1], begun=False)
             del held[worker][:1]
@@ -142,10 +117,9 @@ def test_no_item_is_lost_whatever_workers_do(steps):
             finished.add(item)
     assert b.open == 10 - len(finished)
     for w in "abc":
-        b.forget(w)
+        b.lose(w)
     rest = set(b.condemned)
-    me = b.register("z")
-    while given := [i for i, _ in b.lease("z", me, 100)]:
+    while given := [i for i, _ in b.lease("z", 100)]:
         rest |= set(given)
         for item in given:
             b.finish(item)
@@ -164,20 +138,20 @@ def test_an_item_that_kills_its_workers_is_found_and_no_other_is_blamed(n, guilt
     may die of something else."""
     b = book(n)
     guilty = {g for g in guilty if g < n}
-    lives = [b.register(str(w)) for w in range(3)]
-    held: list[list[int]] = [[] for _ in lives]
+    held: list[list[int]] = [[] for _ in range(3)]
     outages = list(outages)
     for _ in range(5_000):
         if len(b.condemned) == b.open:
             break
         w = rng.randrange(3)
-        given = [i for i, _ in b.lease(str(w), lives[w], places - len(held[w]))]
+        given = [i for i, _ in b.lease(str(w), places - len(held[w]))]
         held[w] += given
         deadly = guilty.intersection(held[w])
         if (deadly and rng.random() < 0.5) or (w in outages and held[w] and rng.random() < 0.1):
             if not deadly:
                 outages.remove(w)
-            lives[w], held[w] = b.register(str(w)), []
+            b.lose(str(w))
+            held[w] = []
         elif held[w]:
             item = held[w].pop(rng.randrange(len(held[w])))
             if item in guilty:
@@ -191,36 +165,34 @@ def test_an_item_that_kills_its_workers_is_found_and_no_other_is_blamed(n, guilt
 def test_suspects_wait_for_a_worker_that_has_nothing_else_and_for_those_that_nobody_suspects():
     b = book(40)
     for _ in range(2):
-        b.lease("w", b.register("w"), 30)
-    b.forget("w")
-    me = b.register("w")
-    assert [i for i, _ in b.lease("w", me, 100)] == list(range(30, 40)), "lost twice: the first thirty"
-    assert b.lease("w", me, 100) == [], "it has ordinary items"
+        b.lease("w", 30)
+        b.lose("w")
+    assert [i for i, _ in b.lease("w", 100)] == list(range(30, 40)), "lost twice: the first thirty"
+    assert b.lease("w", 100) == [], "it has ordinary items"
     for i in range(30, 40):
         b.finish(i)
-    assert len(b.lease("w", me, 100)) == GROUP and b.lease("w", me, 100) == []
+    assert len(b.lease("w", 100)) == GROUP and b.lease("w", 100) == []
     b.add([(40, "item 40")])
-    assert b.lease("w", me, 100) == [], "what came meanwhile is not to be suspected with them"
-    again = b.register("w")
-    assert [i for i, _ in b.lease("w", again, 100)] == [40]
+    assert b.lease("w", 100) == [], "what came meanwhile is not to be suspected with them"
+    b.lose("w")
+    assert [i for i, _ in b.lease("w", 100)] == [40]
 
 
 def test_an_item_is_condemned_only_when_it_was_lost_as_the_only_one_and_not_once_only():
     b = book(2)
     for _ in range(3):
-        me = b.register("w")
-        assert len(b.lease("w", me, 5)) == 2
-    me = b.register("w")
-    ((suspect, _),) = b.lease("w", me, 5)
-    b.forget("w")
+        assert len(b.lease("w", 5)) == 2
+        b.lose("w")
+    ((suspect, _),) = b.lease("w", 5)
+    b.lose("w")
     assert b.condemned == {}
-    ((other, _),) = b.lease("w", b.register("w"), 5)
+    ((other, _),) = b.lease("w", 5)
     assert other == 1 - suspect and b.finish(other)
-    assert len(b.lease("w", b.register("w"), 5)) == 1
-    b.forget("w")
+    assert len(b.lease("w", 5)) == 1
+    b.lose("w")
     assert b.condemned == {suspect: 5}
     assert [(i, times) for i, _, times in b.give_up()] == [(suspect, 5)] and b.condemned == {}
-    assert b.open == 0 and b.lease("w", b.register("w"), 5) == []
+    assert b.open == 0 and b.lease("w", 5) == []
 
 
 def test_a_run_goes_on_while_few_items_fail():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.index_settings import Endpoint, Model
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.placement import FEWEST, MOST, Node, workers_on
+from graphrag_ray.engine.ray.worker_pool import FEWEST, MOST, Node, workers_on
 
 OFFLINE = Models({"default": Model(provider="offline")})
 
@@ -45,7 +45,7 @@ def test_limits_that_a_few_workers_can_use_up_start_no_more_on_many_nodes():
         (Endpoint(), MOST),
     ],
 )
-def test_higher_limits_take_more_workers_as_many_as_one_coordinator_can_answer(endpoint, workers):
+def test_higher_limits_take_more_workers_as_many_as_one_driver_can_call(endpoint, workers):
     assert sum(workers_on(nodes(200), models(endpoint)).values()) == workers
 
 

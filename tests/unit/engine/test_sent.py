@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from graphrag_ray.engine.sent import SentItems, current_item
+from graphrag_ray.engine.ray.worker import SentItems, current_item
 from graphrag_ray.llm.accounting import InFlight
 
 CALL = InFlight(1, 100, 7)
@@ -27,13 +27,13 @@ def test_a_second_request_for_an_item_makes_no_second_item():
             asyncio.ensure_future(item(number, requests)) for number, requests in ((5, 2), (6, 1), (7, 0))
         ]
         await asyncio.sleep(0.01)
-        assert sent.totals() == InFlight(3, 300, 21)
+        assert InFlight.sum([sent]) == InFlight(3, 300, 21)
         assert dict(sent.items) == {5: 2, 6: 1} and sent.begun == {5, 6}
         answered.set()
         await asyncio.gather(*items)
 
     asyncio.run(run())
-    assert sent.totals() == InFlight() and not sent.items
+    assert InFlight.sum([sent]) == InFlight() and not sent.items
     assert sent.begun == {5, 6}, "it asked something, and may have journalled it"
 
 

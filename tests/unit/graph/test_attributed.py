@@ -15,7 +15,7 @@ from graphrag_ray.graph.attributed import (
     one_hierarchy,
     weighed,
 )
-from graphrag_ray.graph.edges import Edges
+from graphrag_ray.graph.leiden import Edges
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.store.search.vectors import unit
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.graph.codicil import codicil
-from graphrag_ray.graph.edges import canonical
+from graphrag_ray.graph.attributed import codicil
+from graphrag_ray.graph.leiden import canonical
 from graphrag_ray.graph.nearest_neighbours import nearest_neighbours
 
 pairs = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=40)

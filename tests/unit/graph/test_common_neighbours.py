@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.graph import common_neighbours as module
-from graphrag_ray.graph.common_neighbours import common_neighbours, distinct
+from graphrag_ray.graph import attributed as module
+from graphrag_ray.graph.attributed import common_neighbours, distinct
 
 pairs = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)).filter(lambda p: p[0] < p[1]), max_size=60)
 

@@ -46,23 +46,16 @@ ALIKE = ["Bob bakes “rye”.", 'bob bakes "rye"', "Bob  bakes rye.", "«Bob ba
 
 
 def test_descriptions_that_differ_by_marks_alone_are_one():
-    assert distinct([*ALIKE, "Bob bakes Rye."], alike_once=True) == [ALIKE[0], "Bob bakes Rye."]
-    assert distinct(["He’s in.", "he's in"], alike_once=True) == ["He’s in."]
-    assert distinct(["“”", ".", "..."], alike_once=True) == ["“”", ".", "..."]
+    assert distinct([*ALIKE, "Bob bakes Rye."]) == [ALIKE[0], "Bob bakes Rye."]
+    assert distinct(["He’s in.", "he's in"]) == ["He’s in."]
+    assert distinct(["“”", ".", "..."]) == ["“”", ".", "..."]
 
 
 def test_descriptions_that_differ_by_marks_alone_need_no_model(spec):
-    once = replace(spec, alike_once=True)
-    assert layer(ALIKE, once, TOKENS) == [[ALIKE[0]]]
+    assert layer(ALIKE, spec, TOKENS) == [[ALIKE[0]]]
     with pytest.raises(StopIteration) as stop:
-        next(describe("entity", "BOB", ALIKE, once))
+        next(describe("entity", "BOB", ALIKE, spec))
     assert stop.value.value == ALIKE[0]
-
-
-def test_an_index_that_asked_for_each_of_them_goes_on_to_ask_the_same(spec):
-    assert not describe_spec(load_prompts(), Settings()).alike_once
-    _, request = summary(describe("entity", "BOB", ALIKE, spec), "Bob bakes.")
-    assert request.variables["descriptions"].splitlines() == distinct(ALIKE) and len(distinct(ALIKE)) == 4
 
 
 def test_a_few_short_descriptions_are_put_one_after_the_other(spec):
@@ -77,18 +70,8 @@ def test_a_few_short_descriptions_are_put_one_after_the_other(spec):
 
 
 def test_the_offline_engine_joins_in_its_own_way():
-    given = Settings().with_descriptions_of(None)
-    assert given.descriptions.joined_tokens == 100
-    assert describe_spec(load_prompts(), given).joined_tokens == 0
-    assert describe_spec(load_prompts(), parse_settings(PAID).with_descriptions_of(None)).joined_tokens == 100
-
-
-def test_an_index_of_before_goes_on_to_ask_for_short_ones():
-    given = parse_settings(PAID)
-    for before in ({}, {"descriptions": None}, {"descriptions": {"joined_tokens": "many"}}):
-        assert given.with_descriptions_of(before).descriptions.joined_tokens == 0
-    kept = given.with_descriptions_of(None).kept()
-    assert given.with_descriptions_of(kept).descriptions.joined_tokens == 100
+    assert describe_spec(load_prompts(), Settings()).joined_tokens == 0
+    assert describe_spec(load_prompts(), parse_settings(PAID)).joined_tokens == 100
 
 
 @pytest.mark.parametrize("descriptions", [["Bob is a baker."], ["Bob is a baker.", " Bob is\na baker. ", ""]])

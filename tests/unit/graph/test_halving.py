@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.graph.halving import halved
+from graphrag_ray.graph.soft_clusters import halved
 
 numbers = st.sampled_from([0.0, 1.0, -1.0, 0.3, 1e-30, 1e15])
 

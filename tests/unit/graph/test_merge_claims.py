@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.ids import entity_id
 from graphrag_ray.base.schema import COVARIATES
-from graphrag_ray.graph.claims_dialogue import ClaimRecord, ClaimRecords
-from graphrag_ray.graph.merge import ExtractedFrom
-from graphrag_ray.graph.merge_claims import claim_rows, merge_claims, with_entities
+from graphrag_ray.graph.extraction_dialogue import ClaimRecord, ClaimRecords
+from graphrag_ray.graph.merge import ExtractedFrom, claim_rows, merge_claims, with_entities
 
 KNOWN = pa.array([entity_id("ADA")])
 

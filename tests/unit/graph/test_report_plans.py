@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.graph.elements import Elements, arrange
 from graphrag_ray.graph.hierarchy import Hierarchy
 from graphrag_ray.graph.plan import (
     CLAIM,
@@ -22,9 +21,11 @@ from graphrag_ray.graph.plan import (
     NUMBER_TOKENS,
     REPORT,
     ContextPlan,
+    Elements,
     LeftOut,
     Needs,
     Planner,
+    arrange,
     element_cap,
     report_cap,
 )
@@ -405,11 +406,3 @@ def test_a_parent_of_very_many_children_is_not_planned_anew_at_each_of_them() ->
         for plan in schedule.ready(100):
             schedule.done(plan.community, None)
     assert schedule.counts().failed == n + 1
-
-
-def test_elements_in_the_wrong_order_are_refused() -> None:
-    one = np.zeros(1, dtype=np.int64)
-    with pytest.raises(ValueError, match="ascending"):
-        Elements(one, one, one, one, one, one, one, np.array([3, 1]), np.array([1, 1]))
-    with pytest.raises(ValueError, match="length"):
-        Elements(one, one, one, one, one, one, one, one, np.array([1, 1]))

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.graph.edges import Edges, canonical
-from graphrag_ray.graph.leiden import numbered
-from graphrag_ray.graph.scan import scan
+from graphrag_ray.graph.attributed import scan
+from graphrag_ray.graph.leiden import Edges, canonical, numbered
 
 pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=45)
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.graph.communities import edge_order
-from graphrag_ray.graph.elements import Elements, arrange
 from graphrag_ray.graph.hierarchy import Hierarchy, number_depth_first
+from graphrag_ray.graph.plan import Elements, arrange
 from graphrag_ray.graph.signatures import as_before, signatures
 
 

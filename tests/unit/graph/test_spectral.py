@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.graph import spectral as module
-from graphrag_ray.graph.edges import canonical
-from graphrag_ray.graph.leiden import components, numbered
+from graphrag_ray.graph.leiden import canonical, components, numbered
 from graphrag_ray.graph.spectral import spectral
 
 links = st.lists(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import pytest
 
-from graphrag_ray.base.index_settings import Chunking, Settings
+from graphrag_ray.base.index_settings import Chunking
 from graphrag_ray.base.messages import CallParameters
-from graphrag_ray.base.prompts import Prompt, load_prompts
-from graphrag_ray.graph.report_dialogue import report_spec
-from graphrag_ray.indexing.stages.reports_stage import _asked_as
+from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key
 from graphrag_ray.store.parts import Part
 
@@ -65,10 +63,3 @@ def test_functions_of_a_specification_are_left_out():
 
 def test_settings_matter():
     assert fingerprint_of([Chunking()]) != fingerprint_of([Chunking(size=300)])
-
-
-def test_reports_that_were_asked_for_without_a_word_on_the_corpus_stand_as_they_did():
-    spec = report_spec(Settings(), load_prompts())
-    before = {f.name: getattr(spec, f.name) for f in fields(spec) if f.name != "about"}
-    assert _asked_as(spec) == fingerprint_of(before)
-    assert _asked_as(replace(spec, about="What the corpus is about: mills.")) != fingerprint_of(before)

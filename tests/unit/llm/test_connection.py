@@ -12,13 +12,13 @@ import httpx2
 import pytest
 
 from graphrag_ray.base.index_settings import Endpoint, Model
-from graphrag_ray.llm import connection
+from graphrag_ray.llm import client
 
 
 def test_certificates_are_read_once_and_again_where_others_are_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    connection._trusted.cache_clear()
+    client._trusted.cache_clear()
     model = Model(provider="openai", model="m")
     read: list[str] = []
     create = httpx2.create_ssl_context
@@ -34,5 +34,5 @@ def test_certificates_are_read_once_and_again_where_others_are_named(
     Path(ours).write_bytes(Path(theirs).read_bytes())
     for file in (theirs, theirs, ours, theirs):
         monkeypatch.setenv("SSL_CERT_FILE", file)
-        connection.openai_client(Endpoint(), model, None)
+        client.openai_client(Endpoint(), model, None)
     assert read == [theirs, ours]

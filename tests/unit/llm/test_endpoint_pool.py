@@ -3,7 +3,7 @@ import logging
 import pytest
 
 from graphrag_ray.base.errors import FatalCallError, NoWay
-from graphrag_ray.llm.endpoint_pool import LONGEST_REST_S, REST_AFTER_FAILURES, Roster
+from graphrag_ray.llm.model_client import LONGEST_REST_S, REST_AFTER_FAILURES, Roster
 
 
 def roster(n=2, limits=None):

@@ -7,7 +7,7 @@ from scripted import HELLO, PRICE, FakeClient, World, chat
 from graphrag_ray.base.errors import TransientCallError
 from graphrag_ray.base.messages import ChatReply, Usage
 from graphrag_ray.llm.hedging import ASK_AGAIN_S, FEWEST_SEEN, MOST_HEDGED, MOST_REQUESTS, CallDurations, race
-from graphrag_ray.llm.permit_queue import Place
+from graphrag_ray.llm.limiter import Place
 
 SECOND = ChatReply("Second.", usage=Usage(100, 50))
 

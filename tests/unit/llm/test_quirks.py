@@ -3,8 +3,8 @@ import re
 import pytest
 
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
-from graphrag_ray.base.model_families import family_of
 from graphrag_ray.base.prompts import load_prompts
+from graphrag_ray.base.thoughts import family_of
 from graphrag_ray.llm.call_failures import HttpRefusal
 from graphrag_ray.llm.quirks import NO, YES, YES_NO_TOKENS, Peculiarities, told, yes_no_bias
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphrag_ray.llm.reply_streams import Pieces
+from graphrag_ray.llm.endpoint_replies import Pieces
 
 
 def event(content: str) -> dict[str, object]:

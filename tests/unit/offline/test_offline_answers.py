@@ -392,11 +392,6 @@ def test_a_follow_up_question_is_answered_and_scored_by_the_users():
     assert found["score"] <= near["score"]
 
 
-def test_what_was_a_number_in_one_context_is_no_title_of_an_answer():
-    text = reduced("Why did the eels die?", [(90, "**Source 7**: “The eels died.” [Data: Sources (3)]")])
-    assert text.startswith("“The eels died.” [Data: Sources (3)]")
-
-
 def test_a_title_says_where_its_sentences_belong_and_is_not_quoted():
     chunks = heading("Sources", ("id", "document", "text"))
     chunks += line([1, "Minutes of March (2023-03-14)", "The board heard the sailors on eels."])

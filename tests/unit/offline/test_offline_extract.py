@@ -8,13 +8,11 @@ from linear_time import too_slow
 from graphrag_ray.base.messages import CallParameters, ChatRequest
 from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, parse_claims, parse_records
 from graphrag_ray.offline import answer
-from graphrag_ray.offline.key_sentences import balanced
+from graphrag_ray.offline.extraction_reply import CONVERSE, balanced, relations
 from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.mentions import read
-from graphrag_ray.offline.relations import CONVERSE, relations
 from graphrag_ray.offline.sentences import split_sentences
-from graphrag_ray.offline.type_cues import CONCEPT
-from graphrag_ray.offline.types import type_names
+from graphrag_ray.offline.types import CONCEPT, type_names
 
 TYPES = "PERSON, ORGANIZATION, LOCATION, EVENT, WORK, CONCEPT"
 TOWN = (

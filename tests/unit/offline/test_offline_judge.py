@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from graphrag_ray.base.messages import CallParameters, ChatRequest
 from graphrag_ray.base.prompts import load_criteria
 from graphrag_ray.offline import answer
-from graphrag_ray.offline.question_replies import NOTHING_KNOWN, QUESTIONS
+from graphrag_ray.offline.digests import NOTHING_KNOWN
+from graphrag_ray.offline.evaluation_replies import QUESTIONS
 from graphrag_ray.offline.question_terms import read_question
 from graphrag_ray.offline.units import MARK
 

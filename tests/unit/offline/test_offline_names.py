@@ -2,11 +2,10 @@
 
 import pytest
 
-from graphrag_ray.offline.abbreviations import definitions
-from graphrag_ray.offline.chunk_names import find_names
+from graphrag_ray.offline.chunk_names import definitions, find_names
 from graphrag_ray.offline.lexicon import lexicon
+from graphrag_ray.offline.mentions import c_values, find_terms, singular
 from graphrag_ray.offline.sentences import read_script, split_sentences
-from graphrag_ray.offline.terms import c_values, find_terms, singular
 
 WORDS = lexicon()
 

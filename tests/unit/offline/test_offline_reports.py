@@ -12,7 +12,7 @@ from graphrag_ray.base.records import heading, line, resolve_references
 from graphrag_ray.graph.report_context import SEPARATE
 from graphrag_ray.graph.report_reply import ReportDraft, parse_report
 from graphrag_ray.offline import answer
-from graphrag_ray.offline.units import JOIN, MARK, is_balanced, join_pieces, pieces, quoted, report_parts
+from graphrag_ray.offline.units import JOIN, MARK, is_balanced, pieces, quoted, report_parts
 
 SENTENCES = {
     "ORLA QUIST": "Orla Quist is the harbour engineer of Denholm, and has been for nine years.",
@@ -134,7 +134,7 @@ def test_a_report_keeps_to_its_length():
 @given(
     st.dictionaries(
         st.sampled_from(["ORLA QUIST", "DENHOLM", "NASA", "A, B"]),
-        st.lists(st.text(alphabet="ab “”.#[]…\n", max_size=20), max_size=3).map(join_pieces),
+        st.lists(st.text(alphabet="ab “”.#[]…\n", max_size=20), max_size=3).map(JOIN.join),
         max_size=4,
     )
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from graphrag_ray.base.records import heading, line
-from graphrag_ray.offline.step_replies import answer_with_chain, ask_next, facts_in_common
+from graphrag_ray.offline.answerer import answer_with_chain, ask_next, facts_in_common
 from graphrag_ray.query.methods.ppr_search import INSUFFICIENT, LAST
 
 SOURCES = heading("Sources", ("id", "document", "text"))

@@ -13,8 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import CorruptPart
-from graphrag_ray.store import pages, parquet, thrift
+from graphrag_ray.store import pages, parquet
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.pages import (
+    BINARY,
+    BYTE,
+    DOUBLE,
+    I16,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    TRUE,
+    _footer,
+    parse,
+    rendered,
+)
 from graphrag_ray.store.parts import Part, write_part
 
 TEXTS = st.text(max_size=40)
@@ -38,15 +52,9 @@ ROWS = st.lists(
 )
 
 
-PAGE = np.dtype([("start", "<i8"), ("size", "<i4"), ("values", "<i4"), ("sum", "<u4")])
-
-
 def stored_as(found: pages.Pages, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and places of some pages, as an index of rows holds them."""
-    of = np.zeros(len(wanted), PAGE)
-    for name in PAGE.names or ():
-        of[name] = getattr(found, name)[wanted]
-    return np.diff(found.first)[wanted], of
+    """Rows and places of some pages."""
+    return np.diff(found.first)[wanted], found.page[wanted]
 
 
 def read(store: Store, part: Part, field: pa.Field, rows: np.ndarray, of: np.ndarray) -> list[pa.Array]:
@@ -123,7 +131,7 @@ def test_a_flipped_bit_in_what_is_read_is_damage_that_names_the_part(stored):
     whole = store.read(part.path)
     found = pages.located(whole, ["text"])
     (page,) = page_of(found["text"], np.array([4_321]))
-    start, size = int(found["text"].start[page]), int(found["text"].size[page])
+    start, size = int(found["text"].page["start"][page]), int(found["text"].page["size"][page])
     for at in range(start, start + size, 7):
         store.write(part.path, whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
         with pytest.raises(CorruptPart, match=part.path.rsplit("/", 1)[-1]):
@@ -153,16 +161,16 @@ def relocated(data: bytes, change: Callable[[list[int]], list[int]], field: int)
     """The same file whose index of the pages of its first column holds other numbers."""
     footer = pages._footer(data)
     at = footer[4][1][1][0][1][1][1][0][4][1]
-    index, _ = thrift.parse(data, at)
+    index, _ = pages.parse(data, at)
     places = index[1][1][1]
     for place, value in zip(places, change([place[field][1] for place in places]), strict=True):
         place[field] = (place[field][0], value)
     # At the end of the file, with a footer that says so.
     group = footer[4][1][1][0]
-    moved, size = thrift.rendered(index), struct.unpack("<I", data[-8:-4])[0]
+    moved, size = pages.rendered(index), struct.unpack("<I", data[-8:-4])[0]
     body = data[: -8 - size]
-    group[1][1][1][0][4] = (thrift.I64, len(body))
-    told = thrift.rendered(footer)
+    group[1][1][1][0][4] = (pages.I64, len(body))
+    told = pages.rendered(footer)
     return body + moved + told + struct.pack("<I", len(told)) + b"PAR1"
 
 
@@ -183,7 +191,7 @@ def test_a_file_whose_pages_overlap_or_lie_outside_of_it_is_refused(stored, fiel
     store, part, _ = stored
     data = store.read(part.path)
     same = pages.located(relocated(data, list, field), ["id"])["id"]
-    assert same.start.tolist() == pages.located(data, ["id"])["id"].start.tolist()
+    assert same.page["start"].tolist() == pages.located(data, ["id"])["id"].page["start"].tolist()
     with pytest.raises(ValueError, match="pages"):
         pages.located(relocated(data, change, field), ["id"])
 
@@ -237,7 +245,7 @@ def test_elsewhere_pages_near_each_other_are_read_in_one_request(
     data = here.read(part.path)
     far.write(part.path, data)
     found = pages.located(data, ["text"])
-    monkeypatch.setattr(pages, "GAP_BYTES", int(found["text"].size[:4].sum()))
+    monkeypatch.setattr(pages, "GAP_BYTES", int(found["text"].page["size"][:4].sum()))
     first = found["text"].first
     rows = np.array([first[0], first[2], first[-3], first[-2]])
     for store, requests in ((far, 2), (here, 3)):
@@ -307,3 +315,78 @@ def test_no_memory_is_taken_for_bytes_that_a_file_does_not_have(stored):
     store, part, _ = stored
     assert len(pages.PartFiles(store).range(part, 0, 1 << 50)) == part.bytes
     assert pages.PartFiles(store).range(part, part.bytes + 9, part.bytes + 99) == b""
+
+
+# Thrift structures
+
+
+INTS = st.integers(-(2**63), 2**63 - 1)
+VALUES = st.one_of(
+    st.tuples(st.just(TRUE), st.booleans()),
+    st.tuples(st.just(BYTE), st.integers(0, 255)),
+    st.tuples(st.sampled_from([I16, I32, I64]), INTS),
+    st.tuples(st.just(DOUBLE), st.binary(min_size=8, max_size=8)),
+    st.tuples(st.just(BINARY), st.binary(max_size=200)),
+    st.tuples(st.just(LIST), st.tuples(st.just(I64), st.lists(INTS, max_size=40))),
+    st.tuples(st.just(LIST), st.tuples(st.just(TRUE), st.lists(st.booleans(), max_size=40))),
+)
+
+
+def structs(values: st.SearchStrategy) -> st.SearchStrategy:
+    return st.dictionaries(st.integers(1, 2000), values, max_size=8)
+
+
+NESTED = st.recursive(
+    structs(VALUES),
+    lambda inner: structs(
+        st.one_of(
+            VALUES,
+            st.tuples(st.just(STRUCT), inner),
+            st.tuples(st.just(LIST), st.tuples(st.just(STRUCT), st.lists(inner, max_size=4))),
+        )
+    ),
+    max_leaves=6,
+)
+
+
+@given(NESTED)
+def test_what_is_rendered_is_parsed_back(struct):
+    data = rendered(struct)
+    assert parse(b"xy" + data + b"z", 2) == (struct, len(data) + 2)
+
+
+@given(st.binary(max_size=200))
+def test_of_any_bytes_a_structure_is_parsed_or_they_are_refused(data: bytes):
+    try:
+        _, end = parse(data)
+    except ValueError:
+        return
+    assert 0 < end <= len(data)
+
+
+@given(NESTED, st.data())
+def test_a_structure_that_is_cut_short_is_refused(struct, data):
+    whole = rendered(struct)
+    with pytest.raises(ValueError, match=r"."):
+        parse(whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+def test_what_is_nested_too_deeply_is_refused():
+    for opens in (bytes([1 << 4 | STRUCT]), bytes([1 << 4 | LIST]) + bytes([1 << 4 | LIST]) * 10_000):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            parse(opens * 10_000)
+
+
+def test_a_list_that_claims_more_than_there_is_costs_nothing():
+    many = bytes([1 << 4 | LIST, 15 << 4 | I64]) + b"\xff\xff\xff\xff\x07"
+    with pytest.raises(ValueError, match="longer than its bytes"):
+        parse(many)
+
+
+def test_a_footer_of_pyarrow_is_rendered_as_it_was():
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"a": ["x", None], "b": [[1], []], "c": [True, False]}), sink)
+    data = sink.getvalue().to_pybytes()
+    footer = _footer(data)
+    size = int.from_bytes(data[-8:-4], "little")
+    assert pages.rendered(footer) == data[-8 - size : -8]

@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
-from graphrag_ray.store import blobs, damaged_files, local_cache, parquet
-from graphrag_ray.store.blobs import BLOCK_BYTES, Blob, LoadedBlob
+from graphrag_ray.store import blobs, damaged_files, parquet
+from graphrag_ray.store.blobs import BLOCK_BYTES, Blob
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part
 
@@ -35,7 +35,7 @@ _example = itertools.count()
 @pytest.fixture(autouse=True)
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder."""
-    monkeypatch.setenv(local_cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(blobs.FOLDER_VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -76,7 +76,7 @@ def written(store: Store, made_from: str = "ab12", data: bytes = DATA) -> Part:
     return blobs.write(store, "t", made_from, data, rows=3)
 
 
-def needed(blob: Blob | LoadedBlob, *ranges: tuple[int, int]) -> list[bytes]:
+def needed(blob: Blob, *ranges: tuple[int, int]) -> list[bytes]:
     of = np.array(ranges, np.int64).reshape(-1, 2)
     blob.need(of[:, 0], of[:, 1])
     return [blob.data[start:end].tobytes() for start, end in ranges]
@@ -130,7 +130,7 @@ def test_any_ranges_of_any_data_are_what_was_written(tmp_path_factory, data: st.
     wanted = data.draw(st.lists(st.lists(pair, max_size=10), max_size=5))
     for at in (Store(str(tmp_path_factory.mktemp("blobs"))), another_far()):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(local_cache.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+            patch.setenv(blobs.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
             patch.setattr(blobs, "TAIL_BYTES", data.draw(st.sampled_from([1, 20_000, 1 << 20])))
             patch.setattr(blobs, "GAP_BYTES", data.draw(st.sampled_from([0, BLOCK_BYTES, 1 << 20])))
             part = written(at, data=whole_data)
@@ -140,13 +140,13 @@ def test_any_ranges_of_any_data_are_what_was_written(tmp_path_factory, data: st.
             for ranges in wanted:
                 assert needed(blob, *ranges) == [whole_data[start:end] for start, end in ranges]
             assert whole(blob) == whole(blobs.opened(at, part)) == whole_data
-            blobs.check(at, part.path)
+            parquet.check(at, part.path)
 
 
 def test_a_part_of_no_bytes_is_read_checked_and_known(either: Store):
     part = written(either, data=b"")
     assert whole(blobs.opened(either, part)) == b""
-    blobs.check(either, part.path)
+    parquet.check(either, part.path)
     assert blobs.made(either, "t") == {"ab12": (part.path, part.bytes)}
 
 
@@ -217,11 +217,11 @@ def test_damage_is_found_without_a_reader_and_set_aside(either: Store, spoil: Ca
 
 def test_a_part_is_checked_piece_by_piece(either: Store, monkeypatch: pytest.MonkeyPatch):
     part = written(either)
-    monkeypatch.setattr(blobs, "_PIECE", 100_000)
+    monkeypatch.setattr(parquet, "_PIECE", 100_000)
     monkeypatch.setattr(Store, "read", None)
-    blobs.check(either, part.path)
+    parquet.check(either, part.path)
     with pytest.raises(FileNotFoundError, match=r"indexes/t/part-none"):
-        blobs.check(either, "indexes/t/part-none.blocks")
+        parquet.check(either, "indexes/t/part-none.blocks")
 
 
 def test_of_a_part_elsewhere_only_what_is_wanted_is_read(far: Store, asked: list[tuple[int, int]]):
@@ -328,7 +328,7 @@ from graphrag_ray.store.files import Store
 store = Store("memory://of-another-process")
 blobs.opened(store, blobs.write(store, "t", "ef56", b"much smaller", 1))
 """
-    in_another_process(code, **{local_cache.LIMIT_VARIABLE: "0"})
+    in_another_process(code, **{blobs.LIMIT_VARIABLE: "0"})
     (left,) = kept.iterdir()
     assert left.name != copy_of(far, part)
 
@@ -433,8 +433,8 @@ def names_in(folder: Path) -> set[str]:
 def test_the_cache_forgets_what_was_not_used_for_the_longest_time(
     far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(local_cache, "LOOK_EACH_BYTES", 1)
-    monkeypatch.setenv(local_cache.LIMIT_VARIABLE, "0.00025")
+    monkeypatch.setattr(blobs, "LOOK_EACH_BYTES", 1)
+    monkeypatch.setenv(blobs.LIMIT_VARIABLE, "0.00025")
     parts = [written(far, f"{i:02x}", bytes([i + 1]) * 100_000) for i in range(4)]
     for age, part in enumerate(parts[:2]):
         whole(blobs.opened(far, part))
@@ -443,15 +443,15 @@ def test_the_cache_forgets_what_was_not_used_for_the_longest_time(
     whole(blobs.opened(far, parts[0]))
     whole(blobs.opened(far, parts[2]))
     assert names_in(kept) == {copy_of(far, parts[0]), copy_of(far, parts[2]), "a folder"}
-    monkeypatch.setenv(local_cache.LIMIT_VARIABLE, "0")
+    monkeypatch.setenv(blobs.LIMIT_VARIABLE, "0")
     blob = blobs.opened(far, parts[3])
     assert names_in(kept) == {copy_of(far, parts[3]), "a folder"}
     assert whole(blob) == bytes([4]) * 100_000
 
 
 def test_holes_of_copies_do_not_count(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(local_cache, "LOOK_EACH_BYTES", 1)
-    monkeypatch.setenv(local_cache.LIMIT_VARIABLE, "0.0008")
+    monkeypatch.setattr(blobs, "LOOK_EACH_BYTES", 1)
+    monkeypatch.setenv(blobs.LIMIT_VARIABLE, "0.0008")
     parts = [written(far, f"{i:02x}", bytes([i + 1]) + DATA) for i in range(3)]
     for part in parts:
         needed(blobs.opened(far, part), block(50))
@@ -461,9 +461,9 @@ def test_holes_of_copies_do_not_count(far: Store, kept: Path, monkeypatch: pytes
 
 
 def test_room_is_made_now_and_then(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(local_cache.LIMIT_VARIABLE, "0")
-    monkeypatch.setattr(local_cache, "LOOK_EACH_BYTES", 250_000)
-    monkeypatch.setattr(local_cache, "_written", [0])
+    monkeypatch.setenv(blobs.LIMIT_VARIABLE, "0")
+    monkeypatch.setattr(blobs, "LOOK_EACH_BYTES", 250_000)
+    monkeypatch.setattr(blobs, "_written", [0])
     parts = [written(far, f"{i:02x}", bytes([i + 1]) * 100_000) for i in range(3)]
     left = []
     for part in parts:
@@ -473,8 +473,8 @@ def test_room_is_made_now_and_then(far: Store, kept: Path, monkeypatch: pytest.M
 
 
 def test_a_limit_that_is_no_number_is_told(far: Store, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(local_cache, "LOOK_EACH_BYTES", 1)
-    monkeypatch.setenv(local_cache.LIMIT_VARIABLE, "much")
+    monkeypatch.setattr(blobs, "LOOK_EACH_BYTES", 1)
+    monkeypatch.setenv(blobs.LIMIT_VARIABLE, "much")
     with pytest.raises(StoreError, match=r"GRAPHRAG_RAY_CACHE_GB is a number of gigabytes, not 'much'"):
         blobs.opened(far, written(far))
 
@@ -514,9 +514,7 @@ def test_copies_are_forgotten_by_name(far: Store, kept: Path):
     first, second = written(far), written(far, "cd34")
     for part in (first, second):
         blobs.opened(far, part)
-    earlier = "indexes/t/part-ab12-99.arrow"  # copies of earlier versions have the name of the part
-    (kept / "part-ab12-99.arrow").write_bytes(b"of a purged document")
-    blobs.forget(far, [first.path, earlier, "tables/t/part-1.parquet"])
+    blobs.forget(far, [first.path, "tables/t/part-1.parquet"])
     assert names_in(kept) == {copy_of(far, second)}
 
 
@@ -538,7 +536,7 @@ def test_a_local_index_is_read_where_there_can_be_no_cache(
     store: Store, far: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "file").touch()
-    monkeypatch.setenv(local_cache.FOLDER_VARIABLE, str(tmp_path / "file" / "below"))
+    monkeypatch.setenv(blobs.FOLDER_VARIABLE, str(tmp_path / "file" / "below"))
     assert whole(blobs.opened(store, written(store))) == DATA
     with pytest.raises(StoreError, match="cannot use the cache folder"):
         blobs.opened(far, written(far))
@@ -578,54 +576,6 @@ def test_a_torn_part_is_written_again(either: Store):
     part = written(either)
     cut(either, part.path)
     assert written(either) == part and whole(blobs.opened(either, part)) == DATA
-
-
-def test_a_part_of_an_earlier_version_is_read_whole(either: Store):
-    data = b"as it was"
-    path = f"indexes/t/part-ab12-{parquet.content_hash(data)}.arrow"
-    part = Part(path, 1, len(data))
-    with pytest.raises(CorruptPart, match="is missing, though a snapshot needs it"):
-        blobs.whole(either, part)
-    either.write(path, data)
-    assert blobs.whole(either, part) == data
-    assert blobs.is_blob(path) and not blobs.is_current(part) and blobs.made(either, "t") == {}
-    blobs.check(either, path)
-    flip(either, path)
-    with pytest.raises(CorruptPart, match="do not have the hash in its name"):
-        blobs.whole(either, part)
-    with pytest.raises(CorruptPart, match="do not have the hash in its name"):
-        blobs.check(either, path)
-
-
-@pytest.mark.parametrize("data", [DATA, b""])
-def test_a_part_that_is_loaded_is_whole_and_leaves_no_copy(either: Store, kept: Path, data: bytes):
-    part = written(either, data=data)
-    blob = blobs.loaded(either, part)
-    assert needed(blob, (0, len(data))) == [data] == [blob.data.tobytes()]
-    assert not kept.exists()
-    told = blob.refused("it leads out of itself")
-    assert isinstance(told, CorruptPart) and told.path == part.path
-    flip(either, part.path)
-    with pytest.raises(CorruptPart, match="do not have the hash in its name"):
-        blobs.loaded(either, part)
-    either.delete(part.path)
-    with pytest.raises(CorruptPart, match="is missing, though a snapshot needs it"):
-        blobs.loaded(either, part)
-
-
-@pytest.mark.parametrize("data", [b"", b"0123", bytes(1_000), struct.pack("<I8s", 0, b"grblocks")])
-def test_what_is_no_part_is_not_loaded(either: Store, data: bytes):
-    part = Part(f"indexes/t/part-ab12-{parquet.content_hash(data)}.blocks", 1, len(data))
-    either.write(part.path, data)
-    with pytest.raises(CorruptPart, match="its end is not what was written"):
-        blobs.loaded(either, part)
-
-
-@pytest.mark.parametrize("more", [-1, 1])
-def test_a_part_of_another_size_than_was_told_is_not_loaded(either: Store, more: int):
-    part = written(either)
-    with pytest.raises(CorruptPart, match="its end is not what was written"):
-        blobs.loaded(either, replace(part, bytes=part.bytes + more))
 
 
 SUMS = [zlib.crc32(SMALL[at : at + BLOCK_BYTES]) for at in range(0, len(SMALL), BLOCK_BYTES)]
@@ -681,7 +631,7 @@ def test_no_bytes_are_taken_for_a_part(tmp_path_factory, data: bytes):
     magic = struct.pack("<I8s", zlib.crc32(b""), b"grblocks")
     for file in (data, data + magic, data + struct.pack("<QII", len(data) + 1, BLOCK_BYTES, 0) + magic):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(local_cache.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+            patch.setenv(blobs.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
             for at in (Store(str(tmp_path_factory.mktemp("blobs"))), another_far()):
                 part = Part("indexes/t/part-ab12-cd34.blocks", 1, len(file))
                 at.write(part.path, file)

@@ -3,13 +3,14 @@ import threading
 import tracemalloc
 from collections import defaultdict
 
+import numpy as np
 import pytest
 from faulty import InMemory, faulty
 from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import LockLost, StoreError
-from graphrag_ray.store import compaction, damaged_files, decoded, parquet
+from graphrag_ray.store import compaction, damaged_files, journal, parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.journal_rows import JournalRow, resolve
@@ -48,7 +49,7 @@ def test_rows_of_merged_parts_lie_in_order_of_time(store):
     write(store, row(4), row(2), writer="b")
     compaction.compact(store, "extract", at_least=1)
     (path,) = files_of(store)
-    assert decoded.cache.get(store, path).table.column("at").to_pylist() == [1001.0, 1002.0, 1004.0, 1005.0]
+    assert journal.cache.get(store, path).table.column("at").to_pylist() == [1001.0, 1002.0, 1004.0, 1005.0]
 
 
 def test_few_small_parts_are_left_alone(store):
@@ -66,7 +67,7 @@ def test_large_parts_are_not_written_again_and_parts_keep_to_their_size(store, m
     compaction.compact(store, "extract")
     merged = files_of(store)
     assert 1 < len(merged) < 10
-    assert all(decoded.cache.get(store, path).table.nbytes <= 25_000 for path in merged)
+    assert all(journal.cache.get(store, path).table.nbytes <= 25_000 for path in merged)
     write(store, row(100), writer="late")
     write(store, row(101), writer="later")
     compaction.compact(store, "extract", at_least=1)
@@ -129,18 +130,19 @@ def test_parts_are_read_and_deleted_many_at_once():
     disk.inner.shut = True
     assert compaction.compact(store, "extract") == 59
     (path,) = files_of(store)
-    assert decoded.cache.get(store, path).table.num_rows == 60
+    assert journal.cache.get(store, path).table.num_rows == 60
 
 
 def test_no_more_is_read_ahead_than_memory_is_meant_to_hold(store, monkeypatch):
     parts = [write(store, row(i), writer=f"w{i}") for i in range(20)]
     size = max(info.bytes for info in store.list("work/extract"))
-    monkeypatch.setattr(compaction, "AHEAD_BYTES", 3 * size)
+    monkeypatch.setattr(compaction, "AHEAD_BYTES", 4 * size)
+    monkeypatch.setattr(compaction, "TARGET_BYTES", 1)
     read, real = [], Store.read
     monkeypatch.setattr(Store, "read", lambda self, path: read.append(path) or real(self, path))
-    given = compaction._read_ahead(store, store.list("work/extract"))
-    for used, _ in enumerate(given):
-        assert len(read) <= used + 4
+    groups = compaction._groups(store, store.list("work/extract"), print)
+    for used, _ in enumerate(groups):
+        assert len(read) <= used + 6
     assert sorted(read) == sorted(parts)
 
 
@@ -161,7 +163,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("survived", range(5))
-def test_a_merge_killed_at_any_step_loses_and_doubles_nothing(store, monkeypatch, survived):
+def test_a_merge_killed_at_any_step_loses_and_counts_twice_nothing(store, monkeypatch, survived):
     for i in range(4):
         write(store, row(i), row(i, kind="done", at=2000.0), writer=f"w{i}")
     real, calls, one = Store.delete, [], threading.Lock()
@@ -188,8 +190,7 @@ def test_a_merge_killed_at_any_step_loses_and_doubles_nothing(store, monkeypatch
         counted = compaction.totals(store, "extract")
         assert (counted.items, counted.done, counted.by_model["m"].calls) == (4, 4, 4)
         compaction.compact(store, "extract", at_least=1)
-    (path,) = files_of(store)
-    assert decoded.cache.get(store, path).table.num_rows == 8
+    assert len(files_of(store)) == 1
 
 
 @pytest.mark.parametrize("looks", [0, 1, 2])
@@ -452,3 +453,45 @@ def compact_until_killed(store, deletions):
         pass
     finally:
         Store.delete = real
+
+
+# Counting each value once
+
+
+values = st.integers(0, 2**64 - 1) | st.integers(0, 20)
+
+
+@given(st.lists(st.lists(values, max_size=30), max_size=12))
+def test_of_each_value_that_is_counted_the_first_is_new(batches):
+    met, known = compaction._Distinct(), set()
+    for batch in batches:
+        expected = []
+        for value in batch:
+            expected.append(value not in known)
+            known.add(value)
+        assert met.add(np.array(batch, dtype=np.uint64)).tolist() == expected
+        assert len(met) == len(known)
+
+
+def test_many_small_batches_come_to_few_arrays():
+    met = compaction._Distinct()
+    for start in range(0, 30_000, 30):
+        met.add(np.arange(start, start + 30, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+    assert len(met) == 30_000 and len(met._runs) < 15
+
+
+RECORD = np.dtype([("prefix", "u8"), ("at", "f8"), ("turn", "i4"), ("reported", "?"), ("kind", "i1")])
+records = st.tuples(values, st.floats(0, 1e10), st.integers(0, 2**31 - 1), st.booleans(), st.integers(-1, 4))
+
+
+@given(st.lists(records | st.tuples(*[st.sampled_from([0, 1])] * 5), max_size=40))
+def test_records_have_the_same_hash_where_they_are_the_same(rows):
+    made = np.array(rows, dtype=RECORD)
+    assert len(np.unique(compaction._hashes(made))) == len({tuple(row) for row in made.tolist()})
+
+
+def test_places_that_differ_little_have_hashes_of_their_own():
+    made = np.zeros(200_000, dtype=RECORD)
+    made["prefix"], made["turn"] = np.arange(200_000) // 400, np.arange(200_000) % 20
+    made["at"] = 1.7e9 + (np.arange(200_000) % 400 // 20) / 1024
+    assert len(np.unique(compaction._hashes(made))) == 200_000

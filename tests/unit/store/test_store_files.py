@@ -37,9 +37,9 @@ class Scripted(LocalFiles):
         self._fault("list")
         yield from super().list(folder)
 
-    def create(self, path, data, claim):
+    def create(self, path, data):
         self._fault("create")
-        made = super().create(path, data, claim)
+        made = super().create(path, data)
         self._fault("after create")
         return made
 
@@ -220,7 +220,7 @@ def test_a_mistake_in_the_program_stays_what_it_is(scripted):
 def test_a_create_whose_answer_was_lost_is_known_to_have_won(scripted):
     Scripted.script += [("after create", ConnectionError())]
     assert scripted.create("x", b"mine")
-    assert not scripted.create("x", b"mine")
+    assert not scripted.create("x", b"theirs")
 
 
 def test_a_create_that_lost_after_a_fault_is_known_to_have_lost(scripted):
@@ -338,27 +338,16 @@ def test_errors_of_object_stores_are_told_apart(error, transient):
 @pytest.mark.parametrize(
     "refusal", [FileExistsError("x"), caused(OSError(errno.EINVAL, "PreconditionFailed"), Answer(412))]
 )
-def test_either_way_of_refusing_a_create_is_a_loss_unless_the_object_is_ours(refusal):
+def test_either_way_of_refusing_a_create_is_a_loss(refusal):
     storage = ObjectFiles("s3://bucket/x", {"endpoint_url": "http://127.0.0.1:1"})
 
     class Refusing:
-        stored = "another's"
-
         def pipe_file(self, *_args, **how):
             assert how["mode"] == "create"
             raise refusal
 
-        def split_path(self, path):
-            return path.partition("/")
-
-        def call_s3(self, method, **_):
-            assert method == "head_object"
-            return {"Metadata": {"graphrag-ray-claim": self.stored}}
-
     storage._fs = Refusing()
-    assert storage.create("a", b"", "mine") is False
-    Refusing.stored = "mine"
-    assert storage.create("a", b"", "mine") is True
+    assert storage.create("a", b"") is False
 
 
 def test_an_unreachable_server_is_tried_a_bounded_number_of_times(slept, monkeypatch):

@@ -14,11 +14,9 @@ from graphrag_ray.store import (
     gc,
     journal_parts,
     journal_rows,
-    local_cache,
     locks,
     parts,
     snapshots,
-    trim,
 )
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
@@ -107,7 +105,7 @@ def test_killed_at_each_operation_it_leaves_what_is_kept_and_the_next_call_finis
 
 
 def test_what_goes_from_far_storage_goes_from_the_cache_of_this_machine_too(tmp_path, monkeypatch):
-    monkeypatch.setenv(local_cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(blobs.FOLDER_VARIABLE, str(tmp_path / "cache"))
     far = Store(f"memory://{tmp_path.name}-{id(tmp_path)}")
     shards = [blobs.write(far, "numbers", f"a{n}", b"%d" % n, rows=1) for n in (1, 2)]
     for number, shard in enumerate(shards, 1):
@@ -141,8 +139,8 @@ def test_items_are_taken_out_and_the_others_keep_all_their_rows(store):
     write(store, 1, 2, writer="a")
     untouched = write(store, 3, writer="b")
     write(store, 4, 5, writer="c")
-    seen = trim.look(store, "extract", prefixes(2, 3))
-    found = trim.trim(store, "extract", prefixes(2, 3), unreadable=False, check=lambda: None)
+    seen = compaction.look(store, "extract", prefixes(2, 3))
+    found = compaction.trim(store, "extract", prefixes(2, 3), unreadable=False, check=lambda: None)
     assert (seen, found.items, found.rows, len(found.parts)) == (found, 3, 6, 2)
     index = JournalIndex.load(store, "extract")
     assert set(index.lookup(map(key, range(9)))) == {key(2), key(3)}
@@ -159,7 +157,7 @@ def test_killed_at_each_operation_no_item_that_stays_is_lost_and_the_next_call_t
     for moment in range(50):
         killing[0] = moment
         try:
-            trim.trim(store, "extract", prefixes(*keep), unreadable=False, check=lambda: None)
+            compaction.trim(store, "extract", prefixes(*keep), unreadable=False, check=lambda: None)
             break
         except Killed:
             killing[0] = None
@@ -174,9 +172,9 @@ def test_killed_at_each_operation_no_item_that_stays_is_lost_and_the_next_call_t
 def test_a_damaged_part_goes_only_when_it_is_asked_for(store):
     path = write(store, 1)
     store.write(path, b"PAR1 and no more")
-    assert not trim.trim(store, "extract", prefixes(1), unreadable=False, check=lambda: None).unreadable
+    assert not compaction.trim(store, "extract", prefixes(1), unreadable=False, check=lambda: None).unreadable
     assert [info.path for info in store.list("work/extract")] == [path]
-    assert trim.trim(store, "extract", prefixes(1), unreadable=True, check=lambda: None).unreadable
+    assert compaction.trim(store, "extract", prefixes(1), unreadable=True, check=lambda: None).unreadable
     assert store.list("work/extract") == []
 
 
@@ -184,5 +182,5 @@ def test_a_part_that_cannot_be_written_again_is_kept_and_told(store, monkeypatch
     path = write(store, 1, 2)
     monkeypatch.setattr(compaction, "merge", lambda *_: False)
     with pytest.raises(StoreError, match="could not be written again"):
-        trim.trim(store, "extract", prefixes(1), unreadable=False, check=lambda: None)
+        compaction.trim(store, "extract", prefixes(1), unreadable=False, check=lambda: None)
     assert [info.path for info in store.list("work/extract")] == [path]

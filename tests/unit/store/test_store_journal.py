@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import StoreError
-from graphrag_ray.store import compaction, decoded, journal, journal_parts, parquet
+from graphrag_ray.store import compaction, journal, journal_parts, parquet
 from graphrag_ray.store import journal_rows as rows_module
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
@@ -25,7 +25,7 @@ def store(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _cold_cache():
-    decoded.cache.clear()
+    journal.cache.clear()
 
 
 def key(i):
@@ -247,7 +247,7 @@ def test_a_batch_reads_each_part_once(store, monkeypatch):
 
 def test_the_cache_forgets_the_part_not_used_for_longest(store):
     paths = [write(store, row(i, reply="x" * 10_000), writer=f"w{i}") for i in range(4)]
-    cache = decoded.Cache(limit_bytes=25_000)
+    cache = journal.Cache(limit_bytes=25_000)
     for path in (paths[0], paths[1], paths[0], paths[2], paths[3]):
         cache.get(store, path)
     assert [path for _, path in cache._kept] == [paths[2], paths[3]]
@@ -275,7 +275,7 @@ def test_what_is_done_is_found_once_for_as_long_as_parts_stand(store, monkeypatc
     assert len(found) == 1 and index.any_killed
     write(store, row(3, "done"), writer="c")
     compaction.compact(store, "extract", at_least=1)
-    decoded.cache.clear()
+    journal.cache.clear()
     index.turns(key(1))
     assert index.is_done([key(3)]).tolist() == [True] and len(found) == 2
 
@@ -413,7 +413,7 @@ def test_a_journal_that_is_merged_all_the_while_is_loaded_part_by_part(store, mo
 def test_reading_and_writing_the_journal_does_not_import_pandas(tmp_path):
     code = """if True:
         import sys
-        from graphrag_ray.store import compaction, decoded
+        from graphrag_ray.store import compaction
         from graphrag_ray.store.files import Store
         from graphrag_ray.store.journal import JournalIndex, JournalWriter
         from graphrag_ray.store.journal_rows import JournalRow

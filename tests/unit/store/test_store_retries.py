@@ -1,4 +1,7 @@
-"""Items that are put back: their replies count no more, and nothing of them is lost."""
+"""Items that are put back: their replies count no more, and nothing of them is lost.
+
+And requests that were answered twice, found while others merge; a reply that stands in two parts is one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.store import compaction, marks, parquet, retries
+from graphrag_ray.store import compaction, parquet, retries
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.journal_parts import list_parts
@@ -115,41 +118,15 @@ def test_putting_back_that_is_killed_voids_no_answer_that_comes_after_it(
     assert [r.reply for r in look(store).turns(key(1)) if r.kind == TURN] == ["good"]
 
 
-@pytest.mark.parametrize("mark", [b"", b"{", b"[]", b'{"until": null}', b'{"until": 1e300}', b"\xff\x00"])
-def test_of_a_damaged_mark_the_rows_tell_what_was_put_back(store: Store, caplog, mark: bytes):
+def test_the_rows_tell_until_when_items_were_put_back(store: Store):
     ahead = time.time() + 60
     write(store, failed(1, ahead), failed(2, ahead - 30), failed(3, ahead + 100))
-    retries.put_back(store, "extract", {key(1): ahead}, "by hand")
-    retries.put_back(store, "extract", {key(2): ahead}, "by hand")
-    told = retries.mark(store, "extract")
-    store.write(marks.path("extract"), mark)
-    assert look(store).retried_until == ahead < look(store).now() < ahead + 1
-    assert marks.path("extract") in caplog.text and retries.mark(store, "extract") != told
-    retries.put_back(store, "extract", {}, "again")
-    caplog.clear()
-    assert look(store).retried_until == ahead and not caplog.records
-
-
-def test_a_damaged_mark_where_nothing_was_put_back_moves_no_clock(store: Store):
-    write(store, failed(1, 5.0))
-    store.write(marks.path("extract"), b"{")
     assert look(store).retried_until == 0.0
-
-
-def test_a_mark_that_is_read_short_is_read_again(store: Store, monkeypatch, caplog):
-    write(store, failed(1, 5.0))
-    retries.put_back(store, "extract", {key(1): 5}, "by hand")
-    real, cut = Store.read, []
-
-    def read(self, path):
-        data = real(self, path)
-        if path == marks.path("extract") and not cut:
-            cut.append(path)
-            return data[:-1]
-        return data
-
-    monkeypatch.setattr(Store, "read", read)
-    assert look(store).retried_until == 5.0 and cut and not caplog.records
+    retries.put_back(store, "extract", {key(1): ahead}, "by hand")
+    before = look(store)
+    retries.put_back(store, "extract", {key(2): ahead}, "by hand")
+    for index in (look(store), before.again()):
+        assert index.retried_until == ahead < index.now() < ahead + 1
 
 
 def test_an_item_whose_end_was_never_written_is_put_back_by_its_time(store: Store):
@@ -235,3 +212,37 @@ def test_of_a_row_that_counts_no_later_retry_voids_its_turn(rows):
         assert row.kind != RETRY
         own = row.turn if row.kind != DONE else 9
         assert not any(r.kind == RETRY and r.at >= row.at and r.turn <= own for r in rows)
+
+
+# Requests that were answered twice
+
+
+def reply(n: int, at: float, text: str = "one", latency_s: float = 1.0) -> JournalRow:
+    return JournalRow(key(n), 0, 0, "h", TURN, at, reply=text, latency_s=latency_s)
+
+
+def test_a_merge_that_overtakes_the_look_hides_no_second_reply(store: Store, monkeypatch):
+    write(store, reply(1, 5.0), reply(2, 5.5), writer="a")
+    write(store, reply(1, 6.0, "two"), writer="b")
+    write(store, reply(3, 7.0), reply(3, 7.0, "a clock that is held", 2.0), writer="c")
+    real, overtaken = parquet.read_columns, []
+
+    def read(*args):
+        if not overtaken:
+            overtaken.append(args)
+            assert compaction.compact(store, "extract", at_least=1) == 2
+        return real(*args)
+
+    monkeypatch.setattr(parquet, "read_columns", read)
+    assert retries.answered_twice(store, "extract") == {key(1), key(3)} and overtaken
+
+
+def test_replies_that_a_merge_left_in_two_parts_are_not_read(store: Store, monkeypatch):
+    for n in range(3):
+        write(store, reply(n, 5.0 + n), writer=f"w{n}")
+    kept = {part.path: store.read(part.path) for part in list_parts(store, "extract")}
+    compaction.compact(store, "extract", at_least=1)
+    for path, data in kept.items():
+        store.write(path, data)
+    monkeypatch.setattr(JournalIndex, "load", None)
+    assert retries.answered_twice(store, "extract") == set()

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import CorruptPart, LockHeld, SnapshotConflict, StoreError
-from graphrag_ray.store import compaction, decoded, files, locks, parts, snapshots
+from graphrag_ray.store import compaction, files, journal, locks, parts, snapshots
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.journal_rows import JournalRow, resolve
 from graphrag_ray.store.snapshots import Manifest
@@ -41,7 +41,7 @@ LOSSY = {"refused": 0.15, "unanswered": 0.15, "late": 0.05, "torn_writes": 0.05,
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     monkeypatch.setattr(files, "_sleep", lambda seconds: None)
-    decoded.cache.clear()
+    journal.cache.clear()
 
 
 @pytest.fixture(params=[1, 2])
@@ -89,7 +89,7 @@ moves = st.lists(
 @given(st.integers(0, 2**20), moves, st.booleans())
 def test_what_a_flush_acknowledged_is_found_whatever_the_storage_does(seed, sequence, compacting_others):
     """One writer after another: each dies in the middle of a flush or a merge, or not at all."""
-    decoded.cache.clear()
+    journal.cache.clear()
     store, disk = faulty(Faults(seed=seed, **LOSSY))
     numbers, writers = iter(range(10**6)), iter(range(10**6))
     writer = JournalWriter(store, "extract", f"w{next(writers)}")
@@ -152,7 +152,7 @@ def rows_in(store):
 
 def test_a_merge_in_the_middle_of_a_listing_hides_no_row():
     for seed in range(20):
-        decoded.cache.clear()
+        journal.cache.clear()
         store, disk = faulty(Faults(seed=seed))
         for i in range(6):
             writer = JournalWriter(store, "extract", f"w{i}")
@@ -316,7 +316,7 @@ def test_a_run_that_dies_at_any_operation_loses_nothing_it_was_told_is_safe(
     monkeypatch.setattr(locks.Lock, "keep_beating", lambda self, interval_s=0.0: None)
     torn = 0.05 if inner == "memory" else 0.0
     for die_at in range(4, 60):
-        decoded.cache.clear()
+        journal.cache.clear()
         disk_at = InMemory() if inner == "memory" else on_disk(str(tmp_path / f"{die_at}"))
         store, disk = faulty(
             Faults(seed=100 * seed + die_at, refused=0.1, unanswered=0.1, torn_writes=torn), disk_at

@@ -16,9 +16,8 @@ from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import load_prompts, parse_prompt
 from graphrag_ray.base.records import Reference
-from graphrag_ray.graph.claims_dialogue import claims_spec
 from graphrag_ray.graph.descriptions import describe_spec
-from graphrag_ray.graph.extraction_dialogue import extract_spec
+from graphrag_ray.graph.extraction_dialogue import claims_spec, extract_spec
 from graphrag_ray.graph.plan import MIN_CONTEXT_TOKENS
 from graphrag_ray.graph.report_context import Context, Record, report_record
 from graphrag_ray.graph.report_dialogue import report_spec

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.store.search import keyword, vectors
-from graphrag_ray.store.search.languages import WORDS
 from graphrag_ray.store.search.mapped_arrays import InMemory
 from graphrag_ray.store.search.vectors import Floats
-from graphrag_ray.store.search.words import words
+from graphrag_ray.store.search.words import WORDS, words
 
 Texts = dict[str, str]
 NAMES = st.text("ab", max_size=3)
@@ -197,17 +196,6 @@ def test_vectors_of_other_dimensions_are_refused(signs: bool):
     shard = vectors.read(InMemory.of(vectors.build([id_of("a")], np.ones((1, 2), np.float32), signs)))
     with pytest.raises(ValueError, match="another number of dimensions"):
         vectors.changed(shard, [], [id_of("b")], np.ones((1, 3), np.float32))
-
-
-@pytest.mark.parametrize("signs", [False, True])
-@pytest.mark.parametrize("number", [2.0, -2.0, np.nan, np.inf])
-def test_a_vector_that_is_longer_than_1_is_refused(signs: bool, number: float):
-    data = bytearray(vectors.build([id_of("a")], np.array([[3, 4]], np.float32), signs))
-    one = np.array([number], "<f2" if signs else "<f4").tobytes()
-    at = vectors.read(InMemory.of(bytes(data))).vectors.begin
-    data[at : at + len(one)] = one
-    with pytest.raises(ValueError, match="length 1"):
-        vectors.changed(vectors.read(InMemory.of(bytes(data))), [], [], np.zeros((0, 2), np.float32))
 
 
 def test_what_is_derived_is_read_where_it_lies(watched: Any):

@@ -1,5 +1,5 @@
-"""Shards that somebody else made, under the right hash: refused as such, or searched, or others derived from
-them, without leaving them."""
+"""Shards that somebody else made, under the right hash: refused as such, or searched without
+leaving them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from graphrag_ray.base.errors import CorruptPart
-from graphrag_ray.store import blobs, local_cache
+from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.search import keyword, row_index, vectors
 from graphrag_ray.store.search.mapped_arrays import ByteSource, InMemory, MappedArray, packed, tops
@@ -40,21 +40,6 @@ def by_vector(source: ByteSource) -> None:
             with np.errstate(all="ignore"):
                 hits = vectors.search([shard, shard], WANTED, 5, among)
             assert len(hits) <= 5 and np.isfinite([score for _, score in hits]).all()
-
-
-def from_words(source: ByteSource) -> None:
-    shard = keyword.read(source)
-    derived = keyword.read(InMemory.of(keyword.changed(shard, IDS[5:90:3], IDS[5:6], ["word3 and more"])))
-    assert len(derived) == len(shard) - len(IDS[5:90:3]) + 1
-    keyword.search([derived], "word3 and 7", 5)
-
-
-def from_vectors(source: ByteSource) -> None:
-    shard = vectors.read(source)
-    new = np.ones((1, shard.dimensions), np.float32)
-    derived = vectors.read(InMemory.of(vectors.changed(shard, IDS[5:90:3], IDS[5:6], new)))
-    assert len(derived) == len(shard) - len(IDS[5:90:3]) + 1
-    vectors.search([derived], vectors.unit(new)[0], 5)
 
 
 def by_row(source: ByteSource) -> None:
@@ -85,9 +70,6 @@ SHARDS: dict[str, tuple[Callable[[ByteSource], None], bytes]] = {
     "vector": (by_vector, vectors.build(IDS, MATRIX)),
     "signs": (by_vector, vectors.build(MANY_IDS, MANY, signs=True)),
     "rows": (by_row, rows_of_all()),
-    "keyword derived": (from_words, keyword.build(IDS, TEXTS, "english")),
-    "vector derived": (from_vectors, vectors.build(IDS, MATRIX)),
-    "signs derived": (from_vectors, vectors.build(MANY_IDS, MANY, signs=True)),
 }
 
 
@@ -143,7 +125,7 @@ def test_arrays_of_any_numbers_are_refused_or_searched(kind: str, dice: int):
     shard: Any = (
         row_index.read(InMemory.of(data), GROUP)
         if kind == "rows"
-        else (keyword if kind.startswith("keyword") else vectors).read(InMemory.of(data))
+        else (keyword if kind == "keyword" else vectors).read(InMemory.of(data))
     )
     arrays: dict[str, MappedArray] = shard.arrays
     whole = {name: array.whole() for name, array in arrays.items()}
@@ -215,9 +197,7 @@ def ints(*values: int, kind: str = "<i8") -> np.ndarray:
         ({"language": ints(255, kind="<u1")}, "no known language"),
         ({"records": ints(0, 1, 1)}, "no such arrays"),
         ({"more": ints(1)}, "no such arrays"),
-        ({"top.more": ints(1, kind="<u8")}, "it holds"),
-        ({"top": ints(1, kind="<u8")}, "it holds"),
-        ({"counts": None}, "it holds"),
+        ({"counts": None}, "it lacks"),
     ],
 )
 def test_postings_that_lead_out_of_a_shard_are_refused(changes: dict[str, Any], told: str):
@@ -329,7 +309,7 @@ def test_what_is_no_number_is_near_to_nothing(value: float, monkeypatch: pytest.
 
 @pytest.mark.parametrize("url", ["{}/index", "memory://hostile-shards"])
 def test_a_part_that_is_something_else_is_named(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(local_cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(blobs.FOLDER_VARIABLE, str(tmp_path / "cache"))
     store = Store(url.format(tmp_path))
 
     def opened(data: bytes) -> keyword.KeywordShard:

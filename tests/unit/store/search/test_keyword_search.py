@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.store.search import keyword
-from graphrag_ray.store.search.id_halves import ids_of, known
 from graphrag_ray.store.search.keyword import K1, MOST_COUNTED, B, KeywordShard
-from graphrag_ray.store.search.mapped_arrays import InMemory
+from graphrag_ray.store.search.mapped_arrays import InMemory, ids_of, known
 from graphrag_ray.store.search.words import MAX_WORD, words
 
 TEXTS = st.dictionaries(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.index_settings import Language
-from graphrag_ray.store.search.languages import WORDS, common_language, language_of
+from graphrag_ray.store.search.words import WORDS, common_language, language_of
 
 GERMAN = "Die Katze saß auf dem Dach, und das war nicht gut für den Hund."
 ENGLISH = "The cat sat on the mat, and it was not good for the dog."

@@ -181,9 +181,8 @@ def test_of_many_keys_only_those_near_the_wanted_one_are_read(watched: Any):
 @pytest.mark.parametrize("n_tops", [0, 1, 3])
 def test_keys_whose_tops_are_others_are_refused(n_tops: int):
     arrays = {"key": np.arange(200, dtype="<u8"), "top": np.zeros(n_tops, "<u8")}
-    found = unpacked(InMemory.of(packed(arrays)), {"key": "<u8", "top": "<u8"})
     with pytest.raises(ValueError, match="different lengths"):
-        places_in(found["key"], found["top"], np.array([1], np.uint64))
+        unpacked(InMemory.of(packed(arrays)), {"key": "<u8", "top": "<u8"}, top_of={"top": "key"})
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=400), st.lists(st.integers(0, 2**64 - 1), max_size=4))

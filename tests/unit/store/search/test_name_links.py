@@ -13,8 +13,7 @@ from linked_names import Links, chunk_id, data_of, shard_of
 
 from graphrag_ray.base.ids import name_id
 from graphrag_ray.store.search import name_links
-from graphrag_ray.store.search.id_halves import halves
-from graphrag_ray.store.search.mapped_arrays import InMemory, Ints, packed
+from graphrag_ray.store.search.mapped_arrays import InMemory, Ints, halves, packed
 from graphrag_ray.store.search.name_links import MOST_WEIGHT, NameLinks
 
 NAMES = st.sampled_from(["Ada", "Bert", "Cyd", "Dora", "Эмма", "陳", "F."])

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.store.search import row_index
-from graphrag_ray.store.search.id_halves import halves, ids_of, known
-from graphrag_ray.store.search.mapped_arrays import STEP, InMemory, packed, unpacked
+from graphrag_ray.store.search.mapped_arrays import STEP, InMemory, halves, ids_of, known, packed, unpacked
 from graphrag_ray.store.search.row_index import (
     PAGE,
     RowEntries,
@@ -307,13 +306,6 @@ def changed(of: bytes, changes: dict[str, np.ndarray]) -> bytes:
     return packed({n: array for n, array in (arrays | changes).items() if array is not None})
 
 
-def page(**fields: list[int]) -> dict[str, np.ndarray]:
-    pages = pages_of([2, 1])[1]
-    for name, values in fields.items():
-        pages[name] = values
-    return {"page.text": pages}
-
-
 def places(*of: int) -> dict[str, np.ndarray]:
     entries = np.zeros(len(of), TYPES["id"])
     entries["key"], entries["place"] = KEYS, of
@@ -356,10 +348,6 @@ def u4(*values: int) -> np.ndarray:
         {"first.text": u4(2, 0, 3)},
         {"first.text": u4(0, 2**32 - 1, 3)},
         {"first.text": u4()},
-        page(start=[-4, 90]),
-        page(size=[0, 10]),
-        page(size=[-(2**31), 10]),
-        page(values=[-1, 1]),
     ],
 )
 def test_what_leads_out_of_a_part_is_refused(wrong: dict[str, Any], watched: Any, not_the_file: Any):
@@ -387,7 +375,7 @@ def test_what_leads_out_of_a_part_is_refused(wrong: dict[str, Any], watched: Any
 def test_nothing_is_derived_from_what_leads_out_of_a_part(wrong: dict[str, Any]):
     good = read(InMemory.of(changed(small(), {})), TYPES)
     assert derive(good, [0, 1]) == small()
-    with pytest.raises(ValueError, match=r"its |an "):
+    with pytest.raises(ValueError, match=r"it |its |an "):
         derive(read(InMemory.of(changed(small(), wrong)), TYPES), [0, 1])
 
 

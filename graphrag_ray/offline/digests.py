@@ -1,0 +1,345 @@
+"""What records say by themselves, without a question: descriptions, summaries and reports of quotations.
+
+Sentences are ranked by LexRank and kept apart by maximal marginal relevance (`summarise.py`). A finding of a
+report is about one of the members with the most relationships in the context, its title names the most
+characteristic members, and its rating grows with the size of what the context shows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log2
+
+import numpy as np
+
+from graphrag_ray.base.declarations import REPORT_SECTIONS
+from graphrag_ray.base.records import parse_sections, write_reference
+from graphrag_ray.graph.about_corpus import NONE as NO_LINES
+from graphrag_ray.graph.report_context import SEPARATE
+from graphrag_ray.offline.answerer import as_json, records_of
+from graphrag_ray.offline.sentences import fold
+from graphrag_ray.offline.summarise import MAX_SENTENCES, Floats, content_stems, lexrank, mmr, similarities
+from graphrag_ray.offline.units import (
+    JOIN,
+    MARK,
+    first_name,
+    is_balanced,
+    pieces,
+    report_parts,
+    room_in,
+    stands_alone,
+)
+
+Variables = Mapping[str, str]
+Sections = Mapping[str, Sequence[Mapping[str, str]]]
+
+MAX_PIECES = {"entity": 8, "relationship": 4}
+"""Quotations of a description, by kind; of others six."""
+MAX_SUMMARY_QUOTES, TITLE_WORDS = 12, 4
+MAX_FINDINGS, MAX_FINDING_QUOTES, REPORT_SUMMARY_QUOTES, TITLE_NAMES = 7, 3, 2, 3
+REPORT_CHARS = 2600
+"""Of all quotations together: some 700 tokens with references, as the paper's reports have (table 2)."""
+SHOWN_TITLES, SHOWN_NAMES, CORPUS_TITLES, MAX_TITLE_CHARS = 3, 6, 4, 120
+NOTHING_KNOWN = "A collection of texts."
+
+_DEFINES = re.compile(
+    r"['’)]?s?,? (?:is|was|are|were|has been) (?:a|an|the|one of)\b|, (?:a|an|the|who|whose)\b", re.I
+)
+_WORD = re.compile(r"[^\W\d_][\w'’-]*")
+_SEPARATE = re.compile(re.escape(SEPARATE).replace(r"\{\}", r"(\d+)"))
+
+
+def description(variables: Variables) -> str:
+    """Choose among the quotations in `descriptions` (one description a line) those that are central and
+    define `name`; they are written in the order in which they came."""
+    texts = list(dict.fromkeys(p for line in variables["descriptions"].split("\n") for p in pieces(line)))
+    name = variables.get("name", "")
+    if not texts:  # nothing but phrases of our own
+        return variables["descriptions"].split("\n")[0].strip() or name
+    room = int(room_in(variables, 500))
+    limit = MAX_PIECES.get(variables.get("kind", ""), 6)
+    texts = texts[:MAX_SENTENCES]
+    if len(texts) <= limit and len(JOIN.join(texts)) <= room:
+        return JOIN.join(texts)
+
+    def worth(text: str) -> float:
+        """Definitional sentences first, greetings and fragments last."""
+        at = text.upper().find(name)
+        defines = at >= 0 and _DEFINES.match(text, at + len(name)) is not None
+        fragment = text[-1:] == "?" or not text[:1].isupper()
+        return min(len(text), 160) / 400 - max(0, len(text) - 350) / 500 + 0.5 * defines - 0.2 * fragment
+
+    similarity = similarities([content_stems(t) for t in texts])
+    relevance = 0.6 * lexrank(similarity) + np.array([worth(t) for t in texts])
+    chosen: list[int] = []
+    used = 0
+    for index in mmr(np.maximum(relevance, 0.01), similarity, limit):
+        size = len(texts[index]) + len(JOIN)
+        if not chosen or used + size <= room:
+            chosen.append(index)
+            used += size
+    return JOIN.join(texts[i] for i in sorted(chosen))[:room]
+
+
+def summary(variables: Variables) -> str:
+    """A title of words that many of the texts share; then central sentences, at least one of each text as far
+    as there is room, in the order of the texts."""
+    records = records_of(variables["context"])
+    texts = [s for record in records for s in record.sentences][:MAX_SENTENCES]
+    owner = [at for at, record in enumerate(records) for _ in record.sentences][:MAX_SENTENCES]
+    if not texts:
+        shown = "; ".join(filter(None, (record.title for record in records)))
+        return f"{shown[:100] or 'Nothing to read'}\n\nThe texts hold no sentence that can be quoted."
+    room = int(room_in(variables, 400) * 0.8)
+    stems = [content_stems(t) for t in texts]
+    similarity = similarities(stems)
+    relevance = lexrank(similarity) * np.array([stands_alone(t) for t in texts])
+    order = mmr(np.maximum(relevance, 0.001), similarity, len(texts))
+    first = {owner[i]: i for i in reversed(order)}  # the best of each text
+    chosen: list[int] = []
+    used = 0
+    for i in dict.fromkeys([*sorted(first.values(), key=order.index), *order]):
+        if len(chosen) == MAX_SUMMARY_QUOTES or (chosen and used + len(texts[i]) > room):
+            break
+        chosen.append(i)
+        used += len(texts[i]) + 3
+    quotations = " ".join(f"“{texts[i]}”" for i in sorted(chosen))
+    return f"{_shared_words(texts, stems, owner)}\n\n{quotations}"
+
+
+def _shared_words(texts: Sequence[str], stems: Sequence[Sequence[str]], owner: Sequence[int]) -> str:
+    """The words that most texts share, as they are written most often."""
+    shared = Counter(s for s, _ in {(s, at) for own, at in zip(stems, owner, strict=True) for s in own})
+    total = Counter(s for own in stems for s in own)
+    best = sorted(shared, key=lambda s: (-shared[s], -total[s], s))[:TITLE_WORDS]
+    written: dict[str, Counter[str]] = {s: Counter() for s in best}
+    for word in (word for text in texts for word in _WORD.findall(text)):
+        for stem in content_stems(word)[:1]:
+            if stem in written:
+                written[stem][word] += 1
+    words = [min(forms, key=lambda w: (-forms[w], w)) for forms in written.values() if forms]
+    return ", ".join(words) or " ".join(texts[0].split()[:8])
+
+
+def about(variables: Variables) -> str:
+    """What a corpus is about: some titles and the names that are linked most; "" if there is neither."""
+    titles, entities = (
+        [line.removeprefix("- ") for line in variables[name].split("\n") if line and line != NO_LINES]
+        for name in ("titles", "entities")
+    )
+    names = [line.partition(": ")[0] for line in entities[:SHOWN_NAMES]]
+    quoted = [f"“{t}”" for t in titles[:SHOWN_TITLES]]
+    listed = [" and ".join(filter(None, [", ".join(x[:-1]), *x[-1:]])) for x in (quoted, names)]
+    said = [f"Documents such as {listed[0]}."] if quoted else []
+    said += [f"The names that are linked most are {listed[1]}."] if names else []
+    return " ".join(said)
+
+
+def describe_corpus(variables: Variables) -> str:
+    """A sentence with the titles of the first reports, which stand as `- title: summary`, one a line."""
+    lines = (line.removeprefix("- ").partition(": ")[0] for line in variables["reports"].split("\n"))
+    titles = [t for line in lines if (t := fold(line)[:MAX_TITLE_CHARS].strip(" .;:"))]
+    return f"Texts that deal with {'; '.join(titles[:CORPUS_TITLES])}." if titles else NOTHING_KNOWN
+
+
+@dataclass(slots=True)
+class Quotation:
+    """A quotation and where it comes from.
+
+    references  section -> local numbers
+    members     the entities it is about, as their records name them
+    """
+
+    text: str
+    references: dict[str, list[str]] = field(default_factory=dict)
+    members: list[str] = field(default_factory=list)
+
+    def cite(self) -> str:
+        return f"“{self.text}” {write_reference(self.references)}"
+
+
+def write_report(variables: Variables) -> str:
+    """A JSON object {title, summary, rating, rating_explanation, findings} from the `context`."""
+    sections = parse_sections(variables["context"])
+    units = _quotations(sections)[:MAX_SENTENCES]
+    # Of whichever hierarchy: from here on they are counted and named alike.
+    sections["Reports"] = [row for name in REPORT_SECTIONS for row in sections.get(name, ())]
+    members = _members(sections, units)
+    texts: dict[str, list[str]] = defaultdict(list)
+    for unit in units:
+        for member in unit.members:
+            texts[member].append(unit.text)
+    names = {m: _written_as(m, texts[m]) if m.isupper() else m for m in members}
+    summary, findings = _choose(units, members, min(REPORT_CHARS, int(room_in(variables, 2000) * 0.6)))
+    n = {name: len(sections.get(name, ())) for name in ("Entities", "Relationships", "Claims", "Reports")}
+    nouns = ("member", "relationship", "claim", "sub-community")
+    many = ("members", "relationships", "claims", "sub-communities")
+    counted = [
+        f"{k} {one if k == 1 else more}" for k, one, more in zip(n.values(), nouns, many, strict=True) if k
+    ]
+    counts = ", ".join(counted) or "no records"
+    # A sub-community's report counts as ten records.
+    size = n["Entities"] + n["Relationships"] + 0.5 * n["Claims"] + 10 * n["Reports"]
+    rating = round(min(10.0, 1.2 * log2(1 + size)), 1)
+    what = f"A community around {names[members[0]]}" if members else "A community"
+    if (groups := _SEPARATE.match(variables["context"])) and int(groups.group(1)) > 1:
+        among = ", ".join(names[m] for m in members[:2])
+        what = f"{groups.group(1)} small groups without a link between them, among them those of {among}"
+    distinct: dict[str, str] = {}
+    for name in names.values():
+        distinct.setdefault(name.casefold(), name)
+    return as_json(
+        {
+            "title": ", ".join(list(distinct.values())[:TITLE_NAMES]) or "Unnamed records",
+            "summary": " ".join(
+                [f"{what}: {counts}; rated {rating:.1f} of 10.", *(u.cite() for u in summary), MARK]
+            ),
+            "rating": rating,
+            "rating_explanation": f"Rated by size and links alone: {counts}.",
+            "findings": _findings(findings, names, sections),
+        }
+    )
+
+
+def _quotations(sections: Sections) -> list[Quotation]:
+    """The distinct quotations of a report's context, in order: sub-communities' reports by their quotations,
+    entities, relationships and claims by their descriptions."""
+    by_text: dict[str, Quotation] = {}
+
+    def add(text: str, section: str, number: str, members: Iterable[str]) -> None:
+        if not is_balanced(text):
+            return
+        unit = by_text.setdefault(text.casefold(), Quotation(text))
+        if unit.text != text:  # the same but for capitals: one of the two is enough
+            return
+        numbers = unit.references.setdefault(section, [])
+        if number not in numbers:
+            numbers.append(number)
+        unit.members.extend(m for m in members if m and m not in unit.members)
+
+    for section, row in ((s, row) for s in REPORT_SECTIONS for row in sections.get(s, ())):
+        for heading, texts in report_parts(row.get("content") or ""):
+            for text in texts:
+                add(text, section, row["id"], [heading or first_name(row.get("title") or "")])
+    columns = {"Entities": ("entity",), "Relationships": ("source", "target"), "Claims": ("subject",)}
+    for section, names in columns.items():
+        for row in sections.get(section, ()):
+            for text in pieces(row.get("description") or ""):
+                add(text, section, row["id"], [row.get(name) or "" for name in names])
+    return list(by_text.values())
+
+
+def _members(sections: Sections, units: Sequence[Quotation]) -> list[str]:
+    """The members by falling number of relationships in the context, then of quotations; for records of
+    sub-communities the names in their titles, the first weighing most."""
+    degrees: dict[str, float] = {}
+    for row in sections.get("Entities", ()):
+        degrees.setdefault(row.get("entity") or "", 0.0)
+    inside = bool(degrees)
+    for row in sections.get("Relationships", ()):
+        for end in (row.get("source") or "", row.get("target") or ""):
+            if end in degrees or not inside:
+                degrees[end] = degrees.get(end, 0.0) + 1.0
+    for row in sections.get("Reports", ()):
+        size = len(row.get("content") or "") / 800
+        for place, name in enumerate((row.get("title") or "").split(", ")[:2]):
+            key = name.upper() if name.upper() in degrees else name
+            degrees[key] = degrees.get(key, 0.0) + size / (place + 1)
+    degrees.pop("", None)
+    quoted = Counter(m for u in units for m in u.members)
+    return sorted(degrees, key=lambda m: (-degrees[m], -quoted[m], m))
+
+
+def _written_as(key: str, texts: Sequence[str]) -> str:
+    """A key as the corpus writes it: MARA VENN becomes Mara Venn where a quotation has that, NASA stays."""
+    seen: Counter[str] = Counter(form for t in texts[:12] for form in _forms(key, t.replace("’", "'")))
+    mixed = [form for form, _ in seen.most_common() if not form.isupper()]
+    if mixed and (" " in key or not seen[key]):
+        return mixed[0]
+    if seen[key] and " " not in key:
+        return key
+    return " ".join(w if len(w) < 3 or "." in w else w[0] + w[1:].lower() for w in key.split())
+
+
+def _forms(key: str, text: str) -> Iterator[str]:
+    """How a text writes a name, which is given in capitals, wherever it stands as words of its own."""
+    upper = text.upper()
+    places: Sequence[int] = range(len(text) + 1)
+    if len(upper) != len(text):  # ß becomes SS
+        places = [*(i for i, c in enumerate(text) for _ in c.upper()), len(text)]
+    at = upper.find(key)
+    while at >= 0:
+        start, end = places[at], places[at + len(key)]
+        whole = text[start:end].upper() == key  # not the second half of an ß
+        if whole and not text[max(0, start - 1) : start].isalnum() and not text[end : end + 1].isalnum():
+            yield text[start:end]
+            at += len(key) - 1
+        at = upper.find(key, at + 1)
+
+
+def _choose(
+    units: Sequence[Quotation], members: Sequence[str], room: int
+) -> tuple[list[Quotation], list[tuple[str, list[Quotation]]]]:
+    """Quotations for the summary and for findings by member; none twice."""
+    if not units:
+        return [], []
+    similarity = similarities([content_stems(u.text) for u in units])
+    # Short and very long sentences, and those that mean little alone, say little, however central they are.
+    weights = [
+        min(1.0, len(u.text) / 90) * (0.7 if len(u.text) > 420 else 1.0) * stands_alone(u.text) for u in units
+    ]
+    relevance = np.maximum(lexrank(similarity) * weights, 1e-6)
+    free = np.ones(len(units), dtype=bool)
+    spread = mmr(relevance, similarity, min(REPORT_SUMMARY_QUOTES, len(units) - 1))
+    summary = [units[i] for i in spread]
+    _take(free, spread, similarity)
+    used = sum(len(u.text) for u in summary)
+    findings: list[tuple[str, list[Quotation]]] = []
+    units_of_member: dict[str, list[int]] = defaultdict(list)
+    for place, unit in enumerate(units):
+        for member in unit.members:
+            units_of_member[member].append(place)
+    for member in members:
+        if len(findings) >= MAX_FINDINGS or used >= room:
+            break
+        own = [i for i in units_of_member[member] if free[i]]
+        if not own:
+            continue
+        chosen = [own[i] for i in mmr(relevance[own], similarity[np.ix_(own, own)], MAX_FINDING_QUOTES)]
+        _take(free, chosen, similarity)
+        findings.append((member, [units[i] for i in chosen]))
+        used += sum(len(units[i].text) for i in chosen)
+    if not findings and members:  # one quotation in all: it belongs to a finding
+        return [], [(members[0], summary or list(units[:1]))]
+    return summary, findings
+
+
+def _take(free: np.ndarray, chosen: Sequence[int], similarity: Floats) -> None:
+    """What is chosen, and what says the same, is not chosen again."""
+    for index in chosen:
+        free &= similarity[index] < 0.85
+        free[index] = False
+
+
+def _findings(
+    findings: Sequence[tuple[str, list[Quotation]]], names: Mapping[str, str], sections: Sections
+) -> list[dict[str, str]]:
+    """names: of all members, the best connected first."""
+    if not findings:
+        what = next(iter(names.values()), "Nothing")
+        return [{"summary": what, "explanation": "The corpus names it, and no sentence says more."}]
+    neighbours: dict[str, set[str]] = defaultdict(set)
+    for row in sections.get("Relationships", ()):
+        source, target = row.get("source") or "", row.get("target") or ""
+        neighbours[source].add(target)
+        neighbours[target].add(source)
+    out = []
+    for member, units in findings:
+        beside = [name for n, name in names.items() if n in neighbours[member]][:3]
+        with_whom = f" — with {', '.join(beside)}" if beside else ""
+        explanation = " ".join(u.cite() for u in units)
+        out.append({"summary": names[member] + with_whom, "explanation": explanation})
+    return out

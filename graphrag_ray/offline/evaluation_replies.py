@@ -1,0 +1,267 @@
+"""What `evaluate` asks of a model: users, tasks and questions by fixed sentences; answers judged by counting.
+
+The sentences are filled with the names and terms of a corpus' description, by first mention, and then with
+subjects that most corpora have. A criterion's name, the text before its first colon, decides what is counted:
+
+    comprehensiveness   distinct stems of content words
+    diversity           distinct names
+    empowerment         references, quotations and figures
+    directness          words, the fewer the better; but an answer without a term of the question loses
+    overall, others     the share of the question's terms, then distinct stems of content words
+
+Both answers are counted by themselves, so their order cannot matter. References are no words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from zlib import crc32
+
+from graphrag_ray.base.records import references_in, strip_references
+from graphrag_ray.corpus.boundaries import CLOSERS
+from graphrag_ray.corpus.quotes import folded_words, quoted
+from graphrag_ray.offline.answerer import as_json
+from graphrag_ray.offline.chunk_names import find_names
+from graphrag_ray.offline.lexicon import lexicon
+from graphrag_ray.offline.mentions import read
+from graphrag_ray.offline.question_terms import QuestionTerms, read_question
+from graphrag_ray.offline.sentences import fold, has_cells, read_script
+from graphrag_ray.offline.summarise import content_stems
+from graphrag_ray.offline.units import JOIN, MARK, is_balanced, number_in
+
+Variables = Mapping[str, str]
+
+MAX_SUBJECTS, MAX_SUBJECT_CHARS = 12, 60
+DEFAULT_N = 5
+USERS = {
+    "A historian": "the beginnings of",
+    "A journalist": "the disputes over",
+    "A manager": "the risks around",
+    "A researcher": "the reasons behind",
+    "A public servant": "the decisions on",
+    "A writer": "the people around",
+    "An investor": "the money behind",
+    "A teacher": "the lessons from",
+    "A lawyer": "the rules around",
+    "A planner": "the plans for",
+    "A reviewer": "the doubts about",
+    "A student": "the main facts about",
+}
+"""Who they are, and what they want to know of a subject, be it a person or not."""
+TASKS = (
+    "Write an overview of {it}.",
+    "Compare what the texts say about {it}.",
+    "Prepare a talk on {it}.",
+    "Advise others on {it}.",
+    "Collect examples of {it}.",
+    "Weigh the statements on {it}.",
+    "Write an introduction to {it}.",
+    "Find open questions about {it}.",
+    "Plan further work on {it}.",
+    "Draw a timeline of {it}.",
+)
+QUESTIONS = (
+    "What are the main themes in what is said about {it}?",
+    "How do the views on {it} differ?",
+    "Which patterns come up again and again in {it}?",
+    "Which trends do {it} show over time?",
+    "Which perspectives on {it} are there, and whose are they?",
+    "Which stories are told about {it}?",
+    "Which topics are connected with {it}?",
+    "Which opinions on {it} are opposed to each other?",
+    "Which attitudes do people have to {it}?",
+    "Which insights into {it} are given?",
+    "Where is there a consensus on {it}, and where not?",
+    "Which debates are there about {it}?",
+)
+"""Each has a word by which this engine knows a question about the whole."""
+GENERAL_SUBJECTS = (
+    "the main events",
+    "the main decisions",
+    "the people involved",
+    "the places mentioned",
+    "the work done",
+    "the money spent",
+    "the rules in force",
+    "the hopes for the future",
+)
+"""What most corpora tell of; together with the sentences above they make more than 50 of each."""
+
+ALIKE = 0.05
+"""Figures that differ by less than this share of the greater one are a tie."""
+MIN_CLAIM_WORDS = 4
+MAX_WORDINGS = 200
+"""Of a correct answer, so many are looked for."""
+
+_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_BLIND = re.compile(r" ?\[\d{1,9}(?:, \d{1,9})*+\]")
+_HEADING = re.compile(r"[ \t]*(?:#{1,6}[ \t].*|(\*\*|__)(?:(?!\1).)+\1[ \t]*+:?[ \t]*+)")
+_TITLE = re.compile(r"^([ \t]*(?:[-*+•][ \t]+|\d{1,3}[.)][ \t]+)?)\*\*[^*]+(?:\*\*:|:\*\*)[ \t]*")
+_EMPHASIS = re.compile(r"\*+|`+|(?<!\w)_+|(?<!_)_++(?!\w)")
+_GENERAL_KNOWLEDGE = re.compile(r"[ \t]?\[general knowledge\]", re.IGNORECASE)
+
+
+def list_personas(variables: Variables) -> str:
+    """`{"personas": [{"persona": …}, …]}`"""
+    forms = [f"{who} who wants to find out about {what} {{it}}." for who, what in USERS.items()]
+    return _listed("persona", _in_turn(forms, _subjects(variables["description"]), variables))
+
+
+def list_tasks(variables: Variables) -> str:
+    """`{"tasks": [{"task": …}, …]}`: on what interests the user, first of the user's own subject."""
+    persona = variables["persona"]
+    subjects = [f"{_interest(persona)} {s}" for s in _subjects(variables["description"], persona)]
+    return _listed("task", _in_turn(TASKS, subjects, variables))
+
+
+def list_questions(variables: Variables) -> str:
+    """`{"questions": [{"question": …}, …]}`: first of the task's subject, beginning with another sentence for
+    each kind of task."""
+    task, interest = variables["task"], _interest(variables["persona"])
+    kind = next(
+        (i for i, t in enumerate(TASKS) if task.startswith(t.partition("{")[0])), crc32(task.encode())
+    )
+    start = kind % len(QUESTIONS)
+    forms = [*QUESTIONS[start:], *QUESTIONS[:start]]
+    subjects = _subjects(variables["description"], task)
+    asked = (form.format(it=f"{interest} {subject}") for subject in subjects for form in forms)
+    return _listed("question", list(islice(asked, number_in(variables, "n", DEFAULT_N))))
+
+
+def _listed(name: str, texts: Sequence[str]) -> str:
+    return as_json({f"{name}s": [{name: text} for text in texts]})
+
+
+def _in_turn(forms: Sequence[str], subjects: Sequence[str], variables: Variables) -> list[str]:
+    """n pairs of a sentence and a subject, each once: both change from one to the next."""
+    n = min(number_in(variables, "n", DEFAULT_N), len(forms) * len(subjects))
+    places = ((i % len(forms), i // len(forms)) for i in range(n))
+    return [forms[at].format(it=subjects[(at + turn) % len(subjects)]) for at, turn in places]
+
+
+def _interest(persona: str) -> str:
+    known = (interest for who, interest in USERS.items() if persona.startswith(f"{who} "))
+    return next(known, list(USERS.values())[crc32(persona.encode("utf-8", "replace")) % len(USERS)])
+
+
+def _subjects(description: str, about: str = "") -> list[str]:
+    """What a description names, then what most corpora tell of; no two that differ in case alone. The list
+    begins with the subject that `about` ends with."""
+    named = (fold(thing.title) for thing in read(description, lexicon(), with_terms=True).things)
+    found: dict[str, str] = {}
+    for name in (name for name in named if 0 < len(name) <= MAX_SUBJECT_CHARS):
+        if len(found) < MAX_SUBJECTS:
+            found.setdefault(name.casefold(), name)
+    for name in GENERAL_SUBJECTS:
+        found.setdefault(name.casefold(), name)
+    subjects = list(found.values())
+    ending = [i for i, subject in enumerate(subjects) if about.endswith(f" {subject}.")]
+    start = max(ending, key=lambda i: len(subjects[i]), default=crc32(about.encode("utf-8", "replace")))
+    start %= len(subjects)
+    return [*subjects[start:], *subjects[:start]]
+
+
+def judge(variables: Variables) -> str:
+    """`{"reason": …, "winner": 1, 2 or 0}`. The reason states the figures that decide."""
+    question = read_question(variables["question"])
+    name = variables["criterion"].partition(":")[0].strip().casefold()
+    reason = ""
+    for what, figure, worth in _MEASURES.get(name, _OVERALL):
+        figures = [figure(question, variables[answer]) for answer in ("answer_1", "answer_2")]
+        first, second = map(worth, figures)
+        reason = f"{what}: {figures[0]:.9g} in answer 1, {figures[1]:.9g} in answer 2."
+        if first != second and abs(first - second) >= ALIKE * max(abs(first), abs(second)):
+            return as_json({"reason": reason, "winner": 1 if first > second else 2})
+    return as_json({"reason": f"{reason} They hardly differ.", "winner": 0})
+
+
+def _said(answer: str) -> str:
+    """Without references, also those that a judge is shown (`records.blind_references`)."""
+    return _BLIND.sub("", strip_references(answer))
+
+
+def _terms_in(question: QuestionTerms, answer: str) -> list[str]:
+    """The question's terms whose words all stand in an answer, wherever."""
+    stems = set(content_stems(_said(answer)))
+    return [term for term in question.terms if stems.issuperset(term.split(" "))]
+
+
+def _support(question: QuestionTerms, answer: str) -> int:
+    """What backs an answer: the records it cites, what it quotes, and numbers."""
+    text = _said(answer)
+    blind = {n for found in _BLIND.findall(answer) for n in _NUMBER.findall(found)}
+    quotations = len(quoted(text)) + text.count('"') // 2
+    return len(references_in(answer)) + len(blind) + quotations + len(_NUMBER.findall(text))
+
+
+def _names(question: QuestionTerms, answer: str) -> int:
+    text = _said(answer)
+    return len(find_names(text, read_script(text, lexicon()), lexicon()))
+
+
+Measure = tuple[str, Callable[[QuestionTerms, str], float], Callable[[float], float]]
+"""What is counted, its figure for an answer, how good a figure is."""
+_CONTENT: Measure = (
+    "Distinct content words",
+    lambda _, answer: len(set(content_stems(_said(answer)))),
+    float,
+)
+_OVERALL: Sequence[Measure] = (
+    ("Percent of the question's terms", lambda q, a: round(100 * q.coverage(_terms_in(q, a)), 1), float),
+    _CONTENT,
+)
+_MEASURES: Mapping[str, Sequence[Measure]] = {
+    "comprehensiveness": (_CONTENT,),
+    "diversity": (("Distinct names", _names, float),),
+    "empowerment": (("References, quotations and figures", _support, float),),
+    "directness": (
+        ("Terms of the question", lambda q, a: len(_terms_in(q, a)), lambda n: float(n > 0)),
+        # An empty answer is not direct.
+        ("Words", lambda _, a: len(_WORD.findall(_said(a))), lambda n: -n if n else float("-inf")),
+    ),
+}
+
+
+def list_claims(variables: Variables) -> str:
+    """`{"claims": [{"claim": …}, …]}`: the sentences of an answer that state something of a name or with a
+    figure, each once, without references, headings, titles and marks."""
+    answer = _GENERAL_KNOWLEDGE.sub("", _said(variables["answer"]))
+    text = "\n".join(
+        _EMPHASIS.sub("", _TITLE.sub(r"\1", line))
+        for line in answer.replace(JOIN.strip(), "\n").split("\n")
+        # What this engine says of an answer, at its end, is no part of it.
+        if not (_HEADING.fullmatch(line) or line.rstrip().endswith(MARK))
+    )
+    script = read_script(text, lexicon())
+    names = find_names(text, script, lexicon()).values()
+    named = {m.sentence for name in names for m in name.mentions if not m.label}
+    claims: dict[str, None] = {}
+    for index, sentence in enumerate(script.sentences):
+        said = _unquoted(fold(text[sentence.start : sentence.end]))
+        asks = said.rstrip(CLOSERS)[-1:] in ("", "?", "？", "؟", ":")
+        if asks or has_cells(said) or len(folded_words(said)) < MIN_CLAIM_WORDS:
+            continue
+        if index in named or _NUMBER.search(said):
+            claims[said] = None
+    return _listed("claim", list(claims))
+
+
+def _unquoted(said: str) -> str:
+    """A sentence of a quotation without the marks around the whole."""
+    for opened, closed in (("“", "”"), ("“", ""), ("", "”")):
+        inner = said.removeprefix(opened).removesuffix(closed)
+        if said == f"{opened}{inner}{closed}" and is_balanced(inner):
+            return inner.strip()
+    return said
+
+
+def check_answer(variables: Variables) -> str:
+    """Y where one of the correct answer's wordings, the lines `- …`, stands in the answer word for word;
+    else N. Case, punctuation and white space do not matter."""
+    wordings = re.split(r"^- ", variables["gold"], flags=re.MULTILINE)[: MAX_WORDINGS + 1]
+    answer = f" {' '.join(folded_words(variables['answer']))} "
+    folded = {" ".join(folded_words(wording)) for wording in wordings}
+    return "Y" if any(f" {wording} " in answer for wording in folded if wording) else "N"

@@ -1,0 +1,66 @@
+"""The prompts that the offline engine answers, and by what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from graphrag_ray.base.declarations import CORRECT
+from graphrag_ray.base.errors import PermanentCallError
+from graphrag_ray.base.messages import ChatReply, ChatRequest, Usage
+from graphrag_ray.offline import answerer, digests, evaluation_replies, question_terms
+from graphrag_ray.offline.extraction_reply import claim_records, extract_records
+
+Variables = Mapping[str, str]
+
+_ANSWERS: Mapping[str, Callable[[Variables], str]] = {
+    "extract": extract_records,
+    "glean_check": lambda variables: "N",
+    "glean": lambda variables: variables.get("completion", "<|COMPLETE|>"),
+    "claims": claim_records,
+    "describe": digests.description,
+    "about": digests.about,
+    "report": digests.write_report,
+    "summary": digests.summary,
+    "corpus_description": digests.describe_corpus,
+    "map": answerer.map_answer,
+    "reduce": answerer.reduce_answer,
+    "answer": answerer.context_answer,
+    "map_points": answerer.map_points,
+    "rate": answerer.rate,
+    "drift_primer": answerer.drift_step,
+    "drift_local": answerer.drift_step,
+    "walk_answer": answerer.answer_with_chain,
+    "next_questions": answerer.ask_next,
+    "pick_facts": answerer.facts_in_common,
+    "entity_questions": answerer.ask_around,
+    "entity_summary": answerer.summarise_subject,
+    "fgrag_answer": answerer.reduce_answer,
+    "keywords": question_terms.list_terms,
+    "query_entities": question_terms.list_subjects,
+    "condense": lambda variables: variables["question"],
+    "drift_hypothesis": lambda variables: variables["question"],
+    "zero_shot": lambda variables: NO_DATA,
+    "personas": evaluation_replies.list_personas,
+    "tasks": evaluation_replies.list_tasks,
+    "corpus_questions": evaluation_replies.list_questions,
+    "judge": evaluation_replies.judge,
+    "answer_claims": evaluation_replies.list_claims,
+    "correct_answer": evaluation_replies.check_answer,
+}
+NO_DATA = "No data were shown with this question, and the offline engine knows nothing beside data."
+
+
+def answer(request: ChatRequest) -> ChatReply:
+    """Answer one of our named prompts from `request.variables`; the messages are not read.
+
+    A correction turn is answered as the first was: there is nothing to do better. Raises
+    PermanentCallError for a prompt that this engine does not know.
+    """
+    name = request.first if request.prompt == CORRECT else request.prompt
+    if name not in _ANSWERS:
+        known = ", ".join(sorted(_ANSWERS))
+        raise PermanentCallError(
+            f"the offline engine does not answer the prompt {name!r} (it answers {known})"
+        )
+    text = _ANSWERS[name](request.variables)
+    return ChatReply(text, "stop", Usage(reported=False))

@@ -1,0 +1,93 @@
+"""A model provider of another package: it is asked, named by an index, and missed by one that needs it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from installed import install
+from world import TOWN
+
+from graphrag_ray import build_index, open_index
+from graphrag_ray.base.errors import GraphRagError
+from graphrag_ray.base.index_settings import Model
+from graphrag_ray.base.plugins import PluginError, Registry
+from graphrag_ray.base.providers import PROVIDERS, LocalProvider, RemoteProvider, provider_of
+
+ECHO = {
+    "models": {"default": {"provider": "echo", "model": "echo-1"}},
+    "embeddings": {"model": "default"},
+}
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """The registry as a process that begins now sees it."""
+    monkeypatch.syspath_prepend(str(install(tmp_path / "site")))
+    monkeypatch.setattr(PROVIDERS, "_loaded", {})
+    monkeypatch.delitem(PROVIDERS.__dict__, "_found", raising=False)
+    yield PROVIDERS
+    PROVIDERS.__dict__.pop("_found", None)
+    for name in [name for name in sys.modules if name.startswith("graphrag_ray_sample")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def root(installed: Registry, tmp_path: Path) -> str:
+    documents = [{"id": name, "text": text} for name, text in TOWN.items()]
+    root = str(tmp_path / "index")
+    settings = ECHO | {"input": {"text_column": "text", "id_column": "id"}}
+    build_index(documents, root, settings=settings, progress=False, on_ray=False)
+    return root
+
+
+def test_an_index_is_written_embedded_and_asked_by_it(root: str):
+    index = open_index(root)
+    assert {"ALICE", "BOB"} <= set(index.table("entities")["title"].to_pylist())
+    assert "Echo: Who met ALICE?" in index.ask("Who met ALICE?", method="vector").text
+    assert len(index.table("community_reports")) and "Echo" in index.ask("Who?", method="local").text
+
+
+def test_an_index_whose_provider_is_not_installed_any_more_names_its_package(
+    root: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if not p.endswith("/site")])
+    PROVIDERS.__dict__.pop("_found", None)
+    PROVIDERS._loaded.clear()
+    index = open_index(root)
+    assert "ALICE" in index.table("entities")["title"].to_pylist()
+    with pytest.raises(GraphRagError, match=r"'echo'.*made with the package graphrag-ray-sample 1\.0"):
+        index.ask("Who met ALICE?", method="vector")
+
+
+def test_a_missing_provider_of_one_model_does_not_stop_questions_to_another(tmp_path: Path):
+    missing = {"provider": "gone", "package": "gone 1.0"}
+    root = str(tmp_path / "index")
+    documents = [{"id": name, "text": text} for name, text in TOWN.items()]
+    settings = {
+        "models": {"default": {}, "judge": missing},
+        "input": {"text_column": "text", "id_column": "id"},
+    }
+    build_index(documents, root, settings=settings, progress=False, on_ray=False)
+    assert open_index(root).ask("Who met ALICE?", method="text").text
+
+
+def test_a_provider_that_nobody_provides_is_a_mistake_in_the_settings(installed: Registry):
+    with pytest.raises(ValueError, match=r"unknown provider 'ecko'\. Choose from: offline, openai, echo"):
+        Model(provider="ecko")
+
+
+def test_a_provider_that_cannot_be_imported_is_named_with_its_package(tmp_path: Path, installed: Registry):
+    (tmp_path / "site" / "graphrag_ray_sample" / "echo.py").write_text("raise OSError('no driver')")
+    with pytest.raises(PluginError, match=r"graphrag-ray-sample 1\.0.*OSError: no driver"):
+        provider_of(Model(provider="echo"))
+
+
+def test_what_is_no_provider_is_refused(tmp_path: Path, installed: Registry):
+    (tmp_path / "site" / "graphrag_ray_sample" / "echo.py").write_text("PROVIDER = 'echo'")
+    with pytest.raises(PluginError, match="'echo' of the package graphrag-ray-sample"):
+        provider_of(Model(provider="echo"))
+
+
+def test_the_built_in_providers_are_of_the_same_two_kinds():
+    assert isinstance(PROVIDERS["offline"], LocalProvider)
+    assert isinstance(PROVIDERS["openai"], RemoteProvider)

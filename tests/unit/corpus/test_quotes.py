@@ -1,0 +1,73 @@
+"""Quotes: the sentence under a citation."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.corpus.quotes import MAX_QUOTE_CHARACTERS, best_sentence, quotes_in
+
+TEXT = "It rained. Mara Venn met Gideon Rasmoor at the lock.\n\nMara Venn left! Nobody saw it."
+
+
+def test_the_sentence_that_holds_most_names_is_quoted():
+    start, end = best_sentence(TEXT, ["MARA VENN", "GIDEON RASMOOR"])
+    assert TEXT[start:end] == "Mara Venn met Gideon Rasmoor at the lock."
+
+
+def test_of_equal_sentences_the_first_is_quoted():
+    start, end = best_sentence(TEXT, ["MARA VENN"])
+    assert TEXT[start:end].startswith("Mara Venn met")
+
+
+def test_without_a_name_the_first_sentence_is_quoted():
+    assert TEXT[slice(*best_sentence(TEXT, []))] == "It rained."
+
+
+def test_a_name_over_a_line_break_counts():
+    text = "Nothing. Mara\nVenn sang."
+    assert text[slice(*best_sentence(text, ["MARA VENN"]))] == "Mara\nVenn sang."
+
+
+@pytest.mark.parametrize(
+    ("chunk", "quote"),
+    [
+        ("9 and $10.1 billion. Azure grew by 31%.", "Azure grew by 31%."),
+        ("000 customers came. “We did,” he said.", "“We did,” he said."),
+        ("eration with Hale ended.", "with Hale ended."),
+        ("Azure grew. It did.", "Azure grew."),
+        ("天气很好。我们走吧。", "天气很好。"),
+    ],
+)
+def test_a_quote_from_inside_a_document_begins_with_a_whole_sentence_or_word(chunk, quote):
+    assert chunk[slice(*best_sentence(chunk, [], is_start=False))] == quote
+
+
+def test_a_sentence_that_holds_the_names_is_quoted_though_its_start_is_missing():
+    text = "ooned since Mara Venn left. It rained."
+    assert text[slice(*best_sentence(text, ["MARA VENN"], is_start=False))] == "since Mara Venn left."
+
+
+def test_a_long_sentence_is_cut_after_a_word():
+    text = "Azure earned $30,000,000 " * 40
+    start, end = best_sentence(text, [])
+    assert MAX_QUOTE_CHARACTERS - 20 < end - start <= MAX_QUOTE_CHARACTERS
+    assert text[end] == " "
+
+
+@pytest.mark.parametrize("mark", ["[…]", "[...]", "…", "..."])
+def test_quotes_with_an_omission_between_them_are_told_apart(mark):
+    assert quotes_in(f"He left. {mark} “So be it” {mark}") == ["He left.", "“So be it”"]
+
+
+def test_quotes_one_after_the_other_are_one():
+    assert quotes_in("He left. She stayed [then].") == ["He left. She stayed [then]."]
+    assert quotes_in("") == []
+
+
+@given(st.text(alphabet="ab .!\n", max_size=900), st.lists(st.text(alphabet="ab", max_size=3), max_size=3))
+def test_a_quote_is_a_piece_of_the_text_of_bounded_length(text, names):
+    start, end = best_sentence(text, names)
+    assert 0 <= start <= end <= len(text) and end - start <= MAX_QUOTE_CHARACTERS
+    assert bool(text.strip()) == bool(text[start:end].strip())
