@@ -29,7 +29,7 @@ from graphrag_ray.evaluate.evaluation_files import GoldQuestion, named
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
 from graphrag_ray.evaluate.judging.answer_metrics import KS, answer_scores, retrieval_scores
 from graphrag_ray.evaluate.judging.judge_dialogue import CORRECT_PROMPT, STAGE, correct_spec, is_correct
-from graphrag_ray.evaluate.rehearsal import Rehearsed, rehearsed
+from graphrag_ray.evaluate.rehearsal import rehearsed
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.method import Rows, Search
 from graphrag_ray.query.methods.methods import BASELINES, find
@@ -193,14 +193,17 @@ def _rehearsed_chunks(
             own = []
             index = replace(condition.opened(run.index), cache=run.store)  # embeddings are paid for once
             each = rehearsed(
-                index, texts, condition.method, condition.level, partial(_chunks_shown, run.index)
+                index,
+                texts,
+                condition.method,
+                condition.level,
+                lambda answer, _: chunks_of(run.index, answer),
             )
-            for q, (ids, error) in zip(questions, each, strict=True):
-                own.append(ids)
-                if error:
+            for q, one in zip(questions, each, strict=True):
+                own.append([] if isinstance(one, str) else one)
+                if isinstance(one, str):
                     found.failed += 1
-                    told = f"condition {condition.name}, question {q.posed.id}: {error}"
-                    found.warnings.append(told)
+                    found.warnings.append(f"condition {condition.name}, question {q.posed.id}: {one}")
             if find(condition.method).by_replies or index.settings.query.dynamic:
                 found.warnings.append(
                     f"condition {condition.name}: what {condition.method} search reads depends on what a "
@@ -208,10 +211,6 @@ def _rehearsed_chunks(
                 )
         chunks |= {(condition.name, q.posed.id): ids for q, ids in zip(questions, own, strict=True)}
     return chunks
-
-
-def _chunks_shown(index: Index, rehearsal: Rehearsed) -> tuple[list[str], str]:
-    return (chunks_of(index, rehearsal.answer) if rehearsal.answer else []), rehearsal.error
 
 
 def _retrieved(index: Index, chunks: Sequence[str]) -> Retrieved:

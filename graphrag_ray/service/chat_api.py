@@ -18,10 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from graphrag_ray.query.methods import methods
 from graphrag_ray.service.answering import AnsweringPhase, Asked, Event, Replied
-from graphrag_ray.service.events import event
 from graphrag_ray.service.faults import INVALID, Fault, RefusedQuestion, invalid
 from graphrag_ray.service.live import Served
-from graphrag_ray.service.query_api import references, usage
+from graphrag_ray.service.query_api import event, references, usage
 from graphrag_ray.service.service_options import ServiceOptions
 
 MODEL = "graphrag-ray"

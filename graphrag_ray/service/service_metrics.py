@@ -20,8 +20,8 @@ from graphrag_ray.service.access import HEALTH, METRICS, path_of
 from graphrag_ray.service.faults import CLIENT_GONE
 
 if TYPE_CHECKING:
+    from graphrag_ray.service.answering import QuestionPlaces
     from graphrag_ray.service.live import LiveIndex
-    from graphrag_ray.service.places import QuestionPlaces
 
 EVERY_S = 5.0
 """Between looks at what a gauge tells, and at what limiters saw."""

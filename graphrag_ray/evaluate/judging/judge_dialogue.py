@@ -87,8 +87,8 @@ def answer_claims_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> Ans
 def answer_claims(question: str, answer: str, spec: AnswerSpec) -> Dialogue[list[str]]:
     """The factual claims of an answer, each by itself; [] for an answer without any. Raises DialogueFailed.
 
-    After Metropolitansky and Larson 2025, "Towards Effective Extraction and Evaluation of Factual Claims", with
-    one call for the three steps of that paper.
+    After Metropolitansky and Larson 2025, "Towards Effective Extraction and Evaluation of Factual Claims",
+    with one call for the three steps of that paper.
     """
     variables = {"question": question, "answer": answer, **reply_lengths(spec.max_tokens)}
 
