@@ -72,7 +72,11 @@ def count_claims(
             row |= _counted(outcome.result)
         rows.append(row)
     claims = pa.Table.from_pylist(rows, schema=CLAIMS)
-    tables = {"claims": claims, "claim_counts": _means(claims)}
+    counted = claims.group_by("condition", use_threads=False).aggregate(
+        [("claims", "count"), *((name, "mean") for name in COUNTS)]
+    )
+    columns = [counted[name] for name in ("condition", "claims_count", *(f"{name}_mean" for name in COUNTS))]
+    tables = {"claims": claims, "claim_counts": pa.table(columns, CLAIM_COUNTS.names).cast(CLAIM_COUNTS)}
     if judgements is not None:
         tables["agreement"] = _agreement(claims, judgements)
     tables["judging"] = run.costs()
@@ -110,14 +114,6 @@ def judgements_on(run: EvaluationRun, posed: Sequence[Posed]) -> pa.Table | None
     known = zip(answers["question_id"].to_pylist(), answers["question"].to_pylist(), strict=True)
     same = pa.array({id_ for id_, text in known if (id_, text) in asked}, pa.string())
     return judgements.filter(pc.is_in(judgements["question_id"], same))
-
-
-def _means(claims: pa.Table) -> pa.Table:
-    own = claims.group_by("condition", use_threads=False).aggregate(
-        [("claims", "count"), *((name, "mean") for name in COUNTS)]
-    )
-    columns = [own["condition"], own["claims_count"], *(own[f"{name}_mean"] for name in COUNTS)]
-    return pa.table(columns, CLAIM_COUNTS.names).cast(CLAIM_COUNTS)
 
 
 def _agreement(claims: pa.Table, judgements: pa.Table) -> pa.Table:

@@ -53,14 +53,6 @@ class KnownAnswers:
     failed: int = 0
 
 
-@dataclass(frozen=True)
-class Retrieved:
-    """What was found for a question: documents in the order of their chunks, and the texts of these."""
-
-    documents: list[str]
-    texts: list[str]
-
-
 def known_answers(
     run: EvaluationRun,
     questions: Sequence[GoldQuestion],
@@ -111,9 +103,13 @@ def known_answers(
     for q in questions:
         label, wanted = gold[q.posed.id], set(gold[q.posed.id].values())
         for name in (c.name for c in known if c.name in shows):
-            own = _retrieved(run.index, chunks[name, q.posed.id])
-            ranked = [label.get(document, document) for document in own.documents]
-            of = retrieval_scores(ranked, wanted, own.texts, gold_texts[q.posed.id], q.answers, ks)
+            ids = chunks[name, q.posed.id]
+            need = Rows("text_units", ["id", "document_id", "text"], list(ids))
+            by_id = {row["id"]: row for row in run.index.reader.rows(need).to_pylist()}
+            own = [by_id[id_] for id_ in ids if id_ in by_id]
+            ranked = [label.get(row["document_id"], row["document_id"]) for row in own]
+            own_texts = [row["text"] for row in own]
+            of = retrieval_scores(ranked, wanted, own_texts, gold_texts[q.posed.id], q.answers, ks)
             scores[name, q.posed.id] |= of
     found.tables = _tables(scores, len(with_answers), sum(bool(q.documents) for q in questions))
     if not retrieval_only:
@@ -211,13 +207,6 @@ def _rehearsed_chunks(
                 )
         chunks |= {(condition.name, q.posed.id): ids for q, ids in zip(questions, own, strict=True)}
     return chunks
-
-
-def _retrieved(index: Index, chunks: Sequence[str]) -> Retrieved:
-    rows = index.reader.rows(Rows("text_units", ["id", "document_id", "text"], list(chunks))).to_pylist()
-    by_id = {row["id"]: row for row in rows}
-    there = [by_id[id_] for id_ in chunks if id_ in by_id]
-    return Retrieved([row["document_id"] for row in there], [row["text"] for row in there])
 
 
 def _by_keyword(index: Index, texts: Sequence[str]) -> list[list[str]]:

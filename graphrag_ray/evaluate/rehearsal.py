@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from graphrag_ray.base.errors import GraphRagError, RunStopped, StoreError, UsageError
-from graphrag_ray.base.messages import ChatRequest, Dialogue, Listener, Request
+from graphrag_ray.base.messages import ChatRequest, Dialogue, Listener, Reply, Request
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.in_process import awaited, run_dialogues
-from graphrag_ray.engine.work import AnsweredCall, Outcome
+from graphrag_ray.engine.work import Outcome
+from graphrag_ray.llm.model_client import Called
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.asking import Ask
 from graphrag_ray.query.methods.answer import Answer
@@ -41,12 +42,12 @@ class _Rehearsal(Asker):
             return await super().run(stage, start, last, listener)
         return await run_dialogues(stage, [one() for one in start], self._offline)
 
-    async def _offline(self, request: Request, stage: str) -> AnsweredCall:
+    async def _offline(self, request: Request, stage: str) -> Called[Reply]:
         from graphrag_ray.offline import answer
 
         assert isinstance(request, ChatRequest), "only questions are embedded"
         self.requests.append((stage, request))
-        return AnsweredCall(answer(request))
+        return Called(answer(request))
 
 
 def rehearsed(

@@ -109,7 +109,9 @@ class QuestionPlaces:
     async def one(self) -> AsyncIterator[None]:
         """A place for a question, as long as the block lasts. Raises Refused where too many wait."""
         if self._free.locked() and self.waiting >= self._most_waiting:
-            raise busy(self.waiting, self._retry_after_s())
+            # When about half of those who wait will have a place.
+            seconds = self._mean_s * max(1, self.waiting / 2) / self._most_running
+            raise busy(self.waiting, min(LONGEST_S, max(SHORTEST_S, math.ceil(seconds))))
         self.waiting += 1
         try:
             await self._free.acquire()
@@ -124,11 +126,6 @@ class QuestionPlaces:
             self._free.release()
             took = asyncio.get_running_loop().time() - began
             self._mean_s += WEIGHT * (took - self._mean_s)
-
-    def _retry_after_s(self) -> int:
-        """When about half of those who wait will have a place."""
-        seconds = self._mean_s * max(1, self.waiting / 2) / self._most_running
-        return min(LONGEST_S, max(SHORTEST_S, math.ceil(seconds)))
 
 
 class Service:

@@ -23,9 +23,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, lru_cache
-from typing import Any
 
-from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import bounded_marks
 
 ARTICLES = ("a", "an", "the")
@@ -105,12 +103,12 @@ def accuracy(text: str, gold: Sequence[str]) -> float:
     nothing is left is contained only in a text of which nothing is left. Raises ValueError without an answer.
     """
     said = normalised(text)
-    return _best(gold, lambda answer: float(contains(said, normalised(answer))))
 
+    def score(answer: str) -> float:
+        wanted = normalised(answer)
+        return float(wanted in said if wanted else not said)
 
-def contains(said: str, answer: str) -> bool:
-    """Whether a text contains an answer, both in normal form."""
-    return answer in said if answer else not said
+    return _best(gold, score)
 
 
 def exact_match(text: str, gold: Sequence[str]) -> float:
@@ -181,20 +179,17 @@ def rouge_l(text: str, gold: Sequence[str]) -> float:
     return _best(gold, score)
 
 
-def meteor(text: str, gold: Sequence[str], *, synonyms: bool = False) -> float:
-    """METEOR by nltk (Lavie and Agarwal 2007): words match as they are or by their English stems.
-
-    synonyms: by WordNet too, as in published figures, which are a little higher. nltk does not bring
-    WordNet's data and reads them from disk.
-
-    Raises UsageError where these data are needed and not there, and ValueError without an answer.
-    """
+def meteor(text: str, gold: Sequence[str]) -> float:
+    """METEOR by nltk (Lavie and Agarwal 2007): words match as they are or by their English stems. Published
+    figures match synonyms by WordNet too and are a little higher. Raises ValueError without an answer."""
     from nltk.translate.meteor_score import single_meteor_score
 
-    said, wordnet = words(text), _wordnet() if synonyms else _NoSynonyms()
+    said = words(text)
 
     def score(answer: str) -> float:
-        return float(single_meteor_score(words(answer), said, stemmer=_cached_stemmer(), wordnet=wordnet))
+        return float(
+            single_meteor_score(words(answer), said, stemmer=_cached_stemmer(), wordnet=_NoSynonyms())
+        )
 
     return _best(gold, score)
 
@@ -258,90 +253,45 @@ class _CachedStemmer:
 _cached_stemmer = cache(_CachedStemmer)
 
 
-def _wordnet() -> Any:
-    from nltk.corpus import wordnet
-
-    try:
-        wordnet.ensure_loaded()
-    except LookupError:
-        raise UsageError(
-            "METEOR with synonyms needs the data of WordNet, which nltk does not find here: "
-            "`python -m nltk.downloader wordnet` fetches them"
-        ) from None
-    return wordnet
-
-
-def recall_at(ranked: Iterable[str], gold: Collection[str], k: int) -> float:
-    """The share of the gold documents that are among the first k. Raises ValueError without a gold document,
-    and for a k below 1."""
-    return len(_found(ranked, gold, k)) / len(set(gold))
-
-
-def all_within(ranked: Iterable[str], gold: Collection[str], k: int) -> float:
-    """1.0 where all gold documents are among the first k, 0.0 elsewhere. Raises ValueError as `recall_at`."""
-    return float(len(_found(ranked, gold, k)) == len(set(gold)))
-
-
-def precision_at(ranked: Iterable[str], gold: Collection[str], k: int) -> float:
-    """The share of gold documents among the first k; where fewer were retrieved, among all of them; 0.0 where
-    none was. Raises ValueError as `recall_at`."""
-    first = _first(ranked, k)
-    return len(_found(first, gold, k)) / len(first) if first else 0.0
-
-
-def token_overlap(texts: Iterable[str], gold: Iterable[str]) -> tuple[float, float]:
-    """Token precision and recall of retrieved texts, as TREX has them.
-
-    Tokens are those of `words`: lower case, split at what is not alphanumeric. All texts
-    together are one multiset, all gold texts another: a passage that is retrieved twice lowers precision. A
-    share of no tokens is 0.0.
-    """
-    retrieved, wanted = (Counter(word for text in given for word in words(text)) for given in (texts, gold))
-    common = (retrieved & wanted).total()
-    return common / max(retrieved.total(), 1), common / max(wanted.total(), 1)
-
-
-def answer_in_context(texts: Iterable[str], gold: Sequence[str]) -> float:
-    """1.0 where one of the texts contains one of the answers, as `accuracy` compares them; 0.0
-    elsewhere. An answer of which nothing is left after normalising is in no text."""
-    answers = [answer for answer in map(normalised, gold) if answer]
-    return float(any(contains(said, answer) for said in map(normalised, texts) for answer in answers))
-
-
 def retrieval_scores(
-    ranked: Sequence[str] = (),
+    ranked: Iterable[str] = (),
     gold: Collection[str] = (),
-    texts: Sequence[str] = (),
-    gold_texts: Sequence[str] = (),
+    texts: Iterable[str] = (),
+    gold_texts: Iterable[str] = (),
     answers: Sequence[str] = (),
     ks: Sequence[int] = KS,
 ) -> dict[str, float]:
-    """Whatever can be measured, by name, each from 0 to 1.
+    """Whatever can be measured, by name, each from 0 to 1. Of what has no gold to compare with there are no
+    scores.
 
-    ranked, gold    documents: recall@k, all_within@k and precision@k for each of `ks`
-    texts           retrieved ones: with `gold_texts` token_precision and token_recall, with `answers`
-                    answer_in_context
+    ranked, gold    documents, for each k of `ks`: recall@k, the share of the gold ones that are among the
+                    first k; all_within@k, 1.0 where all of them are; precision@k, the share of gold ones
+                    among the first k or, where fewer were retrieved, among all of them
+    texts           retrieved ones. With `gold_texts` token_precision and token_recall, as TREX has them: all
+                    texts together are one multiset of `words`, all gold texts another; a passage that is
+                    retrieved twice lowers precision. With `answers` answer_in_context, 1.0 where one text
+                    contains one answer as in `accuracy`; an answer of which nothing is left is in no text
 
-    Of what has no gold to compare with there are no scores. Raises ValueError for a k below 1.
+    Raises ValueError for a k below 1.
     """
-    scores = {}
-    if gold:
-        measures = {"recall": recall_at, "all_within": all_within, "precision": precision_at}
-        scores = {f"{name}@{k}": measure(ranked, gold, k) for name, measure in measures.items() for k in ks}
-    if gold_texts:
-        scores["token_precision"], scores["token_recall"] = token_overlap(texts, gold_texts)
+    scores: dict[str, float] = {}
+    if any(k < 1 for k in ks):
+        raise ValueError(f"k is {min(ks)}; it is at least 1")
+    if wanted := set(gold):
+        distinct = list(dict.fromkeys(ranked))
+        found = {k: len(wanted.intersection(distinct[:k])) for k in ks}
+        scores |= {f"recall@{k}": n / len(wanted) for k, n in found.items()}
+        scores |= {f"all_within@{k}": float(n == len(wanted)) for k, n in found.items()}
+        scores |= {f"precision@{k}": n / max(1, len(distinct[:k])) for k, n in found.items()}
+    texts = list(texts)
+    if gold_texts := list(gold_texts):
+        said, meant = (Counter(word for text in some for word in words(text)) for some in (texts, gold_texts))
+        common = (said & meant).total()
+        scores["token_precision"] = common / max(said.total(), 1)
+        scores["token_recall"] = common / max(meant.total(), 1)
     if answers:
-        scores["answer_in_context"] = answer_in_context(texts, answers)
+        forms = [answer for answer in map(normalised, answers) if answer]
+        scores["answer_in_context"] = float(
+            any(form in said for said in map(normalised, texts) for form in forms)
+        )
     return scores
-
-
-def _first(ranked: Iterable[str], k: int) -> list[str]:
-    if k < 1:
-        raise ValueError(f"k is {k}; it is at least 1")
-    return list(dict.fromkeys(ranked))[:k]
-
-
-def _found(ranked: Iterable[str], gold: Collection[str], k: int) -> set[str]:
-    if not gold:
-        raise ValueError("there is no gold document")
-    return set(gold).intersection(_first(ranked, k))

@@ -22,17 +22,22 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode
 from graphrag_ray.evaluate import report_page as page_module
 from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, RELIABILITY, WIN_RATES
 from graphrag_ray.evaluate.report_page import (
+    HEIGHT,
     LONGEST_MARKDOWN,
+    MAX_TICKS,
+    WIDTH,
     Evaluation,
+    amount_axis,
     clean,
     decimal,
     dollars,
     probability,
+    rate_axis,
     rendered_markdown,
     report_page,
+    scatter_plot,
     short_count,
 )
-from graphrag_ray.evaluate.scatter_plot import HEIGHT, MAX_TICKS, WIDTH, amount_axis, rate_axis, scatter_plot
 
 HOSTILE = [
     "<script>alert(1)</script>",
