@@ -165,7 +165,7 @@ def write_reports(
     number: Callable[[], Ints],
 ) -> Result:
     """Tables reports (WRITTEN, in groups of `batches_by_number`), sketches (`parent_reports.py`) in the same
-    groups, signatures (`unchanged_reports.py`) and failures. number: the short id of each community.
+    groups, signatures and failures. number: the short id of each community.
 
     Which reports of the parent snapshot stand is no part of the fingerprint: they stand in the next run, too.
     """

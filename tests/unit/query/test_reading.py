@@ -42,9 +42,9 @@ def read_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]]
     seen: list[tuple[str, tuple[str, ...]]] = []
     before = parts.read_part
 
-    def read_part(store, part, columns=None, verify=None):
+    def read_part(store, part, columns=None):
         seen.append((part.path, tuple(columns)))
-        return before(store, part, columns, verify)
+        return before(store, part, columns)
 
     monkeypatch.setattr(parts, "read_part", read_part)
     return seen
