@@ -103,7 +103,8 @@ def check_conditions(index: Index, conditions: Sequence[EvaluationCondition]) ->
             if methods.find(condition.method).levels:
                 kind = asked_hierarchy(opened.given)
                 needs = communities_of(kind), reports_of(kind)
-                known = levels(*(opened.table(need.table, need.columns) for need in needs), kind.name)
+                communities, reports = (opened.table(need.table, need.columns) for need in needs)
+                known = levels(communities, reports, kind.name)
                 level = None if is_auto(condition.level) else condition.level
                 known.parse(level, opened.settings.query.context_tokens)
         except UsageError as e:

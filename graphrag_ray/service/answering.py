@@ -19,6 +19,7 @@ from graphrag_ray.base.index_settings import Query
 from graphrag_ray.base.instruments import Recorder
 from graphrag_ray.base.messages import Dialogue, Listener
 from graphrag_ray.base.records import Reference
+from graphrag_ray.base.wording import plural
 from graphrag_ray.engine.work import Outcome
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query.answer_streams import Telling
@@ -28,7 +29,15 @@ from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.session import Asker
 from graphrag_ray.query.sources import Cited, Source
-from graphrag_ray.service.faults import CLIENT_GONE, busy, failed_by_bug, fault_of, out_of_time
+from graphrag_ray.service.faults import (
+    CLIENT_GONE,
+    LIMITED,
+    SERVER,
+    Fault,
+    RefusedQuestion,
+    failed_by_bug,
+    fault_of,
+)
 from graphrag_ray.service.live import LiveIndex, Served
 from graphrag_ray.service.service_metrics import Measures
 from graphrag_ray.service.service_options import ServiceOptions
@@ -111,7 +120,9 @@ class QuestionPlaces:
         if self._free.locked() and self.waiting >= self._most_waiting:
             # When about half of those who wait will have a place.
             seconds = self._mean_s * max(1, self.waiting / 2) / self._most_running
-            raise busy(self.waiting, min(LONGEST_S, max(SHORTEST_S, math.ceil(seconds))))
+            again_s = min(LONGEST_S, max(SHORTEST_S, math.ceil(seconds)))
+            told = f"{self.waiting} questions wait already: ask again in {again_s} s"
+            raise RefusedQuestion(Fault(429, LIMITED, "too_many_questions", told, retry_after_s=again_s))
         self.waiting += 1
         try:
             await self._free.acquire()
@@ -159,12 +170,16 @@ class Service:
                 self.live.soon()
             raise
         except Exception as e:
-            ours = isinstance(e, TimeoutError) and timer.expired()
-            fault = out_of_time(limit, accounts.total.rate_limited) if ours else failed_by_bug(asked.id)
-            status = fault.fault.status
-            if not ours:
+            if isinstance(e, TimeoutError) and timer.expired():
+                told = f"the question was given up after {limit:g} s, the time that it may take"
+                if n := accounts.total.rate_limited:
+                    told += f"; {plural(n, 'call')} of its models were answered 429, too many requests"
+                refused = RefusedQuestion(Fault(504, SERVER, "timeout", told))
+            else:
                 log.exception("a question ended with an error that is a bug")
-            raise fault from e
+                refused = failed_by_bug(asked.id)
+            status = refused.fault.status
+            raise refused from e
         finally:
             seconds = time.monotonic() - began
             # A name that a client makes up is no label: there would be no end of them.

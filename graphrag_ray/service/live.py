@@ -19,7 +19,7 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.levels import Units
 from graphrag_ray.query.session import Connections
-from graphrag_ray.service.faults import no_snapshot
+from graphrag_ray.service.faults import SERVER, Fault, RefusedQuestion
 from graphrag_ray.service.service_options import WRITING, ServiceOptions
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, check_there, load, newest_number
@@ -73,7 +73,7 @@ class LiveIndex:
     def now(self) -> Served:
         """What a new question is asked of. Raises Refused where there is no snapshot."""
         if self.current is None:
-            raise no_snapshot(self.problem)
+            raise RefusedQuestion(Fault(503, SERVER, "no_snapshot", self.problem, retry_after_s=5))
         return self.current
 
     def soon(self) -> None:
