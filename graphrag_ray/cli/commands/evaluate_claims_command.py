@@ -51,14 +51,14 @@ def claims(
     from graphrag_ray.evaluate.comparison import answered
     from graphrag_ray.evaluate.conditions import check_conditions, parse_conditions
     from graphrag_ray.evaluate.evaluation_files import questions_of
-    from graphrag_ray.evaluate.judging.answer_claims import STAGE
+    from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE
 
     index = opened(given)
     posed, warnings = questions_of(questions_url, index.settings.storage.of(questions_url))
     known = parse_conditions(conditions)
     check_conditions(index, known)
     with running(index, out, "claims", ray, address, quiet or as_json) as run:
-        run.check_models([STAGE])
+        run.check_models([CLAIMS_STAGE])
         answers = answered(run, posed, known, warnings)
         tables = count_claims(run, posed, answers, judgements_on(run, posed))
     failed, told = failed_claims(tables["claims"])

@@ -76,7 +76,7 @@ def compare(
     """
     from graphrag_ray.evaluate.comparison import compare as compared
     from graphrag_ray.evaluate.evaluation_files import questions_of
-    from graphrag_ray.evaluate.judging.answer_claims import STAGE
+    from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE
 
     if report is not None and not report.lower().endswith((".html", ".htm")):
         raise UsageError(f"--report {report!r}: the page is an .html file; name one")
@@ -85,7 +85,7 @@ def compare(
     posed, warnings = questions_of(questions_url, index.settings.storage.of(questions_url))
     with running(index, out, "compare", ray, address, quiet or as_json) as run:
         if with_claims:
-            run.check_models([STAGE])
+            run.check_models([CLAIMS_STAGE])
         found = compared(run, posed, conditions, criteria, replicates, description)
         found.warnings[:0] = warnings
         if with_claims:
@@ -102,7 +102,7 @@ def compare(
         click.echo(f"\nTables: {out}" + (f"   Page: {report}" if report else ""))
     print_warnings(found.warnings)
     if report is not None:
-        from graphrag_ray.evaluate.written_page import write_page
+        from graphrag_ray.evaluate.report_page import write_page
 
         write_page(index, found, report)
     if found.failed or failed:
@@ -112,7 +112,7 @@ def compare(
 def _print_comparison(found: Comparison) -> None:
     """A matrix of win rates for each criterion; what the judge's verdicts are worth; what each condition came
     to."""
-    from graphrag_ray.evaluate.judging.judgements import SIGNIFICANT
+    from graphrag_ray.evaluate.judging.head_to_head import SIGNIFICANT
 
     out = console.console_of()
     if found.offline:
@@ -144,7 +144,7 @@ def _win_rate(cells: Mapping[tuple[str, str], Mapping[str, Any]], row: str, colu
     found = cells.get((row, column)) or cells.get((column, row))
     if found is None or found["win_rate"] is None:
         return ""
-    from graphrag_ray.evaluate.judging.judgements import SIGNIFICANT
+    from graphrag_ray.evaluate.judging.head_to_head import SIGNIFICANT
 
     rate = found["win_rate"] if (row, column) in cells else 100 - found["win_rate"]
     return f"{rate:.0f}{'*' if found['p_holm'] < SIGNIFICANT else ' '}"

@@ -67,7 +67,7 @@ def qa(
       graphrag-ray evaluate qa --root ./my-index --questions gold.jsonl --condition local=local
     """
     from graphrag_ray.evaluate.evaluation_files import gold_questions
-    from graphrag_ray.evaluate.judging.retrieval_metrics import KS
+    from graphrag_ray.evaluate.judging.answer_metrics import KS
     from graphrag_ray.evaluate.known_answers import known_answers
 
     index = opened(given)
