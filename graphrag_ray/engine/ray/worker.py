@@ -333,6 +333,8 @@ class WorkerSession:
     def _ended(self, number: int, task: asyncio.Task[None]) -> None:
         del self.running[number]
         self.sent.begun.discard(number)
+        if not self.running:
+            self.news.set()
 
     async def _run_item(self, number: int, begun: Begun, place: int) -> None:
         current_item.set(number)
