@@ -43,6 +43,8 @@ _log = logging.getLogger(__name__)
 
 LOOK_S = 0.02
 """How long answers are waited for before workers without an open call are looked after."""
+FEWEST_ITEMS = 16
+"""That a worker with room for them is given at once, if there are as many."""
 SHOWN_EVERY_S = 0.1
 ANSWERED_WITHIN_S = 2.0
 """Open calls of a sweep that ends early: their answers are counted, too."""
@@ -186,7 +188,9 @@ class RaySweep(RunningSweep[T]):
                 else:
                     line.ask("leave")
             else:
-                free = line.report.free if affordable is None else min(line.report.free, affordable)
+                # Shared out, so that the first worker that is up does not take all: it has one core.
+                share = max(FEWEST_ITEMS, math.ceil(self._book.waiting / len(self._lines)))
+                free = min(line.report.free, share if affordable is None else min(share, affordable))
                 items = self._book.lease(name, free)
                 if affordable is not None:
                     affordable -= len(items)
