@@ -236,7 +236,7 @@ class Cluster:
     def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self.env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", **(env or {})}
-        # A private Ray of this process leaves word that it joins no others (`cluster._listen_on_loopback`).
+        # A private Ray of this process leaves word that it joins no others (`engine/ray/cluster.py`).
         self.env.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)
         self.env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         self.address = f"127.0.0.1:{free_port()}"

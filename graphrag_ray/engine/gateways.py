@@ -106,7 +106,9 @@ class Models:
         bounds = [self._bound(m) for m in self.online.values()]
         most = max((b for b in bounds if b is not None), default=0)
         if None in bounds:
-            most = max([most, *(self._let_through(m) for m in self.online.values())])
+            # Slow calls in flight at the models' known rate limits, by Little's law.
+            rates = [rate for m in self.online.values() if math.isfinite(rate := self._rate(m))]
+            most = max([most, *(round(rate * SLOW_CALL_S / 60.0) for rate in rates)])
             return min(MOST_PLACES, max(UNBOUNDED_PLACES, -(-most // workers)))
         return max(8, min(MOST_PLACES, -(-most // workers) + 8))
 
@@ -121,11 +123,6 @@ class Models:
         out to bear, decide."""
         bounds = [e.max_in_flight for e in model.endpoints]
         return None if None in bounds or not bounds else sum(b for b in bounds if b is not None)
-
-    def _let_through(self, model: Model) -> int:
-        """Slow calls in flight at the model's known rate limits, by Little's law; 0 where none is known."""
-        rate = self._rate(model)
-        return round(rate * SLOW_CALL_S / 60.0) if math.isfinite(rate) else 0
 
     def _rate(self, model: Model) -> float:
         """Small calls a minute at the model's known rate limits; inf where none is known."""

@@ -128,11 +128,7 @@ class LocalExecutor:
 
     def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
         with self.stop.while_asking():
-            return awaited(self.sweep_async(work, source, index))
-
-    async def sweep_async(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
-        """`sweep`, for a caller with an event loop."""
-        return await _LocalSweep(self, work, source, index).run()
+            return awaited(_LocalSweep(self, work, source, index).run())
 
 
 def _written(store: Store, fn: TableFunction[X], x: X) -> dict[str, list[Part]]:
@@ -219,7 +215,11 @@ class _LocalSweep(RunningSweep[T]):
                 self.sweep.peak_in_flight = max(self.sweep.peak_in_flight, self.in_flight.calls)
                 done, _ = await asyncio.wait(self.running, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    number, outcome = self.running.pop(task), _result(task)
+                    number = self.running.pop(task)
+                    try:
+                        outcome = task.result()
+                    except FatalCallError as e:
+                        raise e.refusal() from e
                     self.count(outcome)
                     self.unflushed.append((number, outcome))
             elif not exhausted:
@@ -270,13 +270,6 @@ def awaited(coroutine: Coroutine[Any, Any, R]) -> R:
         return asyncio.run(coroutine)
     with ThreadPoolExecutor(1) as other:
         return other.submit(asyncio.run, coroutine).result()
-
-
-def _result(task: asyncio.Task[Outcome[T]]) -> Outcome[T]:
-    try:
-        return task.result()
-    except FatalCallError as e:
-        raise e.refusal() from e
 
 
 class _Forgotten:

@@ -65,8 +65,8 @@ def connected(address: str | None = None, *, serving: bool = False) -> Iterator[
     """Ray, for as long as the block lasts.
 
     address: a cluster's address, or None: RAY_ADDRESS, else a cluster started on this machine with
-    `ray start`, else a private one. What we start binds to 127.0.0.1 and sends no usage statistics. To the
-    workers of a cluster that we did not start comes this very package (see `runtime_environment`).
+    `ray start`, else a private one. What we start binds to 127.0.0.1 and sends no usage statistics. The
+    workers of a cluster that we did not start get this very package (see `runtime_environment`).
     serving: for Ray Serve
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -74,28 +74,48 @@ def connected(address: str | None = None, *, serving: bool = False) -> Iterator[
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     with ExitStack() as stack:
         if not ray.is_initialized():
-            stack.callback(_restore_clusters, os.environ.get(_CLUSTERS), ray_constants.ENABLE_RAY_CLUSTER)
-            _connect(address, serving)
+            if will_be_private(address):
+                stack.enter_context(_listening_on_loopback())
+                _start(serving)
+            else:
+                _connect(address, serving)
             stack.callback(ray.shutdown)
         yield
 
 
+def _quiet() -> dict[str, Any]:
+    return {"log_to_driver": not logs.as_json(), "logging_level": logging.ERROR}
+
+
+def _start(serving: bool) -> None:
+    """A Ray of our own. It takes a token, whatever the environment says of others: replicas of Ray Serve
+    listen to each other on all interfaces, and would run what anybody sends there."""
+    auth = os.environ.pop(_AUTH, None)  # unset, Ray says "token", and makes one where there is none
+    try:
+        with _environment(own_package() | ({} if serving else event_loop())):
+            ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **_quiet())
+    except Exception as e:
+        text = without_colors(str(e))
+        why = "in time: it may be too busy" if "timed out during startup" in text else f"({text})"
+        raise GraphRagError(
+            f"Ray did not start on this machine {' '.join(why.split())[:WHY_SHOWN]}. Try again, look into "
+            f"{address_file().parent}/session_latest/logs, or do without: `graphrag-ray index --in-process`"
+        ) from e
+    finally:
+        if auth is not None:
+            os.environ.setdefault(_AUTH, auth)
+
+
 def _connect(address: str | None, serving: bool) -> None:
-    quiet = {"log_to_driver": not logs.as_json(), "logging_level": logging.ERROR}
-    if will_be_private(address):
-        _listen_on_loopback()
-        try:
-            with _handed_down(own_package() | ({} if serving else event_loop())), _with_a_token():
-                ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
-        except Exception as e:
-            raise GraphRagError(_not_started(e)) from e
-        return
     if address is None and "RAY_ADDRESS" not in os.environ:
         address = "auto"
     wanted = address or os.environ.get("RAY_ADDRESS")
     try:
-        _look_for(wanted)
-        ray.init(address=address, runtime_env=runtime_environment(serving), **quiet)
+        # Where nothing listens at host:port, Ray would say so in twenty warnings of its own.
+        host, _, port = (wanted or "").rpartition(":")
+        if host and port.isdigit() and "/" not in host:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS_WITHIN_S).close()
+        ray.init(address=address, runtime_env=runtime_environment(serving), **_quiet())
         if serving and os.environ.get(_AUTH, "token").lower() != "token":
             _log.warning(
                 "the Ray cluster takes no token: whoever reaches its nodes can run code there, replicas of "
@@ -118,57 +138,26 @@ def _connect(address: str | None, serving: bool) -> None:
         ) from e
 
 
-def _not_started(error: Exception) -> str:
-    """Why there is no private Ray, and what to do."""
-    text = without_colors(str(error))
-    why = "in time: it may be too busy" if "timed out during startup" in text else f"({text})"
-    return (
-        f"Ray did not start on this machine {' '.join(why.split())[:WHY_SHOWN]}. Try again, look into "
-        f"{address_file().parent}/session_latest/logs, or do without: `graphrag-ray index --in-process`"
-    )
-
-
-def _look_for(address: str | None) -> None:
-    """Raises OSError where nothing listens at host:port: Ray would say so in twenty warnings of its own."""
-    host, _, port = (address or "").rpartition(":")
-    if host and port.isdigit() and "/" not in host:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS_WITHIN_S).close()
-
-
-def _listen_on_loopback() -> None:
-    """What is started next, and its workers, listen on 127.0.0.1 alone.
+@contextmanager
+def _listening_on_loopback() -> Iterator[None]:
+    """What is started in the block, and its workers, listen on 127.0.0.1 alone.
 
     Asked for 127.0.0.1, Ray listens on all interfaces all the same, unless it takes this machine for one
-    that cannot join others (as Windows and macOS are by default): so that is what it is told.
+    that cannot join others (as Windows and macOS are by default): so that is what it is told. The next
+    connection may be to a cluster of many machines.
     """
-    os.environ[_CLUSTERS] = "0"
-    ray_constants.ENABLE_RAY_CLUSTER = False
-
-
-def _restore_clusters(variable: str | None, enabled: bool) -> None:
-    """Undo `_listen_on_loopback`: the next connection may be to a cluster of many machines."""
-    if variable is None:
-        os.environ.pop(_CLUSTERS, None)
-    else:
-        os.environ[_CLUSTERS] = variable
-    ray_constants.ENABLE_RAY_CLUSTER = enabled
+    enabled = ray_constants.ENABLE_RAY_CLUSTER
+    with _environment({_CLUSTERS: "0"}):
+        ray_constants.ENABLE_RAY_CLUSTER = False
+        try:
+            yield
+        finally:
+            ray_constants.ENABLE_RAY_CLUSTER = enabled
 
 
 @contextmanager
-def _with_a_token() -> Iterator[None]:
-    """A Ray that starts in the block takes a token, whatever the environment says of others: replicas of Ray
-    Serve listen to each other on all interfaces, and would run what anybody sends there."""
-    before = os.environ.pop(_AUTH, None)  # unset, Ray says "token", and makes one where there is none
-    try:
-        yield
-    finally:
-        if before is not None and _AUTH not in os.environ:
-            os.environ[_AUTH] = before
-
-
-@contextmanager
-def _handed_down(variables: Mapping[str, str]) -> Iterator[None]:
-    """What processes that are started in the block have in their environment."""
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """What this process, and those that are started in the block, have in their environment."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ |= variables
     try:
@@ -176,7 +165,7 @@ def _handed_down(variables: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value
 

@@ -17,28 +17,22 @@ JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 def will_be_private(address: str | None = None) -> bool:
     """Whether `cluster.connected` would start a Ray of its own, whose workers have this process's
     environment: no cluster is named, this process is connected to none, and none was started here."""
-    named = address is not None or "RAY_ADDRESS" in os.environ
-    return not named and not _is_connected() and not _started_here()
+    if address is not None or "RAY_ADDRESS" in os.environ or _is_connected():
+        return False
+    # Where `ray start` made no cluster, `address="auto"` takes the private cluster of any other program that
+    # it finds, another index run say, and loses it when that program ends. So we look ourselves.
+    try:
+        host, _, port = address_file().read_text("utf-8").strip().rpartition(":")
+        # The file outlives a cluster that was killed, and Ray would look for that for minutes.
+        with socket.create_connection((host, int(port)), timeout=LISTENS_WITHIN_S):
+            return False
+    except (OSError, ValueError):
+        return True
 
 
 def _is_connected() -> bool:
     ray = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized())
-
-
-def _started_here() -> bool:
-    """Whether the cluster that `ray start` made on this machine is there.
-
-    Where there is none, `address="auto"` takes the private cluster of any other program that it finds,
-    another index run say, and loses it when that program ends. So we look ourselves.
-    """
-    try:
-        host, _, port = address_file().read_text("utf-8").strip().rpartition(":")
-        # The file outlives a cluster that was killed, and Ray would look for that for minutes.
-        with socket.create_connection((host, int(port)), timeout=LISTENS_WITHIN_S):
-            return True
-    except (OSError, ValueError):
-        return False
 
 
 def address_file() -> Path:

@@ -321,7 +321,12 @@ class RayLimiter:
         life = lives.popleft() if lives else ""
         settled = Settled(endpoint, delta_tokens, ended)
         self._unsent[model].batch.setdefault(life, []).append((time.monotonic(), settled))
-        self._send_within(model, self._linger_s(model, ended))
+        linger_s = SHORTEST_LINGER_S
+        if ended is not None:
+            linger_s = max(linger_s, LINGER_SHARE * ended.latency_s)
+        # What an endpoint said holds for everyone.
+        told = ended is not None and ended.told is not None
+        self._send_within(model, 0.0 if told else min(self._unsent[model].linger_s, linger_s))
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         """At once: everyone shall know."""
@@ -339,12 +344,6 @@ class RayLimiter:
         """Tell now what is settled: nobody may call us any more."""
         for model in self._unsent:
             self._send(model)
-
-    def _linger_s(self, model: str, ended: Ended | None) -> float:
-        if ended is not None and ended.told is not None:
-            return 0.0  # what the endpoint said holds for everyone
-        share_s = LINGER_SHARE * ended.latency_s if ended is not None else 0.0
-        return min(self._unsent[model].linger_s, max(SHORTEST_LINGER_S, share_s))
 
     def _send_within(self, model: str, seconds: float) -> None:
         loop, unsent = asyncio.get_running_loop(), self._unsent[model]

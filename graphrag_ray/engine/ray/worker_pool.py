@@ -279,15 +279,12 @@ def workers_on(
     room = {node.id: per_node or models.workers_per_node(int(node.cpus)) for node in able}
     total = sum(room.values())
     if per_node is None and models.online:
-        total = min(total, max(FEWEST, busy_at_most(models)))
+        # What the limits can keep busy, of the model that allows most.
+        calls_s = max(models.calls_per_second(model, QUICK_CALL_S) for model in models.online.values())
+        busy = MOST if math.isinf(calls_s) else min(MOST, math.ceil(calls_s / CALLS_A_WORKER_S))
+        total = min(total, max(FEWEST, busy))
     wanted = {id_: min((having or {}).get(id_, 0), most) for id_, most in room.items()}
     free = [(n, place, id_) for place, id_ in enumerate(room) for n in range(wanted[id_], room[id_])]
     for _, _, id_ in sorted(free)[: max(0, total - sum(wanted.values()))]:
         wanted[id_] += 1
     return wanted
-
-
-def busy_at_most(models: Models) -> int:
-    """Workers that the limits of the models' endpoints can keep busy, of the model that allows most."""
-    calls_s = max(models.calls_per_second(model, QUICK_CALL_S) for model in models.online.values())
-    return MOST if math.isinf(calls_s) else min(MOST, math.ceil(calls_s / CALLS_A_WORKER_S))
