@@ -15,7 +15,7 @@ from graphrag_ray.cli.print_changes import print_changes, print_snapshots
 from graphrag_ray.cli.progress import duration, progress_line, step_line
 from graphrag_ray.cli.safe import console_of
 from graphrag_ray.engine.pace import StagePace
-from graphrag_ray.indexing.compact import STEP as COMPACT
+from graphrag_ray.indexing.repair import COMPACT
 from graphrag_ray.indexing.run_record import WORDS
 from graphrag_ray.store.parts import MEND
 from graphrag_ray.store.runs import FINISHED, RUNNING

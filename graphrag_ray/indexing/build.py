@@ -27,9 +27,8 @@ from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.ray.discovery import will_be_private
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
-from graphrag_ray.indexing.contents import require_paths
+from graphrag_ray.indexing.contents import cost_of_prompts, require_paths
 from graphrag_ray.indexing.index import settings_before
-from graphrag_ray.indexing.new_prompts import cost_of_prompts
 from graphrag_ray.indexing.stages.list_input import InputFile, list_input
 from graphrag_ray.indexing.step_result import code_version
 from graphrag_ray.store import locks, runs

@@ -30,11 +30,9 @@ from graphrag_ray.engine.given_rows import GivenRows
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph import soft_clusters, spectral
 from graphrag_ray.graph.aliases import EntityNames
-from graphrag_ray.indexing.ahead import tell_ahead, tell_unknown_columns
-from graphrag_ray.indexing.changes import changes
-from graphrag_ray.indexing.compact import FEW, MANY, compact
+from graphrag_ray.indexing.changes import changes, tell_ahead, tell_unknown_columns
 from graphrag_ray.indexing.contents import load_names, with_contents
-from graphrag_ray.indexing.repair import look_over, parent_of, put_right
+from graphrag_ray.indexing.repair import FEW, MANY, compact, look_over, parent_of, put_right
 from graphrag_ray.indexing.results import BuiltHierarchy, ExtractedGraph, Results
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.run_record import RunRecorder, recorded, tell_unfinished

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -30,7 +30,6 @@ from graphrag_ray.engine.executor import (
 )
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
-from graphrag_ray.indexing.guarded import Guarded
 from graphrag_ray.indexing.step_result import Result, TakenOver, code_version, fingerprint_of
 from graphrag_ray.llm.accounting import Accounts, InFlight, new_quirks
 from graphrag_ray.llm.quirks import told
@@ -45,6 +44,8 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 ROWS_AT_ONCE = 512
 """Items replayed together: one batch of journal look-ups."""
+KEYS_AT_ONCE = 10_000
+"""Keys of a sweep that are held until they are looked up together."""
 SHOWN_OF_ERROR = 500
 """Characters of the first failure's reason."""
 
@@ -379,6 +380,52 @@ class Run:
     def _still_ours(self) -> None:
         if self.lock is not None and self.lock.lost:
             self.lock.check()
+
+
+class Guarded(Generic[T]):
+    """A source that is checked whenever it is asked. It counts the items that the journal did not answer
+    before, and tells why the first one failed: nobody need wait for the end of a stage that is in vain."""
+
+    def __init__(
+        self,
+        source: ItemSource[T],
+        check: Callable[[], None],
+        index: JournalIndex,
+        tell_failure: Callable[[str], None],
+    ) -> None:
+        self._source = source
+        self._check = check
+        self._index = index
+        self._tell_failure: Callable[[str], None] | None = tell_failure
+        self._keys: list[str] = []
+        self._answered = 0
+
+    @property
+    def total(self) -> int | None:
+        # Asked for a few times a second, also while all items wait for their first calls and none ends.
+        self._check()
+        return self._source.total
+
+    def take(self) -> list[Row] | None:
+        self._check()
+        return self._source.take()
+
+    def finished(self, number: int, outcome: Outcome[T]) -> None:
+        self._check()
+        if outcome.key and outcome.status == "complete":
+            self._keys.append(outcome.key)
+            if len(self._keys) >= KEYS_AT_ONCE:
+                self.answered()
+        elif outcome.error and self._tell_failure:
+            self._tell_failure(outcome.error)
+            self._tell_failure = None
+        self._source.finished(number, outcome)
+
+    def answered(self) -> int:
+        """Items completed so far that had no end in the journal."""
+        self._answered += int((~self._index.is_done(self._keys)).sum())
+        self._keys.clear()
+        return self._answered
 
 
 def _each_in_place(step: str, fn: TableFunction[X], store: Store, x: X) -> Iterator[Tables]:
