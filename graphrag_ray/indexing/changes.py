@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate, groupby
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +76,17 @@ def rows_compared(
     gone = [part for content, part in old.items() if content not in new]
     come = [part for content, part in new.items() if content not in old]
     # An id stands in one part only: where no part went, no row changed.
-    counts = _compared(_read(run, name, gone), _read(run, name, come)) if gone else _all_new(come)
+    counts = {"added": sum(part.rows for part in come), "changed": 0, "removed": 0, "unchanged": 0}
+    if gone:
+        a, b = _read(run, name, gone), _read(run, name, come)
+        _, before_at, now_at = np.intersect1d(a[:, 0], b[:, 0], assume_unique=True, return_indices=True)
+        changed = int((a[before_at, 1] != b[now_at, 1]).sum())
+        counts = {
+            "added": len(b) - len(now_at),
+            "changed": changed,
+            "removed": len(a) - len(before_at),
+            "unchanged": len(now_at) - changed,
+        }
     counts["unchanged"] += sum(part.rows for content, part in new.items() if content in old)
     return counts
 
@@ -96,28 +106,12 @@ def _contents(run: Run, name: str, tables: Mapping[str, list[Part]]) -> dict[str
             if columns <= set(index.paged):
                 pages = [index.pages_by_part(column) for column in sorted(columns)]
                 for part, own in zip(of.parts, zip(*pages, strict=True), strict=True):
-                    found[part.path] = tuple(_told(first, page) for first, page in own)
+                    # All of the pages of a column but where they are.
+                    found[part.path] = tuple(
+                        (first.tobytes(), *(page[name].tobytes() for name in ("size", "values", "sum")))
+                        for first, page in own
+                    )
     return found
-
-
-def _told(first: npt.NDArray[np.int64], page: npt.NDArray[Any]) -> tuple[bytes, ...]:
-    """All of the pages of a column but where they are."""
-    return first.tobytes(), *(page[name].tobytes() for name in ("size", "values", "sum"))
-
-
-def _all_new(parts: Sequence[Part]) -> dict[str, int]:
-    return {"added": sum(p.rows for p in parts), "changed": 0, "removed": 0, "unchanged": 0}
-
-
-def _compared(old: Rows, new: Rows) -> dict[str, int]:
-    _, before, now = np.intersect1d(old[:, 0], new[:, 0], assume_unique=True, return_indices=True)
-    changed = int((old[before, 1] != new[now, 1]).sum())
-    return {
-        "added": len(new) - len(now),
-        "changed": changed,
-        "removed": len(old) - len(before),
-        "unchanged": len(now) - changed,
-    }
 
 
 def _read(run: Run, name: str, parts: Sequence[Part]) -> Rows:
@@ -156,11 +150,14 @@ def tell_ahead(run: Run, corpus: Result) -> None:
     descriptions = 0.0
     for name in ("entities", "relationships"):
         some, times = _some(parent.parts(name))
-        instances = _instances(run, some)
+        table = read_table(run.store, some, ["n_instances"], schema.ENTITIES)
+        instances = np.asarray(table["n_instances"].to_numpy(), dtype=np.int64)
         # What is told of once needs no summary.
         descriptions += times * expected(instances[instances > 1], before, touched)
     some, times = _some(parent.parts("communities"))
-    reports = times * expected(_chunks(run, some), before, touched)
+    lengths = [table["n"].to_numpy() for table in run.executor.stream("ahead", _lengths, some)]
+    chunks = np.concatenate(lengths) if lengths else np.zeros(0, dtype=np.int64)
+    reports = times * expected(chunks, before, touched)
     of = sum(part.rows for part in parent.parts("communities"))
     run.observer.note(told(changed, asked, round(descriptions), round(reports), of))
 
@@ -203,18 +200,7 @@ def _some(parts: list[Part]) -> tuple[list[Part], float]:
     return some, sum(part.rows for part in parts) / rows if rows else 1.0
 
 
-def _instances(run: Run, parts: list[Part]) -> npt.NDArray[np.int64]:
-    table = read_table(run.store, parts, ["n_instances"], schema.ENTITIES)
-    return np.asarray(table["n_instances"].to_numpy(), dtype=np.int64)
-
-
-def _chunks(run: Run, parts: list[Part]) -> npt.NDArray[np.int64]:
-    """Of each community, how many chunks it rests on."""
-    tables = run.executor.stream("ahead", _lengths, parts)
-    lengths = [table["n"].to_numpy() for table in tables]
-    return np.concatenate(lengths) if lengths else np.zeros(0, dtype=np.int64)
-
-
 def _lengths(store: Store, part: Part) -> Iterator[pa.Table]:
+    """Of each community, how many chunks it rests on."""
     lists = read_part(store, part, ["text_unit_ids"])["text_unit_ids"]
     yield pa.table({"n": pc.list_value_length(lists).cast(pa.int64())})

@@ -40,17 +40,14 @@ def load_names(settings: Settings) -> EntityNames:
 
 
 def _texts_of(names: NamesSettings) -> dict[str, str]:
-    return {
-        "aliases": _text(names.aliases_file, names.aliases),
-        "block": _text(names.block_file, names.block),
-    }
-
-
-def _text(path: str | None, text: str | None) -> str:
-    try:
-        return read_text(path) if path is not None else text or ""
-    except (OSError, UnicodeDecodeError) as e:
-        raise SettingsError(f"cannot read {shown(str(path))}: {e}") from e
+    texts: dict[str, str] = {}
+    given = (("aliases", names.aliases_file, names.aliases), ("block", names.block_file, names.block))
+    for key, path, text in given:
+        try:
+            texts[key] = read_text(path) if path is not None else text or ""
+        except (OSError, UnicodeDecodeError) as e:
+            raise SettingsError(f"cannot read {shown(str(path))}: {e}") from e
+    return texts
 
 
 def with_contents(
@@ -139,7 +136,14 @@ def cost_of_prompts(
     Raises PromptError, SettingsError, StoreError.
     """
     ours = kept_prompts(prompts_for(settings, before, new_prompts))
-    changed = _changed(ours, before, new_prompts) if before is not None else []
+    if before is None:
+        return None
+    if before.get("prompts_dir") and not before.get("prompts"):
+        # Of an earlier version, which kept the path of its owner's prompts, not their texts.
+        changed = list(ours) if new_prompts else []
+    else:
+        theirs = prompts_before(before)
+        changed = [name for name, text in ours.items() if text != _as_kept(name, theirs.get(name, ""))]
     again = {stage for name in changed for stage in concerned(name)}
     found = {stage: _taken(store, settings, stage) for stage in stages if stage in again}
     taken = {stage: totals for stage, totals in found.items() if totals.calls}
@@ -148,22 +152,17 @@ def cost_of_prompts(
     in_all = CallTotals()
     for totals in taken.values():
         in_all.absorb(totals)
-    told = [_told(*row) for row in (*taken.items(), ("in all", in_all))]
+    told = []
+    for what, totals in (*taken.items(), ("in all", in_all)):
+        cost = "cost unknown" if totals.cost_usd is None else f"${totals.cost_usd:,.2f}"
+        replies = plural(totals.calls, "reply", "replies")
+        told.append(f"{what} {replies}, {totals.total_tokens:,} tokens, {cost}")
     unknown = next((stage for stage, totals in taken.items() if totals.cost_usd is None), None)
     price = f" {price_setting(settings.model_name(unknown))} tells the cost." if unknown else ""
     return (
         f"Prompts other than those that the index was made with: {', '.join(changed)}. What they change is "
         f"asked anew. It takes at most about what its stages took so far: {'; '.join(told)}.{price}"
     )
-
-
-def _changed(ours: Mapping[str, str], before: Mapping[str, Any], new_prompts: bool) -> list[str]:
-    """Names of the prompts that are not those of the index."""
-    if before.get("prompts_dir") and not before.get("prompts"):
-        # Of an earlier version, which kept the path of its owner's prompts, not their texts.
-        return list(ours) if new_prompts else []
-    theirs = prompts_before(before)
-    return [name for name, text in ours.items() if text != _as_kept(name, theirs.get(name, ""))]
 
 
 def _as_kept(name: str, text: str) -> str:
@@ -191,8 +190,3 @@ def _taken(store: Store, settings: Settings, stage: str) -> CallTotals:
                 )
             )
     return taken
-
-
-def _told(what: str, taken: CallTotals) -> str:
-    cost = "cost unknown" if taken.cost_usd is None else f"${taken.cost_usd:,.2f}"
-    return f"{what} {plural(taken.calls, 'reply', 'replies')}, {taken.total_tokens:,} tokens, {cost}"
