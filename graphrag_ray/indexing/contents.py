@@ -143,7 +143,13 @@ def cost_of_prompts(
         changed = list(ours) if new_prompts else []
     else:
         theirs = prompts_before(before)
-        changed = [name for name, text in ours.items() if text != _as_kept(name, theirs.get(name, ""))]
+        changed = []
+        for name, text in ours.items():
+            known = ""
+            with suppress(PromptError):  # one that cannot be used any more is another one
+                known = parse_prompt(name, theirs.get(name, "")).source
+            if text != known:
+                changed.append(name)
     again = {stage for name in changed for stage in concerned(name)}
     found = {stage: _taken(store, settings, stage) for stage in stages if stage in again}
     taken = {stage: totals for stage, totals in found.items() if totals.calls}
@@ -163,12 +169,6 @@ def cost_of_prompts(
         f"Prompts other than those that the index was made with: {', '.join(changed)}. What they change is "
         f"asked anew. It takes at most about what its stages took so far: {'; '.join(told)}.{price}"
     )
-
-
-def _as_kept(name: str, text: str) -> str:
-    with suppress(PromptError):  # one that cannot be used any more is another one
-        return parse_prompt(name, text).source
-    return ""
 
 
 def _taken(store: Store, settings: Settings, stage: str) -> CallTotals:

@@ -82,7 +82,12 @@ def look_over(run: Run, journals: Sequence[str], everything: bool) -> None:
     whole = [part for part in parts if part.path not in wrong]
     if everything or sum(p.bytes for p in whole) + sum(info.bytes for info in logs) <= VERIFIED_BYTES:
         paths = [*(p.path for p in whole), *(info.path for info in logs)]
-        unsound = _unsound(run, paths)
+        if len(paths) <= _AT_ONCE:
+            unsound = damaged_files.unsound(run.store, paths)
+        else:
+            batches = [paths[at : at + _AT_ONCE] for at in range(0, len(paths), _AT_ONCE)]
+            tables = run.executor.stream("verify", _verify, batches)
+            unsound = [path for table in tables for path in table["path"].to_pylist()]
         for path in unsound:
             _put_aside(run, path, f"{run.store.url_of(path)} is damaged")
         if everything and paths:
@@ -138,17 +143,6 @@ def _is_journal(path: str) -> bool:
 
 def _where(moved: str | None) -> str:
     return f"Set aside as {moved}" if moved else "There is nothing to set aside"
-
-
-def _unsound(run: Run, paths: list[str]) -> list[str]:
-    if len(paths) <= _AT_ONCE:
-        return damaged_files.unsound(run.store, paths)
-    batches = [paths[at : at + _AT_ONCE] for at in range(0, len(paths), _AT_ONCE)]
-    return [
-        path
-        for table in run.executor.stream("verify", _verify, batches)
-        for path in table["path"].to_pylist()
-    ]
 
 
 def _verify(store: Store, paths: list[str]) -> Iterator[pa.Table]:

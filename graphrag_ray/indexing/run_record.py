@@ -190,8 +190,16 @@ class RunRecorder:
     def write(self, **changes: Any) -> None:
         """The record with what has been done and spent by now. For steps, and whoever watches in between."""
         usage = self.run.executor.spending.before.to_dict()
+        steps = {
+            name: {
+                "seconds": round(s, 3),
+                "counts": self.run.memo[name]["counts"] if name in self.run.memo else self.run.chores[name],
+                "reused": name in self.run.reused,
+            }
+            for name, s in self.run.seconds.items()
+        }
         settings = self.run.settings.kept()
-        self.record = replace(self.record, usage=usage, steps=self._steps(), settings=settings, **changes)
+        self.record = replace(self.record, usage=usage, steps=steps, settings=settings, **changes)
         self.written = False
         try:
             runs.write(self.run.store, self.record)
@@ -213,16 +221,6 @@ class RunRecorder:
         ended = {"outcome": record.outcome, "exit_code": record.exit_code, "seconds": seconds}
         told: dict[str, Any] = {"epoch": record.epoch, **ended, **spent, **more}
         logs.event(_log, "run ended", level, **told)
-
-    def _steps(self) -> dict[str, Mapping[str, Any]]:
-        return {
-            name: {
-                "seconds": round(s, 3),
-                "counts": self.run.memo[name]["counts"] if name in self.run.memo else self.run.chores[name],
-                "reused": name in self.run.reused,
-            }
-            for name, s in self.run.seconds.items()
-        }
 
 
 @contextmanager
@@ -251,10 +249,15 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
             # Ctrl-C between two sweeps comes as KeyboardInterrupt.
             error = run.executor.stop.error() if isinstance(e, KeyboardInterrupt) else e
             if isinstance(error, BudgetSpent):
-                error.args = (f"{error} {_spent_in_all(run)}",)
+                # With the calls that were in flight when the run was stopped.
+                total = run.executor.spending.before.total
+                cost = "" if total.cost_usd is None else f" and ${total.cost_usd:.4f}"
+                error.args = (f"{error} In all this run came to {total.total_tokens:,} tokens{cost}.",)
             if recorder.record.outcome == runs.RUNNING:
                 recorder.write(**ending(error), reached=heart.reached(), ended_at=now())
-                recorder.tell(_level_of_the_end(), error=type(error).__name__)
+                # People are told by the message that ends the command; a program that reads logs, by this.
+                level = logging.WARNING if logs.as_json() else logging.INFO
+                recorder.tell(level, error=type(error).__name__)
             raise
         finally:
             heart.keep = not recorder.written
@@ -320,7 +323,14 @@ def tell_unfinished(store: Store, journals: tuple[str, ...]) -> str | None:
     found = runs.unfinished(store)
     # Nothing was paid since the last of them: no end of it is looked for by a clock, which may be another's.
     ends = [math.inf, *(r.started_at for r in found)]
-    paid = [_paid(store, journals, r, end) for r, end in zip(found, ends, strict=False)]
+    paid = []
+    for record, until in zip(found, ends, strict=False):
+        if record.outcome == runs.RUNNING:  # killed: the journal knows what was paid after its last step
+            totals = [compaction.totals(store, name, record.started_at, until) for name in journals]
+            models = (m for of in totals for m in of.by_model.values())
+            paid.append(sum(m.prompt_tokens + m.completion_tokens for m in models))
+        else:
+            paid.append(Accounts.from_dict(record.usage).total.total_tokens)
     if not sum(paid):
         return None
     last, n = found[0], len(found)
@@ -329,23 +339,3 @@ def tell_unfinished(store: Store, journals: tuple[str, ...]) -> str | None:
         f"It paid {paid[0]:,} tokens" if n == 1 else f"It and {n - 1} before it paid {sum(paid):,} tokens"
     )
     return f"{which}. {paid_by}: what came of them is kept, and budgets count this run alone."
-
-
-def _paid(store: Store, journals: tuple[str, ...], record: RunRecord, until: float) -> int:
-    """Tokens. Of a run that was killed the journal knows what was paid after its last step."""
-    if record.outcome != runs.RUNNING:
-        return Accounts.from_dict(record.usage).total.total_tokens
-    totals = [compaction.totals(store, name, record.started_at, until) for name in journals]
-    return sum(m.prompt_tokens + m.completion_tokens for t in totals for m in t.by_model.values())
-
-
-def _spent_in_all(run: Run) -> str:
-    """With the calls that were in flight when the run was stopped."""
-    total = run.executor.spending.before.total
-    cost = "" if total.cost_usd is None else f" and ${total.cost_usd:.4f}"
-    return f"In all this run came to {total.total_tokens:,} tokens{cost}."
-
-
-def _level_of_the_end() -> int:
-    """People are told by the message that ends the command; a program that reads logs, by this line alone."""
-    return logging.WARNING if logs.as_json() else logging.INFO
