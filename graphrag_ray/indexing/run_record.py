@@ -95,8 +95,10 @@ _log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Of a run that holds its lock. `note` is called by the sweep, the rest by a thread of its own.
+    """Of a run that holds its lock: beats for as long as the block lasts. `_note` is called by the sweep, the
+    rest by a thread of its own.
 
+    now    unix seconds, for people
     keep   what the beats wrote stays when they end: nothing else tells where the run was
     """
 
@@ -104,14 +106,16 @@ class Heartbeat:
         assert run.lock is not None
         self._run, self._lock, self._now = run, run.lock, now
         self.keep = False
+        self._on_progress = run.executor.on_progress
         self._recent = Recent()
         self._pace: tuple[str, StagePace] | None = None
         self._beats = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
 
-    def note(self, progress: SweepProgress) -> None:
+    def _note(self, progress: SweepProgress) -> None:
         """A glimpse of the sweep that runs."""
+        self._on_progress(progress)
         if self._run.doing is None:
             return
         step = self._run.doing[0]
@@ -129,11 +133,14 @@ class Heartbeat:
         shown = asdict(pace[1]) if pace is not None and pace[0] == step else {}
         return {"step": step, "seconds": round(time.monotonic() - since, 1), "pace": shown}
 
-    def start(self) -> None:
+    def __enter__(self) -> Heartbeat:
+        self._run.executor.on_progress = self._note  # type: ignore[misc]
         self._thread.start()
+        return self
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """No more beats; what they wrote goes, unless it is to be kept."""
+        self._run.executor.on_progress = self._on_progress  # type: ignore[misc]
         self._over.set()
         self._thread.join(LAST_WITHIN_S)
         if self._beats and not self.keep:
@@ -155,24 +162,6 @@ class Heartbeat:
                 runs.write_live(self._run.store, self._lock.epoch, live)
             except StoreError as e:
                 _log.warning("how this run is going was not told: %s", e)
-
-
-@contextmanager
-def heartbeat(run: Run, now: Callable[[], float]) -> Iterator[Heartbeat]:
-    """Beats for as long as the block lasts. now: unix seconds, for people."""
-    heart, told = Heartbeat(run, now), run.executor.on_progress
-
-    def tell(progress: SweepProgress) -> None:
-        told(progress)
-        heart.note(progress)
-
-    run.executor.on_progress = tell  # type: ignore[misc]
-    heart.start()
-    try:
-        yield heart
-    finally:
-        run.executor.on_progress = told  # type: ignore[misc]
-        heart.end()
 
 
 @dataclass
@@ -242,7 +231,7 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
     root, given_input = run.store.url, given.get("input")
     logs.event(_log, "run started", epoch=record.epoch, root=root, input=given_input, version=record.version)
     run.on_step = recorder.write
-    with heartbeat(run, now) as heart:
+    with Heartbeat(run, now) as heart:
         try:
             yield recorder
         except BaseException as e:
