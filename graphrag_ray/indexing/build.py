@@ -27,9 +27,8 @@ from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.ray.discovery import will_be_private
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
-from graphrag_ray.indexing.contents import require_paths
+from graphrag_ray.indexing.contents import cost_of_prompts, require_paths
 from graphrag_ray.indexing.index import settings_before
-from graphrag_ray.indexing.new_prompts import cost_of_prompts
 from graphrag_ray.indexing.stages.list_input import InputFile, list_input
 from graphrag_ray.indexing.step_result import code_version
 from graphrag_ray.store import locks, runs
@@ -86,11 +85,13 @@ def executing(
     files = _check(given, store, settings, here=private or in_process)
     agreed(store)
     observer.checked(settings)
+    before = readable(store)[0]
     if private and on_ray is None:
         size = given.size if isinstance(given, GivenRows) else sum(file.size for file in files)
-        in_process, why = _place(size, files, readable(store)[0], settings)
+        in_process, why = _place(size, files, before, settings)
         observer.note(why)
-    models = Models.of(settings, *_usages(store))
+    # What endpoints taught the newest snapshot and the last run need not be learned again.
+    models = Models.of(settings, *(b.usage for b in (before, runs.latest(store)) if b is not None))
     if private or in_process:
         reusable = bool(store.list("work"))
         models = probed(models, settings, indexing_stages(settings), reusable, observer.note)
@@ -98,15 +99,28 @@ def executing(
         for problem in probe(models, settings, indexing_stages(settings)):
             if problem.asked:
                 observer.note(f"Seen from here, {problem}")
-    with observer:
+    executor: Executor
+    with observer, ExitStack() as held:
         if in_process:
-            made = _here(store, models, settings, observer)
+            _remember(store, settings, observer)
+            logs.set_run(uuid.uuid4().hex[:12])
+            executor = LocalExecutor(
+                store,
+                models,
+                settings.run.max_failed_fraction,
+                settings.run.flush_s,
+                on_progress=observer.progress,
+                spending=Spending(settings.budget, time.monotonic()),
+                stop=Stop(say=observer.note),
+                pool=ProcessPool(None),
+            )
+            held.enter_context(listening(executor.stop))
+            held.callback(executor.pool.close)
         else:
-            made = _on_ray(store, models, settings, observer, address, private, files)
-        with made as executor:
-            if isinstance(given, GivenRows) and not given.is_open:
-                open_rows(given, settings)
-            yield executor
+            executor = _on_ray(held, store, models, settings, observer, address, private, files)
+        if isinstance(given, GivenRows) and not given.is_open:
+            open_rows(given, settings)
+        yield executor
 
 
 def _place(
@@ -120,7 +134,17 @@ def _place(
     if given is None:
         return False, "On a Ray of its own: INPUT is a dataset, or a function makes it."
     limit_mb = settings.run.in_process_mb
-    changed = _changed(files, before) if before and files and _made_alike(before, settings) else None
+    changed = None
+    if before and files and before.run.get("code") == code_version():
+        now = settings.kept()
+        rest = now.keys() - {
+            "query",
+            "prompts",
+            "names",
+            "corpus",
+        }  # files are read later, and kept as they are
+        if all(before.settings.get(n) == now[n] for n in rest):
+            changed = _changed(files, before)
     if changed is None:
         held = sum(part.bytes for part in before.tables.get("text_units", ())) if before else 0
         size = max(given, held)
@@ -132,13 +156,6 @@ def _place(
     if size <= limit_mb * 1e6:
         return True, f"In this process, without Ray: {told} ({limit}; --ray uses Ray)."
     return False, f"On a Ray of its own: {told} ({limit}; --in-process does without)."
-
-
-def _made_alike(before: Manifest, settings: Settings) -> bool:
-    """Whether a run would make of unchanged files what is there."""
-    now = settings.kept()
-    rest = now.keys() - {"query", "prompts", "names", "corpus"}  # files are read later, and kept as they are
-    return before.run.get("code") == code_version() and all(before.settings.get(n) == now[n] for n in rest)
 
 
 def _changed(files: Sequence[InputFile], before: Manifest) -> int | None:
@@ -153,29 +170,8 @@ def _changed(files: Sequence[InputFile], before: Manifest) -> int | None:
     return newer + max(0, len(files) - known) * sum(f.size for f in files) // len(files)
 
 
-@contextmanager
-def _here(store: Store, models: Models, settings: Settings, observer: Observer) -> Iterator[Executor]:
-    _remember(store, settings, observer)
-    logs.set_run(uuid.uuid4().hex[:12])
-    executor = LocalExecutor(
-        store,
-        models,
-        settings.run.max_failed_fraction,
-        settings.run.flush_s,
-        on_progress=observer.progress,
-        spending=Spending(settings.budget, time.monotonic()),
-        stop=Stop(say=observer.note),
-        pool=ProcessPool(None),
-    )
-    with listening(executor.stop):
-        try:
-            yield executor
-        finally:
-            executor.pool.close()
-
-
-@contextmanager
 def _on_ray(
+    held: ExitStack,
     store: Store,
     models: Models,
     settings: Settings,
@@ -183,34 +179,31 @@ def _on_ray(
     address: str | None,
     private: bool,
     files: Sequence[InputFile],
-) -> Iterator[Executor]:
-    with ExitStack() as held:
-        with observer.waiting("starting Ray" if private else "connecting to Ray"):
-            # Ray is imported here: it takes a second, and a small run does without it.
-            from graphrag_ray.engine.ray.cluster import check_nodes, connected
-            from graphrag_ray.engine.ray.ray_executor import RayExecutor
+) -> Executor:
+    with observer.waiting("starting Ray" if private else "connecting to Ray"):
+        # Ray is imported here: it takes a second, and a small run does without it.
+        from graphrag_ray.engine.ray.cluster import check_nodes, connected
+        from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
-            held.enter_context(connected(address))
-        local = [f.url.removeprefix("file://") for f in files[:1] if f.url.startswith("file://")]
-        fit = set() if private else check_nodes(store, local)
-        _remember(store, settings, observer)
-        executor = RayExecutor(
-            store,
-            models,
-            settings.run.max_failed_fraction,
-            settings.run.flush_s,
-            settings.run.workers_per_node,
-            observer.progress,
-            Spending(settings.budget, time.monotonic()),
-            fit=fit,
-        )
-        executor.stop = Stop(say=observer.note)
-        with listening(executor.stop):
-            executor.start()
-            try:
-                yield executor
-            finally:
-                executor.close()
+        held.enter_context(connected(address))
+    local = [f.url.removeprefix("file://") for f in files[:1] if f.url.startswith("file://")]
+    fit = set() if private else check_nodes(store, local)
+    _remember(store, settings, observer)
+    executor = RayExecutor(
+        store,
+        models,
+        settings.run.max_failed_fraction,
+        settings.run.flush_s,
+        settings.run.workers_per_node,
+        observer.progress,
+        Spending(settings.budget, time.monotonic()),
+        fit=fit,
+    )
+    executor.stop = Stop(say=observer.note)
+    held.enter_context(listening(executor.stop))
+    executor.start()
+    held.callback(executor.close)
+    return executor
 
 
 def _remember(store: Store, settings: Settings, observer: Observer) -> None:
@@ -265,19 +258,15 @@ def before_of(store: Store) -> Manifest | RunRecord | None:
     return None
 
 
-def _usages(store: Store) -> Iterator[Mapping[str, Any]]:
-    """Of the newest snapshot and of the last run: what endpoints taught them need not be learned again."""
-    for before in (readable(store)[0], runs.latest(store)):
-        if before is not None:
-            yield before.usage
-
-
 def check_endpoints(settings: Settings) -> None:
     """Raises SettingsError where a model that a run asks has no endpoint with a key and an address.
 
     Looks in this process's environment: to be asked only where the workers have the same one.
     """
-    for name, stages in _asked(settings).items():
+    asked: dict[str, list[str]] = {}
+    for stage in indexing_stages(settings):
+        asked.setdefault(settings.model_name(stage), []).append(stage)
+    for name, stages in asked.items():
         model = settings.model(name)
         provider = provider_of(model)
         if not isinstance(provider, RemoteProvider):
@@ -294,11 +283,3 @@ def indexing_stages(settings: Settings) -> list[str]:
     left_out = of_hierarchies if settings.build == "names" else set[str]()
     asked = (s for s in ASKING_STAGES if not s.section or getattr(settings, s.section).enabled)
     return [s.dialogue for s in asked if s.dialogue not in left_out]
-
-
-def _asked(settings: Settings) -> dict[str, list[str]]:
-    """The logical models that a run of these settings asks, and in which stages."""
-    asked: dict[str, list[str]] = {}
-    for stage in indexing_stages(settings):
-        asked.setdefault(settings.model_name(stage), []).append(stage)
-    return asked

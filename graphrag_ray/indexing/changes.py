@@ -1,4 +1,6 @@
-"""What a run changed: the snapshot's tables compared with its parent's, row by row, by id and content.
+"""What a run changed: the snapshot's tables compared with its parent's, row by row, by id and content. And,
+told before models are asked: what an update will ask for, chunks exactly, what follows from them about; and
+columns that documents do not have.
 
 Parts that both snapshots have are equal and are not read. Neither are those whose pages are the same in all
 columns that are compared, as indexes of rows tell: a new relationship changes degrees in many parts, and no
@@ -11,26 +13,35 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate, groupby
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import COMPARED
 from graphrag_ray.base.errors import CorruptPart
+from graphrag_ray.base.wording import plural
+from graphrag_ray.corpus.document import column, columns_of
 from graphrag_ray.graph.signatures import content_hashes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.finish_stage import covered_by_each, opened_index
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
+from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.in_threads import in_threads
-from graphrag_ray.store.parts import Part, read_part
+from graphrag_ray.store.parts import Part, read_part, read_table
 
 ROWS_AT_ONCE = 1 << 17
 """Of the parts that a task reads, about. More are read by the executor."""
+MOST_TOLD = 20
+"""Columns that a message lists."""
+MOST_READ = 16
+"""Parts of a table that are read; the others are taken to be like them."""
+KINDS = {"added": "new", "changed": "changed", "removed": "removed"}
 
 Rows: TypeAlias = npt.NDArray[np.uint64]
 """[rows, 2] of each row the first 64 bits of its id, and a hash of its content."""
@@ -65,7 +76,17 @@ def rows_compared(
     gone = [part for content, part in old.items() if content not in new]
     come = [part for content, part in new.items() if content not in old]
     # An id stands in one part only: where no part went, no row changed.
-    counts = _compared(_read(run, name, gone), _read(run, name, come)) if gone else _all_new(come)
+    counts = {"added": sum(part.rows for part in come), "changed": 0, "removed": 0, "unchanged": 0}
+    if gone:
+        a, b = _read(run, name, gone), _read(run, name, come)
+        _, before_at, now_at = np.intersect1d(a[:, 0], b[:, 0], assume_unique=True, return_indices=True)
+        changed = int((a[before_at, 1] != b[now_at, 1]).sum())
+        counts = {
+            "added": len(b) - len(now_at),
+            "changed": changed,
+            "removed": len(a) - len(before_at),
+            "unchanged": len(now_at) - changed,
+        }
     counts["unchanged"] += sum(part.rows for content, part in new.items() if content in old)
     return counts
 
@@ -85,28 +106,12 @@ def _contents(run: Run, name: str, tables: Mapping[str, list[Part]]) -> dict[str
             if columns <= set(index.paged):
                 pages = [index.pages_by_part(column) for column in sorted(columns)]
                 for part, own in zip(of.parts, zip(*pages, strict=True), strict=True):
-                    found[part.path] = tuple(_told(first, page) for first, page in own)
+                    # All of the pages of a column but where they are.
+                    found[part.path] = tuple(
+                        (first.tobytes(), *(page[name].tobytes() for name in ("size", "values", "sum")))
+                        for first, page in own
+                    )
     return found
-
-
-def _told(first: npt.NDArray[np.int64], page: npt.NDArray[Any]) -> tuple[bytes, ...]:
-    """All of the pages of a column but where they are."""
-    return first.tobytes(), *(page[name].tobytes() for name in ("size", "values", "sum"))
-
-
-def _all_new(parts: Sequence[Part]) -> dict[str, int]:
-    return {"added": sum(p.rows for p in parts), "changed": 0, "removed": 0, "unchanged": 0}
-
-
-def _compared(old: Rows, new: Rows) -> dict[str, int]:
-    _, before, now = np.intersect1d(old[:, 0], new[:, 0], assume_unique=True, return_indices=True)
-    changed = int((old[before, 1] != new[now, 1]).sum())
-    return {
-        "added": len(new) - len(now),
-        "changed": changed,
-        "removed": len(old) - len(before),
-        "unchanged": len(now) - changed,
-    }
 
 
 def _read(run: Run, name: str, parts: Sequence[Part]) -> Rows:
@@ -126,3 +131,76 @@ def _hashed(name: str, store: Store, parts: Sequence[Part]) -> Iterator[pa.Table
     for table in in_threads(lambda part: read_part(store, part, ["id", *columns]), parts):
         content = content_hashes(table.select(columns))
         yield pa.table({"id": prefixes_of(table["id"]), "content": content})
+
+
+def tell_ahead(run: Run, corpus: Result) -> None:
+    """A line for people, where documents of the parent snapshot changed, or what a model reads of them, and
+    its tables are whole."""
+    parent = run.parent
+    changed = {told: corpus.counts.get(kind, 0) for kind, told in KINDS.items()}
+    if parent is None or run.damaged or not run.settings.has_graph:
+        return
+    earlier = run.of_parent["read"].parts("text_units")
+    units = rows_compared(run, "text_units", earlier, corpus.parts("text_units"))
+    before = sum(part.rows for part in parent.parts("text_units"))
+    asked = units["added"] + units["changed"]
+    touched = asked + units["removed"]
+    if not touched and not any(changed.values()):
+        return
+    descriptions = 0.0
+    for name in ("entities", "relationships"):
+        some, times = _some(parent.parts(name))
+        table = read_table(run.store, some, ["n_instances"], schema.ENTITIES)
+        instances = np.asarray(table["n_instances"].to_numpy(), dtype=np.int64)
+        # What is told of once needs no summary.
+        descriptions += times * expected(instances[instances > 1], before, touched)
+    some, times = _some(parent.parts("communities"))
+    lengths = [table["n"].to_numpy() for table in run.executor.stream("ahead", _lengths, some)]
+    chunks = np.concatenate(lengths) if lengths else np.zeros(0, dtype=np.int64)
+    reports = times * expected(chunks, before, touched)
+    of = sum(part.rows for part in parent.parts("communities"))
+    run.observer.note(told(changed, asked, round(descriptions), round(reports), of))
+
+
+def tell_unknown_columns(run: Run, corpus: Result) -> None:
+    """A line for people, where `chunking.prepend` names a column that none of the first documents has."""
+    names = run.settings.chunking.prepended_metadata
+    if not names or not (parts := corpus.parts("documents")):
+        return
+    rows = [columns_of(text) for text in read_part(run.store, parts[0], ["raw_data"])["raw_data"].to_pylist()]
+    if unknown := [name for name in names if all(column(row, name) is None for row in rows)]:
+        known = ", ".join(sorted({name for row in rows for name in row})[:MOST_TOLD]) or "none"
+        run.observer.note(
+            f"chunking.prepend names {', '.join(unknown)}, which none of the first {len(rows):,} documents "
+            f"has; columns of their metadata: {known}"
+        )
+
+
+def expected(chunks_of: npt.NDArray[np.int64], chunks: int, touched: int) -> float:
+    """How many of some sets of chunks hold at least one of those that came or went, where these are like any
+    others. chunks_of: the sizes of the sets; chunks: there are, touched: of them."""
+    if not chunks:
+        return 0.0
+    share = np.minimum(chunks_of / chunks, 1.0)
+    return float((1.0 - (1.0 - share) ** touched).sum())
+
+
+def told(changed: Mapping[str, int], chunks: int, descriptions: int, reports: int, of: int) -> str:
+    documents = ", ".join(f"{n:,} {kind}" for kind, n in changed.items() if n) or "none changed"
+    return (
+        f"Documents: {documents}. To come: at most {plural(chunks, 'chunk')} to extract, at most some "
+        f"{descriptions:,} descriptions, and about {reports:,} of {of:,} reports, which rest on what changed."
+    )
+
+
+def _some(parts: list[Part]) -> tuple[list[Part], float]:
+    """Parts from all over a table, and how many times as many rows it has."""
+    some = parts[:: -(-len(parts) // MOST_READ) or 1]
+    rows = sum(part.rows for part in some)
+    return some, sum(part.rows for part in parts) / rows if rows else 1.0
+
+
+def _lengths(store: Store, part: Part) -> Iterator[pa.Table]:
+    """Of each community, how many chunks it rests on."""
+    lists = read_part(store, part, ["text_unit_ids"])["text_unit_ids"]
+    yield pa.table({"n": pc.list_value_length(lists).cast(pa.int64())})

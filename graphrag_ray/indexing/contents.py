@@ -1,19 +1,29 @@
-"""What the files hold that settings name, prompts and lists of names: an index keeps that, and no path."""
+"""What the files hold that settings name, prompts and lists of names: an index keeps that, and no path.
+And what other prompts cost an index, told before anything is asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from graphrag_ray.base.errors import SettingsError
+from graphrag_ray.base.declarations import concerned
+from graphrag_ray.base.errors import PromptError, SettingsError
+from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Settings, of_index
 from graphrag_ray.base.index_settings import Names as NamesSettings
-from graphrag_ray.base.index_settings import Settings, of_index
-from graphrag_ray.base.prompts import Prompt, kept_prompts, load_prompts
+from graphrag_ray.base.messages import Usage
+from graphrag_ray.base.prompts import Prompt, kept_prompts, load_prompts, parse_prompt
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.text_files import read_text
 from graphrag_ray.base.urls import shown
+from graphrag_ray.base.wording import plural, price_setting
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph.aliases import EntityNames, parse_names
+from graphrag_ray.llm.accounting import CallTotals
+from graphrag_ray.llm.pricing import cost_pico_usd, dearest_price
+from graphrag_ray.store import compaction
+from graphrag_ray.store.files import Store
 
 INSTEAD = {
     "prompts_dir": "--new-prompts for those of the package, which tells first what that costs",
@@ -30,17 +40,14 @@ def load_names(settings: Settings) -> EntityNames:
 
 
 def _texts_of(names: NamesSettings) -> dict[str, str]:
-    return {
-        "aliases": _text(names.aliases_file, names.aliases),
-        "block": _text(names.block_file, names.block),
-    }
-
-
-def _text(path: str | None, text: str | None) -> str:
-    try:
-        return read_text(path) if path is not None else text or ""
-    except (OSError, UnicodeDecodeError) as e:
-        raise SettingsError(f"cannot read {shown(str(path))}: {e}") from e
+    texts: dict[str, str] = {}
+    given = (("aliases", names.aliases_file, names.aliases), ("block", names.block_file, names.block))
+    for key, path, text in given:
+        try:
+            texts[key] = read_text(path) if path is not None else text or ""
+        except (OSError, UnicodeDecodeError) as e:
+            raise SettingsError(f"cannot read {shown(str(path))}: {e}") from e
+    return texts
 
 
 def with_contents(
@@ -113,3 +120,73 @@ def require_paths(
                 f"the index was made with {key} {str(place)[:200]!r}, and no path is taken from an index: "
                 f"name it again, --set {key}=…, or {INSTEAD[key]}"
             )
+
+
+def cost_of_prompts(
+    store: Store,
+    settings: Settings,
+    stages: Iterable[str],
+    before: Mapping[str, Any] | None,
+    new_prompts: bool,
+) -> str | None:
+    """What the prompts of these settings cost an index that was made with others, by what its stages took so
+    far, at today's prices; None where they are the same, or nothing was paid for.
+
+    stages: those that a run asks; before, new_prompts: as for `prompts_for`
+    Raises PromptError, SettingsError, StoreError.
+    """
+    ours = kept_prompts(prompts_for(settings, before, new_prompts))
+    if before is None:
+        return None
+    if before.get("prompts_dir") and not before.get("prompts"):
+        # Of an earlier version, which kept the path of its owner's prompts, not their texts.
+        changed = list(ours) if new_prompts else []
+    else:
+        theirs = prompts_before(before)
+        changed = []
+        for name, text in ours.items():
+            known = ""
+            with suppress(PromptError):  # one that cannot be used any more is another one
+                known = parse_prompt(name, theirs.get(name, "")).source
+            if text != known:
+                changed.append(name)
+    again = {stage for name in changed for stage in concerned(name)}
+    found = {stage: _taken(store, settings, stage) for stage in stages if stage in again}
+    taken = {stage: totals for stage, totals in found.items() if totals.calls}
+    if not taken:
+        return None
+    in_all = CallTotals()
+    for totals in taken.values():
+        in_all.absorb(totals)
+    told = []
+    for what, totals in (*taken.items(), ("in all", in_all)):
+        cost = "cost unknown" if totals.cost_usd is None else f"${totals.cost_usd:,.2f}"
+        replies = plural(totals.calls, "reply", "replies")
+        told.append(f"{what} {replies}, {totals.total_tokens:,} tokens, {cost}")
+    unknown = next((stage for stage, totals in taken.items() if totals.cost_usd is None), None)
+    price = f" {price_setting(settings.model_name(unknown))} tells the cost." if unknown else ""
+    return (
+        f"Prompts other than those that the index was made with: {', '.join(changed)}. What they change is "
+        f"asked anew. It takes at most about what its stages took so far: {'; '.join(told)}.{price}"
+    )
+
+
+def _taken(store: Store, settings: Settings, stage: str) -> CallTotals:
+    """What all replies in the journal of a stage took, by whatever model, at the price of today's."""
+    taken, model = CallTotals(), settings.model(settings.model_name(stage))
+    if model.is_local:
+        return taken
+    for name, of in compaction.totals(store, stage).by_model.items():
+        if name != OFFLINE_MODEL_ID:
+            cost = cost_pico_usd(
+                Usage(of.prompt_tokens, of.completion_tokens, of.cached_tokens), dearest_price(model)
+            )
+            taken.absorb(
+                CallTotals(
+                    calls=of.calls,
+                    prompt_tokens=of.prompt_tokens,
+                    completion_tokens=of.completion_tokens,
+                    cost_pico_usd=cost,
+                )
+            )
+    return taken

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.compute as pc
@@ -27,7 +26,7 @@ from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter, CorpusCou
 from graphrag_ray.indexing.forecast.forecast import Forecast, Learned, SampleReading, forecast
 from graphrag_ray.indexing.forecast.reply_sizes import Replies
 from graphrag_ray.indexing.index import settings_before
-from graphrag_ray.indexing.stages.list_input import InputFile, list_input
+from graphrag_ray.indexing.stages.list_input import list_input
 from graphrag_ray.indexing.stages.read_stage import read_file
 from graphrag_ray.llm.request_sizes import text_size
 from graphrag_ray.store import parquet
@@ -48,14 +47,6 @@ DOCUMENT_COLUMNS = ["path", "row", "title", "text", "creation_date", "raw_data"]
 JOURNAL_PARTS = 200
 """Parts of a journal from which lengths are learned; of more, so many of them."""
 EMPTY = ExtractedRecords((), (), 0, 0)
-
-
-@dataclass(frozen=True)
-class _Journalled:
-    """What an index says about the calls made for it. own: extractions by item key."""
-
-    learned: Learned
-    own: Mapping[str, ExtractedRecords]
 
 
 def estimate(
@@ -92,8 +83,7 @@ def estimate(
     drawn = {d.rank for d in counter.drawn}
     learned, own = Learned({}), dict[str, ExtractedRecords]()
     if store is not None and journal is not None:
-        own = _own_extractions(journal, counter.drawn_answered, spec)
-        learned = _learn(store, journal, settings, counter.drawn_answered)
+        learned, own = _learn(store, journal, settings, counter.drawn_answered, spec)
     if settings.model(settings.model_name("extract")).provider == "offline":
         learned = replace(learned, replies={"extract": offline_replies, **learned.replies})
     answered = [d for d in chunks if d.key in own]
@@ -104,7 +94,16 @@ def estimate(
         [own[d.key] for d in answered],
     )
     found = forecast(settings, prompts, corpus, sample_of, learned, given or {})
-    return replace(found, notes=(*found.notes, *_own_notes(found, root, learned, cpu_s, len(chunks))))
+    notes = [*found.notes]
+    if root is not None and not learned.replies:
+        notes.append(f"The index at {root} has no replies of this model: nothing was learned from it.")
+    if found.offline and any(stage.volume.stage == "extract" for stage in found.stages):
+        each = cpu_s / max(1, len(chunks))
+        notes.append(
+            "No model is configured: the offline engine costs nothing. Extraction takes some "
+            f"{each * found.corpus.asked:,.0f} CPU seconds; there is no model for the time of the rest."
+        )
+    return replace(found, notes=tuple(notes))
 
 
 def estimate_again(store: Store, manifest: Manifest, settings: Settings) -> Forecast:
@@ -117,7 +116,9 @@ def estimate_again(store: Store, manifest: Manifest, settings: Settings) -> Fore
     for part in parts[:: -(-len(parts) // QUICK_PARTS) or 1]:
         for row in read_part(store, part, DOCUMENT_COLUMNS).to_pylist():
             if counter.corpus.chunks < QUICK_CHUNKS:
-                _added(_document(row), counter)
+                text = {name: row[name] or "" for name in ("path", "row", "title", "text")}
+                metadata = columns_of(row["raw_data"])
+                _added(Document(**text, date=row["creation_date"], metadata=metadata), counter)
     n_chunks = sum(part.rows for part in manifest.parts("text_units"))
     corpus = counter.corpus.scaled(min(1.0, counter.corpus.chunks / max(1, n_chunks)) or 1.0)
     read, _, _ = _read_offline(counter.drawn, spec, settings)
@@ -126,17 +127,20 @@ def estimate_again(store: Store, manifest: Manifest, settings: Settings) -> Fore
     return forecast(settings, prompts, corpus, sample_of, Learned({}), {})
 
 
-def _document(row: Mapping[str, Any]) -> Document:
-    text = {name: row[name] or "" for name in ("path", "row", "title", "text")}
-    return Document(**text, date=row["creation_date"], metadata=columns_of(row["raw_data"]))
-
-
 def _read(
     input_url: str, root: str, settings: Settings, counter: ChunkCounter, read_bytes: int | None
 ) -> CorpusCounts:
     options = settings.input_options(input_url, root)
     files = list_input(input_url, root, options)
-    chosen = _sampled(files, read_bytes)
+    chosen = files
+    if read_bytes is not None and sum(f.size for f in files) > read_bytes:
+        # Those with the smallest hashes that make up so many bytes.
+        chosen, size = [], 0
+        for file in sorted(files, key=lambda f: stable_id("estimate", f.path)):
+            if size >= read_bytes:
+                break
+            chosen.append(file)
+            size += file.size
     unreadable: list[Unreadable] = []
     for file in chosen:
         for found in read_file(file, settings, options):
@@ -161,19 +165,6 @@ def _added(document: Document, counter: ChunkCounter) -> Unreadable | None:
             raise
         return Unreadable(document.path, document.row, note_bug(e))
     return None
-
-
-def _sampled(files: list[InputFile], limit: int | None) -> list[InputFile]:
-    """All files, or those with the smallest hashes that make up so many bytes."""
-    if limit is None or sum(f.size for f in files) <= limit:
-        return files
-    chosen, size = [], 0
-    for file in sorted(files, key=lambda f: stable_id("estimate", f.path)):
-        if size >= limit:
-            break
-        chosen.append(file)
-        size += file.size
-    return chosen
 
 
 def _read_offline(
@@ -205,33 +196,29 @@ def _read_offline(
     return found, seconds, Replies(prompts, np.array(lengths, dtype=np.float64), prompts, source)
 
 
-def _own_extractions(
-    journal: JournalIndex, answered: Sequence[Drawn], spec: ExtractSpec
-) -> dict[str, ExtractedRecords]:
-    """What the model itself found in the chunks that were drawn and that it has read, by key."""
-    rows = journal.lookup([d.key for d in answered])
-    found = {}
-    for drawn in answered:
-        state = replay(Driver(extract(drawn.chunk, spec)), rows.get(drawn.key, []))
-        if isinstance(state, Complete):
-            found[drawn.key] = state.result
-    return found
-
-
-def _learn(store: Store, journal: JournalIndex, settings: Settings, answered: Sequence[Drawn]) -> Learned:
+def _learn(
+    store: Store, journal: JournalIndex, settings: Settings, answered: Sequence[Drawn], spec: ExtractSpec
+) -> tuple[Learned, dict[str, ExtractedRecords]]:
+    """What the journal tells of replies; and by key, what the model itself found in the chunks that were
+    drawn and that it has read."""
     replies: dict[str, Replies] = {}
     for stage in ASKING_STAGES:
         model = settings.model(settings.model_name(stage.dialogue))
         if stage.prompts:
             replies |= _replies(store, stage.dialogue, stage.prompts, model.model_id)
     items = {name: JournalIndex.load(store, name).keys_done() for name in JOURNALS}
+    own: dict[str, ExtractedRecords] = {}
     ours = theirs = 0
     rows = journal.lookup([d.key for d in answered])
     for drawn in answered:
-        first = next((r for r in rows.get(drawn.key, []) if r.kind == "turn" and r.turn == 0), None)
+        known = rows.get(drawn.key, [])
+        state = replay(Driver(extract(drawn.chunk, spec)), known)
+        if isinstance(state, Complete):
+            own[drawn.key] = state.result
+        first = next((r for r in known if r.kind == "turn" and r.turn == 0), None)
         if first is not None and first.reported:
             ours, theirs = ours + drawn.prompt_tokens, theirs + first.prompt_tokens
-    return Learned(replies, theirs / ours if ours else None, items)
+    return Learned(replies, theirs / ours if ours else None, items), own
 
 
 def _replies(store: Store, dialogue: str, prompts: Sequence[str], model_id: str) -> dict[str, Replies]:
@@ -256,16 +243,3 @@ def _replies(store: Store, dialogue: str, prompts: Sequence[str], model_id: str)
             source = f"measured on {values.shape[1]:,} calls"
             found[prompt] = Replies(values[0], values[1], values[2], source)
     return found
-
-
-def _own_notes(found: Forecast, root: str | None, learned: Learned, cpu_s: float, n_read: int) -> list[str]:
-    notes = []
-    if root is not None and not learned.replies:
-        notes.append(f"The index at {root} has no replies of this model: nothing was learned from it.")
-    if found.offline and any(stage.volume.stage == "extract" for stage in found.stages):
-        each = cpu_s / max(1, n_read)
-        notes.append(
-            "No model is configured: the offline engine costs nothing. Extraction takes some "
-            f"{each * found.corpus.asked:,.0f} CPU seconds; there is no model for the time of the rest."
-        )
-    return notes

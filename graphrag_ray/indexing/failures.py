@@ -62,7 +62,8 @@ def failed_items(store: Store, snapshot: int | None = None, choice: Choice | Non
     documents, which the journal does not hold. Raises IndexNotFound, StoreError."""
     choice = choice or Choice()
     if snapshot is None and snapshots.latest(store) is None and store.list("work"):
-        found = [row for name in JOURNALS for row in _from_journal(store, name)]
+        open_items = ((name, retries.unanswered(store, name)) for name in JOURNALS)
+        found = [_row(name, key, rows) for name, items in open_items for key, rows in sorted(items.items())]
     else:
         manifest = snapshots.open_latest(store, snapshot)
         found = read_table(store, manifest.parts("failures"), None, schema.FAILURES).to_pylist()
@@ -79,7 +80,8 @@ def put_back(store: Store, rows: Sequence[Failure]) -> PutBack:
         told = f"put back at {iso(time.time())}"
         for stage in JOURNALS:
             mine = (r for r in rows if r["stage"] == stage and r["key"] and r["kind"] == "permanent")
-            failed_at = {r["key"]: _seconds(r["last_at"]) for r in mine}
+            ended = ((r["key"], r["last_at"]) for r in mine)
+            failed_at = {key: datetime.fromisoformat(at).timestamp() if at else 0.0 for key, at in ended}
             if failed_at:
                 lock.check()
                 found = retries.put_back(store, stage, failed_at, told)
@@ -93,15 +95,6 @@ def next_command(store: Store, root: str) -> str:
     shown = str(manifest.run.get("input", "")) if manifest else ""
     more = " --add" if manifest and len(manifest.run.get("inputs", [])) > 1 else ""
     return f"graphrag-ray index {shlex.quote(shown) if shown else 'INPUT'} --root {shlex.quote(root)}{more}"
-
-
-def _seconds(told: str) -> float:
-    return datetime.fromisoformat(told).timestamp() if told else 0.0
-
-
-def _from_journal(store: Store, stage: str) -> list[Failure]:
-    found = retries.unanswered(store, stage)
-    return [_row(stage, key, rows) for key, rows in sorted(found.items())]
 
 
 def _row(stage: str, key: str, rows: Sequence[JournalRow]) -> Failure:

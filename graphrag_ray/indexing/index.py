@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -30,19 +29,17 @@ from graphrag_ray.engine.given_rows import GivenRows
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph import soft_clusters, spectral
 from graphrag_ray.graph.aliases import EntityNames
-from graphrag_ray.indexing.ahead import tell_ahead, tell_unknown_columns
-from graphrag_ray.indexing.changes import changes
-from graphrag_ray.indexing.compact import FEW, MANY, compact
+from graphrag_ray.indexing.changes import changes, tell_ahead, tell_unknown_columns
 from graphrag_ray.indexing.contents import load_names, with_contents
-from graphrag_ray.indexing.repair import look_over, parent_of, put_right
+from graphrag_ray.indexing.repair import FEW, MANY, compact, look_over, parent_of, put_right
 from graphrag_ray.indexing.results import BuiltHierarchy, ExtractedGraph, Results
-from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.run import Run, iso
 from graphrag_ray.indexing.run_record import RunRecorder, recorded, tell_unfinished
 from graphrag_ray.indexing.stages.attributed_stage import build_attributed
 from graphrag_ray.indexing.stages.describe_stage import describe_all
 from graphrag_ray.indexing.stages.embed_stage import embed_all, embed_entities
 from graphrag_ray.indexing.stages.extract_stage import extract_claims, extract_graph
-from graphrag_ray.indexing.stages.finish_stage import Finished, finish
+from graphrag_ray.indexing.stages.finish_stage import finish
 from graphrag_ray.indexing.stages.graph_hierarchy import build_leiden
 from graphrag_ray.indexing.stages.merge_stage import merge
 from graphrag_ray.indexing.stages.read_stage import read
@@ -136,7 +133,6 @@ def index(
             observer.note(told)
         if told := _tell_build(run):
             observer.note(told)
-        asked = _Given(given, shown_input, names, add, allow_deletes, now)
         told_to = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
         record = stack.enter_context(recorded(run, told_to, now))
         look_over(run, JOURNALS, verify)
@@ -144,7 +140,8 @@ def index(
         compact(run, JOURNALS, MANY)
         while True:
             try:
-                return _build(run, asked, record)
+                corpus = read(run, given, add=add, allow_deletes=allow_deletes)
+                return _build(run, corpus, names, shown_input, record, now)
             except CorruptPart as e:
                 put_right(run, e)
 
@@ -167,36 +164,57 @@ def _tell_build(run: Run) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class _Given:
-    """What a run was given. shown_input: without what a URL may hide."""
-
-    input: str | GivenRows
-    shown_input: str
-    names: EntityNames
-    add: bool
-    allow_deletes: bool
-    now: Callable[[], float]
-
-
-def _build(run: Run, given: _Given, record: RunRecorder) -> Indexed:
+def _build(
+    run: Run,
+    corpus: Result,
+    names: EntityNames,
+    shown_input: str,
+    record: RunRecorder,
+    now: Callable[[], float],
+) -> Indexed:
     """Raises CorruptPart for a damaged part, also after much is done: it is set aside then, and this called
     again."""
     store, parent = run.store, run.parent
     number = snapshots.next_number(store)
-    corpus = read(run, given.input, add=given.add, allow_deletes=given.allow_deletes)
     tell_unknown_columns(run, corpus)
     tell_ahead(run, corpus)
-    results = derive(run, corpus, given.names)
+    results = derive(run, corpus, names)
     failures = _failures(run, results)
     if parent is not None and run.unchanged():
         record.finish("unchanged", parent.number, failures.num_rows)
         return Indexed(parent, False, run.seconds, run.accounts)
-    at = given.now()
-    finished = finish(run, results, _iso(at)[:10], failures)
+    at = now()
+    finished = finish(run, results, iso(at)[:10], failures)
     counts = _counts(finished.tables, results)
     changed = changes(run, finished.tables)
-    manifest = _manifest(run, number, finished, counts, at, given.shown_input, changed)
+    settings, notes = run.settings, {}
+    writes = (
+        "extract" if settings.has_graph else STAGES[HIERARCHIES[settings.hierarchies[0]].stages[-1]].dialogue
+    )
+    if settings.model(settings.model_name(writes or "report")).provider == "offline":
+        notes["offline"] = "Written by the offline engine, without a language model."
+    manifest = Manifest(
+        number=number,
+        parent=parent.number if parent else None,
+        created_at=iso(at),
+        version=__version__,
+        tables=finished.tables,
+        counts=counts,
+        settings=settings.kept(),
+        steps=run.memo,
+        usage=run.accounts.to_dict(),
+        next_human_readable_id=finished.next_human_readable_id,
+        hierarchies=list(settings.built_hierarchies),
+        notes=notes,
+        run={
+            "input": shown_input,
+            "inputs": run.inputs,
+            "seconds": {k: round(v, 3) for k, v in run.seconds.items()},
+            "code": code_version(),
+            "changes": changed,
+            "asked": {stage: n for stage, n in run.asked.items() if n},
+        },
+    )
     snapshots.commit(store, manifest, check=run.check)
     # Until the lock is let go, whoever watches sees a run that goes on; however this ends, it has committed.
     record.write(snapshot=number, failed=failures.num_rows)
@@ -218,7 +236,12 @@ HIERARCHY_BUILDERS: Mapping[str, Callable[[Run, Result, ExtractedGraph | None], 
 
 def derive(run: Run, corpus: Result, names: EntityNames) -> Results:
     """What follows from the documents: from chunks to reports, embeddings and indexes for search."""
-    graph = extract_all(run, corpus, names) if run.settings.has_graph else None
+    graph: ExtractedGraph | None = None
+    if run.settings.has_graph:
+        extracted = extract_graph(run, corpus, names)
+        claimed = extract_claims(run, corpus, extracted, names)
+        merged = merge(run, corpus, extracted, claimed)
+        graph = ExtractedGraph(extracted, claimed, merged, describe_all(run, merged))
     by_meaning = [kind for name in run.settings.built_hierarchies if (kind := HIERARCHIES[name]).by_meaning]
     if graph and any(kind.of_graph for kind in by_meaning):
         graph = replace(graph, embedded=embed_entities(run, graph.described))
@@ -230,14 +253,6 @@ def derive(run: Run, corpus: Result, names: EntityNames) -> Results:
     if graph:
         results = replace(results, more={"walk": index_for_walks(run, corpus, graph)})
     return replace(results, searchable=index_for_search(run, results))
-
-
-def extract_all(run: Run, corpus: Result, names: EntityNames) -> ExtractedGraph:
-    """From chunks to the graph."""
-    extracted = extract_graph(run, corpus, names)
-    claimed = extract_claims(run, corpus, extracted, names)
-    merged = merge(run, corpus, extracted, claimed)
-    return ExtractedGraph(extracted, claimed, merged, describe_all(run, merged))
 
 
 def settings_before(store: Store, parent: Manifest | None) -> Mapping[str, Any] | None:
@@ -287,47 +302,3 @@ def _counts(tables: Mapping[str, list[Part]], results: Results) -> dict[str, Any
         **{n: corpus.counts[n] for n in ("added", "changed", "removed", "kept") if n in corpus.counts},
         **{n: v for n, v in merged.counts.items() if n.startswith("pruned")},
     }
-
-
-def _manifest(
-    run: Run,
-    number: int,
-    finished: Finished,
-    counts: Mapping[str, Any],
-    at: float,
-    input_url: str,
-    changed: Mapping[str, Any],
-) -> Manifest:
-    settings = run.settings
-    notes = {}
-    writes = (
-        "extract" if settings.has_graph else STAGES[HIERARCHIES[settings.hierarchies[0]].stages[-1]].dialogue
-    )
-    if settings.model(settings.model_name(writes or "report")).provider == "offline":
-        notes["offline"] = "Written by the offline engine, without a language model."
-    return Manifest(
-        number=number,
-        parent=run.parent.number if run.parent else None,
-        created_at=_iso(at),
-        version=__version__,
-        tables=finished.tables,
-        counts=counts,
-        settings=settings.kept(),
-        steps=run.memo,
-        usage=run.accounts.to_dict(),
-        next_human_readable_id=finished.next_human_readable_id,
-        hierarchies=list(settings.built_hierarchies),
-        notes=notes,
-        run={
-            "input": input_url,
-            "inputs": run.inputs,
-            "seconds": {k: round(v, 3) for k, v in run.seconds.items()},
-            "code": code_version(),
-            "changes": changed,
-            "asked": {stage: n for stage, n in run.asked.items() if n},
-        },
-    )
-
-
-def _iso(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

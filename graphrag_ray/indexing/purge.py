@@ -14,6 +14,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -105,15 +106,6 @@ class _Purge:
     paths: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Look:
-    """needed: for each dialogue the keys that stay"""
-
-    found: Collected
-    purged: _Purge | None
-    needed: Mapping[str, Keys]
-
-
 def collect(
     store: Store,
     options: gc.Options,
@@ -138,22 +130,20 @@ def collect(
     snapshots.open_latest(store)  # before a lock is made in a folder that is no index
     if not delete:
         writer = locks.holder(store)
-        found = _look(store, options, purge, also, journal, None).found
+        found, _, _ = _look(store, options, purge, also, journal, None)
         return replace(found, writer=str(writer) if writer else None)
     with locks.acquire(store, note="gc") as lock:
-        look = _look(store, options, purge, also, journal, lock)
-        if look.purged:
-            record = {"snapshots": sorted(look.purged.numbers), "names": sorted(look.purged.names)}
+        found, purged, needed = _look(store, options, purge, also, journal, lock)
+        if purged:
+            record = {"snapshots": sorted(purged.numbers), "names": sorted(purged.names)}
             lock.check()
             store.write(PENDING, orjson.dumps(record))
-        for name in look.found.journal:
-            compaction.trim(
-                store, name, look.needed[name], unreadable=look.purged is not None, check=lock.check
-            )
-        gc.carry_out(store, look.found.plan, lock.check)
-        if look.purged:
+        for name in found.journal:
+            compaction.trim(store, name, needed[name], unreadable=purged is not None, check=lock.check)
+        gc.carry_out(store, found.plan, lock.check)
+        if purged:
             store.delete(PENDING)
-        return replace(look.found, deleted=True)
+        return replace(found, deleted=True)
 
 
 def _look(
@@ -163,7 +153,8 @@ def _look(
     also: Sequence[str],
     journal: bool,
     lock: locks.Lock | None,
-) -> _Look:
+) -> tuple[Collected, _Purge | None, dict[str, Keys]]:
+    """What goes, what is purged, and for each dialogue the keys that stay."""
     if also and not purge:
         raise UsageError("--also searches for purged documents: name these with --purge")
     newest = snapshots.open_latest(store)
@@ -180,13 +171,16 @@ def _look(
             trimmed[name] = compaction.look(store, name, keep, unreadable=purged is not None)
     plan = gc.plan(store, options, lock)
     found = Collected(plan, trimmed, purged.paths if purged else (), elsewhere=elsewhere)
-    return _Look(found, purged, needed)
+    return found, purged, needed
 
 
 def _find(store: Store, newest: Manifest, names: Sequence[str]) -> _Purge | None:
     """Which snapshots hold the documents; with them, what an earlier purge has not finished. None: nothing
     is purged."""
-    begun = _pending(store)
+    begun = None
+    with suppress(FileNotFoundError):
+        told = orjson.loads(store.read(PENDING))
+        begun = _Purge(frozenset(told["snapshots"]), frozenset(told["names"]))
     if not names:
         return begun
     holding, paths = _holding(store, _manifests(store), newest.number, names)
@@ -201,7 +195,13 @@ def _find(store: Store, newest: Manifest, names: Sequence[str]) -> _Purge | None
     hashes = {name: stable_id("purge", name) for name in names}
     for name in names:
         if name not in known and not (begun and hashes[name] in begun.names):
-            raise _unknown(store, name, paths)
+            near = get_close_matches(name, sorted(paths), 1)
+            meant = f" Did you mean {near[0]!r}?" if near else ""
+            raise UsageError(
+                f"no snapshot at {store.url} holds a document {name!r}: documents are named by their path "
+                f"below INPUT.{meant} Where the last snapshot that held it is gone already, `gc --journal "
+                "--damaged --grace 0` takes what is left of it"
+            )
     found = {path for matched in holding.values() for some in matched.values() for path in some}
     numbers, marks = frozenset(holding), frozenset(hashes.values())
     if begun:
@@ -258,24 +258,6 @@ def _matches(table: pa.Table | None, names: Sequence[str], globs: set[str]) -> d
         if matched:
             found[name] = matched
     return found
-
-
-def _pending(store: Store) -> _Purge | None:
-    try:
-        found = orjson.loads(store.read(PENDING))
-    except FileNotFoundError:
-        return None
-    return _Purge(frozenset(found["snapshots"]), frozenset(found["names"]))
-
-
-def _unknown(store: Store, name: str, paths: set[str]) -> UsageError:
-    near = get_close_matches(name, sorted(paths), 1)
-    meant = f" Did you mean {near[0]!r}?" if near else ""
-    return UsageError(
-        f"no snapshot at {store.url} holds a document {name!r}: documents are named by their path below "
-        f"INPUT.{meant} Where the last snapshot that held it is gone already, `gc --journal --damaged "
-        "--grace 0` takes what is left of it"
-    )
 
 
 def _elsewhere(store: Store, newest: Manifest, purged: _Purge, also: Sequence[str]) -> dict[str, str]:

@@ -4,20 +4,24 @@ What a run builds on is looked over before: every part that the parent snapshot 
 size (one listing). Hashes are checked whenever a part is read, of all parts where they are few or where the
 caller wants it. A part that turns out to be damaged in the middle of a run sends it back to its beginning:
 what is done is in the journal, and only steps that lack a part are done again.
+
+Journals of a run are kept to few parts, as a step that no table depends on: before they are first read, after
+each sweep, and when a snapshot is committed. On Ray it is done by tasks, each with parts of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 
-from graphrag_ray.base.errors import CorruptPart, UsageError
+from graphrag_ray.base.errors import CorruptPart, LockLost, ProcessDied, StoreError, UsageError
 from graphrag_ray.base.wording import plural
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.store import damaged_files, snapshots
-from graphrag_ray.store.files import Store
+from graphrag_ray.store import compaction, damaged_files, locks, snapshots
+from graphrag_ray.store.files import FileInfo, Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.journal_parts import WORK, list_parts
 from graphrag_ray.store.parts import MEND, Part
@@ -25,9 +29,15 @@ from graphrag_ray.store.snapshots import Manifest
 
 VERIFIED_BYTES = 128 << 20
 """Every byte of an index up to this size is checked by each run: a fraction of a second."""
+COMPACT = "compact"
+MANY = 256
+"""Small parts from which on a journal is compacted before it is read: every process of a run reads each."""
+FEW = 8
+"""The same at the end of a run, when nobody waits for it."""
 
 _AT_ONCE = 64
 """Parts that are verified by one call of a table function."""
+_MERGED = pa.schema([("fewer", pa.int64()), ("damaged", pa.list_(pa.string()))])
 
 
 def parent_of(run: Run, add: bool) -> Manifest | None:
@@ -72,7 +82,12 @@ def look_over(run: Run, journals: Sequence[str], everything: bool) -> None:
     whole = [part for part in parts if part.path not in wrong]
     if everything or sum(p.bytes for p in whole) + sum(info.bytes for info in logs) <= VERIFIED_BYTES:
         paths = [*(p.path for p in whole), *(info.path for info in logs)]
-        unsound = _unsound(run, paths)
+        if len(paths) <= _AT_ONCE:
+            unsound = damaged_files.unsound(run.store, paths)
+        else:
+            batches = [paths[at : at + _AT_ONCE] for at in range(0, len(paths), _AT_ONCE)]
+            tables = run.executor.stream("verify", _verify, batches)
+            unsound = [path for table in tables for path in table["path"].to_pylist()]
         for path in unsound:
             _put_aside(run, path, f"{run.store.url_of(path)} is damaged")
         if everything and paths:
@@ -130,16 +145,36 @@ def _where(moved: str | None) -> str:
     return f"Set aside as {moved}" if moved else "There is nothing to set aside"
 
 
-def _unsound(run: Run, paths: list[str]) -> list[str]:
-    if len(paths) <= _AT_ONCE:
-        return damaged_files.unsound(run.store, paths)
-    batches = [paths[at : at + _AT_ONCE] for at in range(0, len(paths), _AT_ONCE)]
-    return [
-        path
-        for table in run.executor.stream("verify", _verify, batches)
-        for path in table["path"].to_pylist()
-    ]
-
-
 def _verify(store: Store, paths: list[str]) -> Iterator[pa.Table]:
     yield pa.table({"path": pa.array(damaged_files.unsound(store, paths), pa.string())})
+
+
+def compact(run: Run, journals: Sequence[str], at_least: int) -> None:
+    """Merge the small parts of those journals that have as many. For a run that holds its lock.
+
+    What fails is a note: the parts stand as they were. Raises LockLost.
+    """
+    assert run.lock is not None
+    try:
+        found = [(n, parts) for n in journals for parts in compaction.due(run.store, n, at_least)]
+        if not found:
+            return
+        with run.chore(COMPACT) as counts:
+            counts["parts"] = counts["merged_into"] = sum(len(parts) for _, parts in found)
+            for table in run.executor.stream(COMPACT, partial(_merge_parts, run.lock.epoch), found):
+                for row in table.to_pylist():
+                    counts["merged_into"] -= row["fewer"]
+                    journal_damage(run, row["damaged"])
+    except LockLost:
+        raise
+    except (StoreError, ProcessDied) as e:
+        run.observer.note(f"The journal was not tidied up; the next run will: {e}")
+
+
+def _merge_parts(epoch: int, store: Store, found: tuple[str, list[FileInfo]]) -> Iterator[pa.Table]:
+    dialogue, parts = found
+    damaged: list[str] = []
+    fewer = compaction.merge_parts(
+        store, dialogue, parts, partial(locks.check, store, epoch), lambda e: damaged.append(e.path)
+    )
+    yield pa.Table.from_pylist([{"fewer": fewer, "damaged": damaged}], schema=_MERGED)

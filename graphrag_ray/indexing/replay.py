@@ -30,7 +30,7 @@ from graphrag_ray.engine.executor import ItemSource, Sweep
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.engine.work import Work, begin, outcome_of, outcomes
+from graphrag_ray.engine.work import Work, begin, outcome_of
 from graphrag_ray.indexing.contents import load_names
 from graphrag_ray.indexing.index import derive
 from graphrag_ray.indexing.run import Run, all_items
@@ -55,6 +55,18 @@ def keys_needed(store: Store, manifest: Manifest) -> dict[str, Keys]:
     """
     if manifest.run.get("code") != code_version():
         raise _changed(manifest, "it was written by another version of graphrag-ray")
+    none = np.zeros(0, np.uint64)  # a dialogue of no items looks nothing up
+    looked_up = _run_again(store, manifest).items()
+    return {name: np.unique(np.concatenate([none, *seen])) for name, seen in looked_up}
+
+
+def _run_again(
+    store: Store, manifest: Manifest, only: str | None = None, key: str | None = None
+) -> dict[str, list[Keys]]:
+    """Derive the snapshot again from its documents and the journal; returns the keys looked up, by dialogue.
+
+    only: run this dialogue alone; key: raise `_Found` when the item with this key is met
+    """
     settings = parse_settings(of_index(manifest.settings))
     if not manifest.hierarchies:
         settings = settings.model_copy(update={"build": "names"})
@@ -63,11 +75,10 @@ def keys_needed(store: Store, manifest: Manifest) -> dict[str, Keys]:
     except GraphRagError as e:
         raise _changed(manifest, str(e)) from e
     with tempfile.TemporaryDirectory(prefix="graphrag-ray-replay-") as folder:
-        executor = _Replaying(_Overlay(store, folder), Models.of(settings))
-        run = _Again(executor, settings, prompts, manifest, Observer())
+        executor = _Replaying(_Overlay(store, folder), Models.of(settings), key=key)
+        run = _Again(executor, settings, prompts, manifest, Observer(), only=only)
         derive(run, Result.from_json(manifest.steps["read"]), names)
-    none = np.zeros(0, np.uint64)  # a dialogue of no items looks nothing up
-    return {name: np.unique(np.concatenate([none, *seen])) for name, seen in executor.seen.items()}
+    return executor.seen
 
 
 @dataclass(frozen=True)
@@ -99,15 +110,9 @@ def conversation(store: Store, stage: str, key: str) -> list[Turn]:
     """
     manifest = snapshots.latest(store)
     if manifest is not None and "read" in manifest.steps:
-        settings = parse_settings(of_index(manifest.settings))
-        if not manifest.hierarchies:
-            settings = settings.model_copy(update={"build": "names"})
-        with tempfile.TemporaryDirectory(prefix="graphrag-ray-replay-") as folder, suppress(UsageError):
-            executor = _Seeking(_Overlay(store, folder), Models.of(settings), key=key)
-            prompts, names = load_prompts(None, settings.prompts), load_names(settings)
-            run = _Again(executor, settings, prompts, manifest, Observer(), only=stage)
+        with suppress(UsageError):
             try:
-                derive(run, Result.from_json(manifest.steps["read"]), names)
+                _run_again(store, manifest, only=stage, key=key)
             except _Found as found:
                 return found.turns
     rows = JournalIndex.load(store, stage).lookup([key]).get(key, [])
@@ -166,9 +171,14 @@ class _Again(Run):
 
 @dataclass
 class _Replaying(LocalExecutor):
-    """An executor that answers from the journal alone. seen: keys looked up, by dialogue."""
+    """An executor that answers from the journal alone.
+
+    seen  keys looked up, by dialogue
+    key   of the item to find: `_Found` is raised when it is met
+    """
 
     seen: dict[str, list[Keys]] = field(default_factory=dict)
+    key: str | None = None
 
     def share(self, value: T) -> Callable[[], T]:
         return super().share(cast(T, self._noting(value)) if isinstance(value, JournalIndex) else value)
@@ -177,27 +187,7 @@ class _Replaying(LocalExecutor):
         """Tell the source what the journal says of each item."""
         noting, taken = self._noting(index), 0
         while (items := source.take()) is not None:
-            for _, outcome in outcomes(work, self.store, noting, items):
-                source.finished(taken, outcome)
-                taken += 1
-            if not items:
-                time.sleep(_EMPTY_S)
-        return Sweep(finished=taken)
-
-    def _noting(self, index: JournalIndex) -> _Noting:
-        return _Noting.of(index, self.seen.setdefault(index.dialogue, []))
-
-
-@dataclass
-class _Seeking(_Replaying):
-    """Raises `_Found` when it meets the item with this key."""
-
-    key: str = ""
-
-    def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
-        taken = 0
-        while (items := source.take()) is not None:
-            for driver, rows in begin(work, self.store, index, items):
+            for driver, rows in begin(work, self.store, noting, items):
                 if driver.key == self.key:
                     raise _Found(_turns(driver, rows))
                 source.finished(taken, outcome_of(driver.key, replay(driver, rows), rows))
@@ -205,6 +195,9 @@ class _Seeking(_Replaying):
             if not items:
                 time.sleep(_EMPTY_S)
         return Sweep(finished=taken)
+
+    def _noting(self, index: JournalIndex) -> _Noting:
+        return _Noting.of(index, self.seen.setdefault(index.dialogue, []))
 
 
 def _turns(driver: Driver[Any], rows: Sequence[JournalRow]) -> list[Turn]:

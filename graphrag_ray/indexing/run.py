@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -30,7 +30,6 @@ from graphrag_ray.engine.executor import (
 )
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
-from graphrag_ray.indexing.guarded import Guarded
 from graphrag_ray.indexing.step_result import Result, TakenOver, code_version, fingerprint_of
 from graphrag_ray.llm.accounting import Accounts, InFlight, new_quirks
 from graphrag_ray.llm.quirks import told
@@ -45,6 +44,8 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 ROWS_AT_ONCE = 512
 """Items replayed together: one batch of journal look-ups."""
+KEYS_AT_ONCE = 10_000
+"""Keys of a sweep that are held until they are looked up together."""
 SHOWN_OF_ERROR = 500
 """Characters of the first failure's reason."""
 
@@ -121,7 +122,9 @@ class Run:
         fingerprint = "" if depends_on is None else fingerprint_of(made_from)
         before = self.parent.steps.get(name) if self.parent and fingerprint else None
         known = self.of_parent[name] if before and before["fingerprint"] == fingerprint else None
-        if known is not None and name not in self.afresh and not self._lacks(known):
+        parts = (part for groups in (known.tables.values() if known else ()) for of in groups for part in of)
+        lacks = bool(self.damaged) and any(part.path in self.damaged for part in parts)
+        if known is not None and name not in self.afresh and not lacks:
             result, reused = known, True
         else:
             try:
@@ -137,7 +140,15 @@ class Run:
         self.seconds[name] = time.monotonic() - started
         self.on_step()
         seconds = round(self.seconds[name], 3)
-        counts = self._kept_counts(name, self.asked.get(journal or "", 0) - asked) | result.counts
+        counts: dict[str, Any] = {}
+        kept, of = self.kept.get(name, (0, 0))
+        if kept:  # what of the step was made, for people
+            n, items = self.items.get(name, (0, ""))
+            if n:
+                done = self.asked.get(journal or "", 0) - asked
+                counts["asked"] = {"items": done, "of": n, "called": items}
+            counts["parts_kept"] = {"kept": kept, "of": of}
+        counts |= result.counts
         logs.event(_log, "step ended", step=name, seconds=seconds, reused=reused, counts=counts)
         self.observer.step_ended(name, self.seconds[name], counts, reused)
         return result
@@ -159,15 +170,6 @@ class Run:
                 f"{unforeseen.told(e)}"
             )
         return compute()
-
-    def _kept_counts(self, name: str, asked: int) -> dict[str, Any]:
-        """What of a step was made, for people: nothing where the parent snapshot had nothing of it."""
-        kept, of = self.kept.get(name, (0, 0))
-        if not kept:
-            return {}
-        n, items = self.items.get(name, (0, ""))
-        told = {"asked": {"items": asked, "of": n, "called": items}} if n else {}
-        return told | {"parts_kept": {"kept": kept, "of": of}}
 
     def before(self, name: str) -> Result | None:
         """What a step came to in the parent snapshot; None where nothing of it is to be taken over."""
@@ -293,7 +295,7 @@ class Run:
         index: JournalIndex,
     ) -> Sweep:
         """Run every item of the source. Stops spending as soon as the lock is known to be lost."""
-        guarded = Guarded(source, self._still_ours, index, partial(self._tell_failure, work.name))
+        guarded = Guarded(source, self, work.name, index)
         sweep = self.executor.sweep(work, guarded, index)
         self.asked[work.name] = self.asked.get(work.name, 0) + guarded.answered()
         for endpoint, quirks in new_quirks(
@@ -305,9 +307,6 @@ class Run:
         logs.event(_log, "stage asked", **sweep.summary(work.name))
         self.on_swept(work.name)
         return sweep
-
-    def _tell_failure(self, stage: str, error: str) -> None:
-        self.observer.note(f"{stage}: a first item failed: {error[:SHOWN_OF_ERROR]}")
 
     def sweep_rows(
         self,
@@ -363,11 +362,6 @@ class Run:
         """Whether some of these parts are damaged and were not made anew yet."""
         return any(part.path in self.damaged and self.store.size(part.path) != part.bytes for part in parts)
 
-    def _lacks(self, result: Result) -> bool:
-        """Whether one of its parts is damaged."""
-        groups = (group for groups in result.tables.values() for group in groups)
-        return bool(self.damaged) and any(part.path in self.damaged for group in groups for part in group)
-
     @property
     def accounts(self) -> Accounts:
         return Accounts.merged(self.usage.values())
@@ -376,9 +370,49 @@ class Run:
         """Around work that stops every thread of this process: other writers are told to be patient."""
         return self.lock.expecting_silence(seconds) if self.lock else nullcontext()
 
-    def _still_ours(self) -> None:
-        if self.lock is not None and self.lock.lost:
-            self.lock.check()
+
+class Guarded(Generic[T]):
+    """A source that is checked whenever it is asked. It counts the items that the journal did not answer
+    before, and tells why the first one failed: nobody need wait for the end of a stage that is in vain."""
+
+    def __init__(self, source: ItemSource[T], run: Run, stage: str, index: JournalIndex) -> None:
+        self._source, self._run, self._stage, self._index = source, run, stage, index
+        self._told = False
+        self._keys: list[str] = []
+        self._answered = 0
+
+    @property
+    def total(self) -> int | None:
+        # Asked for a few times a second, also while all items wait for their first calls and none ends.
+        self._check()
+        return self._source.total
+
+    def take(self) -> list[Row] | None:
+        self._check()
+        return self._source.take()
+
+    def finished(self, number: int, outcome: Outcome[T]) -> None:
+        self._check()
+        if outcome.key and outcome.status == "complete":
+            self._keys.append(outcome.key)
+            if len(self._keys) >= KEYS_AT_ONCE:
+                self.answered()
+        elif outcome.error and not self._told:
+            self._told = True
+            error = outcome.error[:SHOWN_OF_ERROR]
+            self._run.observer.note(f"{self._stage}: a first item failed: {error}")
+        self._source.finished(number, outcome)
+
+    def answered(self) -> int:
+        """Items completed so far that had no end in the journal."""
+        self._answered += int((~self._index.is_done(self._keys)).sum())
+        self._keys.clear()
+        return self._answered
+
+    def _check(self) -> None:
+        lock = self._run.lock
+        if lock is not None and lock.lost:
+            lock.check()
 
 
 def _each_in_place(step: str, fn: TableFunction[X], store: Store, x: X) -> Iterator[Tables]:

@@ -1,5 +1,10 @@
 """Keeping the record of a run (`store/runs.py`): how it goes and ends, what unfinished ones paid; and of
-attempts that come to no run."""
+attempts that come to no run. And telling beside the index how a run is going, for whoever has no other access
+to it (`store/runs.LiveRun`).
+
+A thread writes what was last known, every few seconds: a store that is slow, or away, holds no sweep up and
+misses a few beats. A run that is over before the first one is due writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,11 @@ import logging
 import math
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -30,12 +36,13 @@ from graphrag_ray.base.errors import (
 )
 from graphrag_ray.base.keys import scrub
 from graphrag_ray.base.urls import without_secrets
-from graphrag_ray.indexing.heartbeat import heartbeat
+from graphrag_ray.engine.executor import SweepProgress
+from graphrag_ray.engine.pace import Recent, StagePace
 from graphrag_ray.indexing.run import Run, iso
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.store import compaction, runs
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.runs import RefusedRun, RunRecord
+from graphrag_ray.store.runs import LiveRun, RefusedRun, RunRecord
 
 OUTCOMES: dict[type[BaseException], str] = {
     BudgetSpent: "budget",
@@ -77,8 +84,84 @@ MEANINGS = {
     143: "stopped by SIGTERM",
 }
 """Of exit codes."""
+EVERY_S = 5.0
+"""Seconds between beats, and before the first."""
+LOGGED_EACH = 6
+"""Beats, of which the log tells one."""
+LAST_WITHIN_S = 2.0
+"""A beat that is being written when the run ends is waited for so long."""
 
 _log = logging.getLogger(__name__)
+
+
+class Heartbeat:
+    """Of a run that holds its lock: beats for as long as the block lasts. `_note` is called by the sweep, the
+    rest by a thread of its own.
+
+    now    unix seconds, for people
+    keep   what the beats wrote stays when they end: nothing else tells where the run was
+    """
+
+    def __init__(self, run: Run, now: Callable[[], float]) -> None:
+        assert run.lock is not None
+        self._run, self._lock, self._now = run, run.lock, now
+        self.keep = False
+        self._on_progress = run.executor.on_progress
+        self._recent = Recent()
+        self._pace: tuple[str, StagePace] | None = None
+        self._beats = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
+
+    def _note(self, progress: SweepProgress) -> None:
+        """A glimpse of the sweep that runs."""
+        self._on_progress(progress)
+        if self._run.doing is None:
+            return
+        step = self._run.doing[0]
+        if self._pace is None or self._pace[0] != step:
+            self._recent = Recent()
+        self._recent.note(progress)
+        self._pace = step, StagePace.of(progress, self._recent)
+
+    def reached(self) -> Mapping[str, Any]:
+        """Where the run is: the step, how long it takes already, the pace of its sweep; {} between steps."""
+        doing, pace = self._run.doing, self._pace
+        if doing is None:
+            return {}
+        step, since = doing
+        shown = asdict(pace[1]) if pace is not None and pace[0] == step else {}
+        return {"step": step, "seconds": round(time.monotonic() - since, 1), "pace": shown}
+
+    def __enter__(self) -> Heartbeat:
+        self._run.executor.on_progress = self._note  # type: ignore[misc]
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """No more beats; what they wrote goes, unless it is to be kept."""
+        self._run.executor.on_progress = self._on_progress  # type: ignore[misc]
+        self._over.set()
+        self._thread.join(LAST_WITHIN_S)
+        if self._beats and not self.keep:
+            try:
+                self._run.store.delete(runs.live_path(self._lock.epoch))
+            except StoreError as e:
+                _log.warning("what this run told of itself while it ran was not removed: %s", e)
+
+    def _beat_on(self) -> None:
+        while not self._over.wait(EVERY_S):
+            if not (reached := self.reached()):
+                continue
+            self._beats += 1
+            if self._beats % LOGGED_EACH == 0:
+                far = {name: reached["pace"].get(name) for name in ("done", "total", "left_s")}
+                logs.event(_log, "progress", step=reached["step"], seconds=reached["seconds"], **far)
+            live = LiveRun(self._lock.holder.nonce, self._beats, self._now(), **reached)
+            try:
+                runs.write_live(self._run.store, self._lock.epoch, live)
+            except StoreError as e:
+                _log.warning("how this run is going was not told: %s", e)
 
 
 @dataclass
@@ -96,8 +179,16 @@ class RunRecorder:
     def write(self, **changes: Any) -> None:
         """The record with what has been done and spent by now. For steps, and whoever watches in between."""
         usage = self.run.executor.spending.before.to_dict()
+        steps = {
+            name: {
+                "seconds": round(s, 3),
+                "counts": self.run.memo[name]["counts"] if name in self.run.memo else self.run.chores[name],
+                "reused": name in self.run.reused,
+            }
+            for name, s in self.run.seconds.items()
+        }
         settings = self.run.settings.kept()
-        self.record = replace(self.record, usage=usage, steps=self._steps(), settings=settings, **changes)
+        self.record = replace(self.record, usage=usage, steps=steps, settings=settings, **changes)
         self.written = False
         try:
             runs.write(self.run.store, self.record)
@@ -120,16 +211,6 @@ class RunRecorder:
         told: dict[str, Any] = {"epoch": record.epoch, **ended, **spent, **more}
         logs.event(_log, "run ended", level, **told)
 
-    def _steps(self) -> dict[str, Mapping[str, Any]]:
-        return {
-            name: {
-                "seconds": round(s, 3),
-                "counts": self.run.memo[name]["counts"] if name in self.run.memo else self.run.chores[name],
-                "reused": name in self.run.reused,
-            }
-            for name, s in self.run.seconds.items()
-        }
-
 
 @contextmanager
 def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> Iterator[RunRecorder]:
@@ -150,17 +231,22 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
     root, given_input = run.store.url, given.get("input")
     logs.event(_log, "run started", epoch=record.epoch, root=root, input=given_input, version=record.version)
     run.on_step = recorder.write
-    with heartbeat(run, now) as heart:
+    with Heartbeat(run, now) as heart:
         try:
             yield recorder
         except BaseException as e:
             # Ctrl-C between two sweeps comes as KeyboardInterrupt.
             error = run.executor.stop.error() if isinstance(e, KeyboardInterrupt) else e
             if isinstance(error, BudgetSpent):
-                error.args = (f"{error} {_spent_in_all(run)}",)
+                # With the calls that were in flight when the run was stopped.
+                total = run.executor.spending.before.total
+                cost = "" if total.cost_usd is None else f" and ${total.cost_usd:.4f}"
+                error.args = (f"{error} In all this run came to {total.total_tokens:,} tokens{cost}.",)
             if recorder.record.outcome == runs.RUNNING:
                 recorder.write(**ending(error), reached=heart.reached(), ended_at=now())
-                recorder.tell(_level_of_the_end(), error=type(error).__name__)
+                # People are told by the message that ends the command; a program that reads logs, by this.
+                level = logging.WARNING if logs.as_json() else logging.INFO
+                recorder.tell(level, error=type(error).__name__)
             raise
         finally:
             heart.keep = not recorder.written
@@ -226,7 +312,14 @@ def tell_unfinished(store: Store, journals: tuple[str, ...]) -> str | None:
     found = runs.unfinished(store)
     # Nothing was paid since the last of them: no end of it is looked for by a clock, which may be another's.
     ends = [math.inf, *(r.started_at for r in found)]
-    paid = [_paid(store, journals, r, end) for r, end in zip(found, ends, strict=False)]
+    paid = []
+    for record, until in zip(found, ends, strict=False):
+        if record.outcome == runs.RUNNING:  # killed: the journal knows what was paid after its last step
+            totals = [compaction.totals(store, name, record.started_at, until) for name in journals]
+            models = (m for of in totals for m in of.by_model.values())
+            paid.append(sum(m.prompt_tokens + m.completion_tokens for m in models))
+        else:
+            paid.append(Accounts.from_dict(record.usage).total.total_tokens)
     if not sum(paid):
         return None
     last, n = found[0], len(found)
@@ -235,23 +328,3 @@ def tell_unfinished(store: Store, journals: tuple[str, ...]) -> str | None:
         f"It paid {paid[0]:,} tokens" if n == 1 else f"It and {n - 1} before it paid {sum(paid):,} tokens"
     )
     return f"{which}. {paid_by}: what came of them is kept, and budgets count this run alone."
-
-
-def _paid(store: Store, journals: tuple[str, ...], record: RunRecord, until: float) -> int:
-    """Tokens. Of a run that was killed the journal knows what was paid after its last step."""
-    if record.outcome != runs.RUNNING:
-        return Accounts.from_dict(record.usage).total.total_tokens
-    totals = [compaction.totals(store, name, record.started_at, until) for name in journals]
-    return sum(m.prompt_tokens + m.completion_tokens for t in totals for m in t.by_model.values())
-
-
-def _spent_in_all(run: Run) -> str:
-    """With the calls that were in flight when the run was stopped."""
-    total = run.executor.spending.before.total
-    cost = "" if total.cost_usd is None else f" and ${total.cost_usd:.4f}"
-    return f"In all this run came to {total.total_tokens:,} tokens{cost}."
-
-
-def _level_of_the_end() -> int:
-    """People are told by the message that ends the command; a program that reads logs, by this line alone."""
-    return logging.WARNING if logs.as_json() else logging.INFO

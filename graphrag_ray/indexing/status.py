@@ -69,25 +69,21 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
         "refused": refused,
     }
     if manifest is not None:
-        found |= _snapshot(manifest)
+        found |= {
+            "snapshot": manifest.number,
+            "parent": manifest.parent,
+            "created_at": manifest.created_at,
+            "version": manifest.version,
+            "counts": dict(manifest.counts),
+            "run": dict(manifest.run),
+            "usage": list(Accounts.from_dict(manifest.usage).rows()),
+            "notes": dict(manifest.notes),
+        }
         wrong = differing(store, needed(manifest))
         damaged += [f"{store.url_of(path)} {what}" for path, what in wrong.items()]
     if listed:
         found["snapshots"] = _snapshots(store)
     return found
-
-
-def _snapshot(manifest: snapshots.Manifest) -> dict[str, Any]:
-    return {
-        "snapshot": manifest.number,
-        "parent": manifest.parent,
-        "created_at": manifest.created_at,
-        "version": manifest.version,
-        "counts": dict(manifest.counts),
-        "run": dict(manifest.run),
-        "usage": list(Accounts.from_dict(manifest.usage).rows()),
-        "notes": dict(manifest.notes),
-    }
 
 
 def watched(

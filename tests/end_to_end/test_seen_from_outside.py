@@ -19,7 +19,7 @@ from endpoint import Answer, Status
 from world import TOWN, Command, World, chain, index_command
 
 from graphrag_ray.base.errors import ModelRefused
-from graphrag_ray.indexing import heartbeat, status
+from graphrag_ray.indexing import run_record, status
 from graphrag_ray.indexing.status import last_run, status_of, watched
 from graphrag_ray.store import gc, locks, runs
 from graphrag_ray.store.local_files import LocalFiles
@@ -29,8 +29,8 @@ OFTEN_S = 0.05
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "EVERY_S", OFTEN_S)
-    monkeypatch.setattr(heartbeat, "LOGGED_EACH", 1)
+    monkeypatch.setattr(run_record, "EVERY_S", OFTEN_S)
+    monkeypatch.setattr(run_record, "LOGGED_EACH", 1)
 
 
 def when_asked(world: World, number: int, look: Callable[[], Any]) -> list[Any]:
@@ -120,7 +120,7 @@ def test_storage_that_does_not_take_a_heartbeat_holds_nothing_up(
         write(self, path, data)
 
     monkeypatch.setattr(LocalFiles, "write", writing)
-    monkeypatch.setattr(heartbeat, "LAST_WITHIN_S", 0.1)
+    monkeypatch.setattr(run_record, "LAST_WITHIN_S", 0.1)
     world.write(TOWN)
     world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=OFTEN_S)
     assert world.index().failed == 0 and tried

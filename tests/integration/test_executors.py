@@ -39,7 +39,7 @@ from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
-from graphrag_ray.indexing.compact import compact
+from graphrag_ray.indexing.repair import compact
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.describe_stage import Group, _assemble
 from graphrag_ray.llm.accounting import quirks_in

@@ -20,9 +20,9 @@ from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph import report_dialogue
 from graphrag_ray.graph.report_reply import ReplyProblem, ReportDraft, parse_report
-from graphrag_ray.indexing import heartbeat, step_result
-from graphrag_ray.indexing.compact import FEW, MANY
+from graphrag_ray.indexing import run_record, step_result
 from graphrag_ray.indexing.index import Indexed, index
+from graphrag_ray.indexing.repair import FEW, MANY
 from graphrag_ray.store import compaction, runs, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalWriter
@@ -160,7 +160,7 @@ def test_what_a_sweep_left_is_merged_before_the_next(small: Small, monkeypatch: 
 
 
 def test_whoever_watches_sees_a_run_that_tidies_up(small: Small, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(heartbeat, "EVERY_S", 0.01)
+    monkeypatch.setattr(run_record, "EVERY_S", 0.01)
     small.leave_parts(FEW)
     seen: list[Any] = []
     real = compaction.merge_parts

@@ -233,7 +233,7 @@ def _run_lines(last: Mapping[str, Any], width: int | None = None) -> list[Text]:
     width   of a terminal, which has a bar too, and no line is longer
     """
     from graphrag_ray.cli.progress import step_line
-    from graphrag_ray.indexing.compact import STEP as COMPACT
+    from graphrag_ray.indexing.repair import COMPACT
 
     lines = [
         step_line(name, step["seconds"], step["counts"], step.get("reused", False), width)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.indexing.ahead import MOST_READ, _some, expected, told
+from graphrag_ray.indexing.changes import MOST_READ, _some, expected, told
 from graphrag_ray.store.parts import Part
 
 sizes = st.lists(st.integers(0, 50), min_size=1, max_size=20).map(np.array)
