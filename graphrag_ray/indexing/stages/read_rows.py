@@ -129,17 +129,11 @@ def _read_batch(
                 del documents[id_]
     new = [documents[id_] for id_ in sorted(documents)]
     size = batch.nbytes if isinstance(batch, pa.Table) else sum(len(document.text) for document in new)
-    yield from document_parts([*unreadable, *new], settings, _pair_bytes(size))
-    yield {"seen": table}
-
-
-def _pair_bytes(size: int) -> int:
-    """Bytes of a pair of parts, from those of the batch: the batches of a large corpus are large. A power of
-    two."""
-    limit = MIN_SPLIT_BYTES
+    limit = MIN_SPLIT_BYTES  # of a pair; a power of two. The batches of a large corpus are large.
     while limit < min(size / PAIRS_OF_A_BATCH, MAX_SPLIT_BYTES):
         limit *= 2
-    return limit
+    yield from document_parts([*unreadable, *new], settings, limit)
+    yield {"seen": table}
 
 
 def _one_by_one(batch: RowBatch) -> list[RowBatch]:

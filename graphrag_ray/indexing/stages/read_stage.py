@@ -285,7 +285,11 @@ def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Res
                 f"{plural(n, f'{extension} file')} of INPUT cannot be read; the index keeps their documents."
             )
     if listing.others:
-        run.observer.note(_skipped(listing.others))
+        kinds = sorted(listing.others.items(), key=lambda kind: (-kind[1], kind[0]))
+        named = ", ".join(f"{extension or 'no extension'} {n:,}" for extension, n in kinds[:KINDS_TOLD])
+        more = ", …" if len(kinds) > KINDS_TOLD else ""
+        n = sum(listing.others.values())
+        run.observer.note(f"{plural(n, 'file')} of other kinds skipped ({named}{more})")
     if listing.indexes:
         run.observer.note(f"{skipped_indexes(listing.indexes)}: what they keep is no document of INPUT")
     if listing.own:
@@ -425,11 +429,3 @@ def _unread(split: Sequence[Piece], why: str) -> Mapping[str, pa.Table]:
         )
         unread.append(Unreadable(piece.path, "", f"{what}: {why}"))
     return {"failures": read_failures(unread)}
-
-
-def _skipped(others: Mapping[str, int]) -> str:
-    """`4 files of other kinds skipped (.png 3, .pdf 1)`, the most frequent first."""
-    kinds = sorted(others.items(), key=lambda kind: (-kind[1], kind[0]))
-    shown = [f"{extension or 'no extension'} {n:,}" for extension, n in kinds[:KINDS_TOLD]]
-    more = ", …" if len(kinds) > KINDS_TOLD else ""
-    return f"{plural(sum(others.values()), 'file')} of other kinds skipped ({', '.join(shown)}{more})"

@@ -152,7 +152,7 @@ def index_for_search(run: Run, results: Results) -> Result:
         return Result(tables, counts, final=not failed)
 
     made_from = [texts, embedded, run.settings.search]
-    made_from += level_fingerprint(results)
+    made_from += [[name, results.hierarchies[name].level.tolist()] for name in _indexed(results)]
     return run.step("search", made_from, compute)
 
 
@@ -219,17 +219,15 @@ def _nearest(shards: Sequence[_Shard], earlier: Sequence[_Earlier]) -> list[_Ear
             if (n := at.get((shard.table, paths))) is not None:
                 rows[n] += n_rows
         if shard.by == "keyword":
-            rows = {n: max(so_far, _lap(shard, earlier[n][0])) for n, so_far in rows.items()}
+            start, end = shard.span
+            for n, so_far in rows.items():
+                others_start, others_end = earlier[n][0].span
+                lap = max(0.0, min(end, others_end) - max(start, others_start))
+                rows[n] = max(so_far, shard.rows * lap / (end - start))
         best = max(rows, key=rows.__getitem__, default=-1)
         is_near = best >= 0 and 2 * rows[best] >= shard.rows and earlier[best][0].signs == shard.signs
         found.append(earlier[best] if is_near else None)
     return found
-
-
-def _lap(shard: _Shard, other: _Shard) -> float:
-    """How many of a shard's rows stand where the other shard's stand in the table."""
-    (start, end), (others_start, others_end) = shard.span, other.span
-    return shard.rows * max(0.0, min(end, others_end) - max(start, others_start)) / (end - start)
 
 
 def _paths(x: Texts) -> tuple[str, ...]:
@@ -262,7 +260,11 @@ def _make(store: Store, x: tuple[int, _Shard, _Earlier | None]) -> Iterator[pa.T
     derived = data is not None
     if data is None:
         failed.clear()
-        data = _built(store, shard, failed)
+        if shard.by == "vector":
+            data = vectors.build(*_vectors(store, shard.parts), shard.signs)
+        else:
+            rows = pa.concat_tables(_rows(store, shard.texts))
+            data = keyword.build(*_ids_and_texts(rows), shard.language, partial(_note, failed))
     # Under another name where a text failed: the next run is to make it anew.
     made_from = stable_id(shard.made_from, "incomplete") if failed else shard.made_from
     part = blobs.write(store, shard.table, made_from, data, shard.rows)
@@ -270,16 +272,8 @@ def _make(store: Store, x: tuple[int, _Shard, _Earlier | None]) -> Iterator[pa.T
     yield pa.Table.from_pylist([made], schema=_MADE)
 
 
-def _built(store: Store, shard: _Shard, failed: list[dict[str, str]]) -> bytes:
-    """The bytes of a shard, from all its parts. failed: is told of texts that cannot be read."""
-    if shard.by == "vector":
-        return vectors.build(*_vectors(store, shard.parts), shard.signs)
-    rows = pa.concat_tables(_rows(store, shard.texts))
-    return keyword.build(*_ids_and_texts(rows), shard.language, partial(_note, failed))
-
-
 def _derived(store: Store, shard: _Shard, earlier: _Earlier, failed: list[dict[str, str]]) -> bytes | None:
-    """The same, from an earlier shard and the parts that only one of both has.
+    """The bytes of a shard, from an earlier one and the parts that only one of both has.
 
     None where the earlier shard, or what it was made from, is damaged: no run needs it.
     """
@@ -329,7 +323,7 @@ def _ids_and_texts(rows: pa.Table) -> tuple[list[str], list[str]]:
 def _vectors(store: Store, parts: Sequence[Part]) -> tuple[list[str], Floats]:
     if not parts:
         return [], np.zeros((0, 0), np.float32)
-    table = read_table(store, parts, ["id", "vector"]).combine_chunks()
+    table = read_table(store, parts, ["id", "vector"])
     matrix = table["vector"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
     return table["id"].to_pylist(), matrix
 
@@ -390,11 +384,6 @@ def level_indexes(run: Run, results: Results) -> dict[str, list[list[Part]]]:
     return tables
 
 
-def level_fingerprint(results: Results) -> list[Any]:
-    """What they depend on beside embeddings."""
-    return [[name, results.hierarchies[name].level.tolist()] for name in _indexed(results)]
-
-
 def _indexed(results: Results) -> list[str]:
     """Hierarchies of a graph that are made by meaning and have enough records, where numba is there."""
     rows = {
@@ -428,8 +417,8 @@ def _level_shards(run: Run, results: Results, name: str) -> list[_LevelShard]:
 def _make_levels(store: Store, x: tuple[int, _LevelShard]) -> Iterator[pa.Table]:
     at, shard = x
     over, reports = shard.parts
-    levels = [_level_vectors(store, over)]
-    ids, vectors = _level_vectors(store, reports) if reports else ([], levels[0][1][:0])
+    levels = [_vectors(store, over)]
+    ids, vectors = _vectors(store, reports) if reports else ([], levels[0][1][:0])
     known = shard.level_of()
     level = np.array([known.get(id_, -1) for id_ in ids], np.int64)
     for number in reversed(range(shard.n_levels)):
@@ -440,9 +429,3 @@ def _make_levels(store: Store, x: tuple[int, _LevelShard]) -> Iterator[pa.Table]
     part = blobs.write(store, shard.table, shard.made_from, data, n_rows)
     made = {"at": at, "path": part.path, "bytes": part.bytes, "rows": n_rows}
     yield pa.Table.from_pylist([made], schema=_LEVEL_MADE)
-
-
-def _level_vectors(store: Store, parts: Sequence[Part]) -> tuple[list[str], Any]:
-    table = read_table(store, parts, ["id", "vector"])
-    column = table["vector"].combine_chunks()
-    return table["id"].to_pylist(), column.flatten().to_numpy().reshape(table.num_rows, -1)
