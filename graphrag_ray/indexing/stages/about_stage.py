@@ -68,7 +68,7 @@ def tell_about(run: Run, corpus: Result, load_layout: Callable[[], Layout]) -> R
 
 def _material(run: Run, corpus: Result, layout: Layout) -> Row:
     model = run.settings.model(run.settings.model_name("report"))
-    in_tokens = partial(_count, vocabulary_for(model.model, model.tokenizer).name)
+    in_tokens = partial(count, vocabulary_name=vocabulary_for(model.model, model.tokenizer).name)
     elements, n = layout.elements, len(layout.hierarchy.order)
     degree = degrees(elements.edge_source, elements.edge_target, n)
     places = np.lexsort((layout.node_keys[layout.hierarchy.order], -degree))[:MAX_ENTITIES]
@@ -100,7 +100,3 @@ def _label(row: Row) -> tuple[str, str]:
 
 def _just_rows(store: Store, rows: pa.Table) -> Iterator[pa.Table]:
     yield rows
-
-
-def _count(vocabulary: str, text: str) -> int:
-    return count(text, vocabulary)

@@ -92,8 +92,7 @@ def read_failures(unreadable: Sequence[Unreadable]) -> pa.Table:
 def regrouped(tables: Mapping[str, list[list[Part]]]) -> dict[str, list[list[Part]]]:
     """The same parts, a few consecutive pairs a group: what stood in one file, or came in one update, is
     nobody's business any more. Groups that were made so before stay as they are."""
-    groups = zip(tables["documents"], tables["text_units"], strict=True)
-    pairs = [pair for documents, units in groups for pair in pairs_of(documents, units)]
+    pairs = _pairs(tables)
     sizes = [sum(part.bytes for part in (*documents, *units)) for documents, units in pairs]
     named = [stable_id("pair", *(part.path for part in documents)) for documents, _ in pairs]
     batches = stable_batches(named, sizes, split_bytes(sum(sizes)))

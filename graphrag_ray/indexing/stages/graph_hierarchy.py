@@ -96,7 +96,13 @@ class GraphHierarchy:
         own = numbers()[self.kind.communities].of(ids)
         shared = run.executor.share((self.kind, self.layout, ids, own))
         placed = run.executor.share((self.kind, self.layout.hierarchy, ids, own))
-        signed, periods = self._signed(), _periods(run, self.kind, self.ids, period)
+        signed, periods = self._signed(), [period] * len(ids)
+        before = run.parent.parts(self.kind.communities) if run.parent else []
+        if not run.lost(before) and run.afresh.isdisjoint(self.kind.stages):
+            # The date of the run that made a community: that of the parent snapshot where it has it.
+            rows = read_table(run.store, before, ["id", "period"], schema.COMMUNITIES)
+            then = dict(zip(rows["id"].to_pylist(), rows["period"].to_pylist(), strict=True))
+            periods = [then.get(id_, period) for id_ in self.ids]
         communities = _communities(run, shared, self.kind, self.layout, self.ids, own, signed, periods)
         told = self._told_of_reports(run, signed, periods)
         reports = finished_reports(run, numbers, placed, self.kind, self.reports, periods, told)
@@ -184,16 +190,6 @@ def _communities(
     known = run.taken_over("finish", groups, kind.name, (kind.communities,), told=told, again=again)
     make = partial(_community_table, shared, run.executor.share(periods))
     return known.with_new(run.store, run.map("finish", make, known.new))
-
-
-def _periods(run: Run, kind: HierarchyKind, ids: Sequence[str], period: str) -> list[str]:
-    """Of each community the date of the run that made it: that of the parent snapshot where it has it."""
-    parts = run.parent.parts(kind.communities) if run.parent else []
-    if run.lost(parts) or not run.afresh.isdisjoint(kind.stages):
-        return [period] * len(ids)
-    rows = read_table(run.store, parts, ["id", "period"], schema.COMMUNITIES)
-    then = dict(zip(rows["id"].to_pylist(), rows["period"].to_pylist(), strict=True))
-    return [then.get(id_, period) for id_ in ids]
 
 
 def in_batches(order: Ints, elements: Ints) -> list[Ints]:

@@ -20,8 +20,8 @@ from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.embed_stage import Texts, embed_now
 from graphrag_ray.indexing.stages.reports_stage import PART_ROWS, ReportSource, WrittenReport, report_tables
-from graphrag_ray.indexing.stages.short_ids import prefixes_of
-from graphrag_ray.store.parts import read_part
+from graphrag_ray.indexing.stages.short_ids import Keys, prefixes_of
+from graphrag_ray.store.parts import Part, read_part
 from graphrag_ray.store.search.vectors import unit
 
 NOTHING_BELOW = "none of the reports that it is written from is there"
@@ -120,6 +120,24 @@ class ReportsSoFar:
     @property
     def nothing_to_retry(self) -> bool:
         return self.final and not any(outcome.status == "retry" for _, outcome in self.failed)
+
+
+def vectors_of(run: Run, embeddings: Sequence[Part], keys: Keys) -> Vectors:
+    """[nodes, dimensions] of length 1, zeros where a node has none; in a file, since there may be very many.
+
+    embeddings: parts of their table; keys: of the nodes
+    """
+    order = np.argsort(keys)
+    rising = keys[order]
+    vectors: Vectors | None = None
+    for part in embeddings:
+        table = read_part(run.store, part)
+        column = table["vector"].combine_chunks()
+        if vectors is None:
+            vectors = in_a_file((len(keys), column.type.list_size))
+        rows = order[np.searchsorted(rising, prefixes_of(table["id"]))]
+        vectors[rows] = unit(column.flatten().to_numpy().reshape(len(table), -1))
+    return np.zeros((len(keys), 1), np.float32) if vectors is None else vectors
 
 
 def in_a_file(shape: tuple[int, int]) -> Vectors:

@@ -322,7 +322,17 @@ def _splits_read(
     settings, kept = run.settings, run.settings.kept()
     model = settings.model(settings.model_name("extract"))
     how = [kept["input"], kept["chunking"], vocabulary_for(model.model, model.tokenizer).name, limit]
-    known = run.taken_over("read", inputs, how, SPLIT, told=[_seen(split) for split in inputs])
+    # What the documents of a split depend on; None: the storage does not say whether it changed.
+    seen = [
+        [
+            [p.file.path, p.file.seen_as, p.stretch and asdict(p.stretch), *filter(None, [p.file.reader])]
+            for p in split
+        ]
+        if all(p.file.seen_as for p in split)
+        else None
+        for split in inputs
+    ]
+    known = run.taken_over("read", inputs, how, SPLIT, told=seen)
     told = tell_read(run, sum(map(len, known.new)), lambda number: len(known.new[number]))
     read = partial(_read_split, settings, options, limit)
     one_by_one = Parted[Sequence[Piece]](lambda split: [[piece] for piece in split], _unread)
@@ -333,16 +343,6 @@ def _splits_read(
     hashes = ["" if failed else of for of, failed in zip(result.made_from[SPLIT[0]], failures, strict=True)]
     used = {f"{_extension(p.file)} {p.file.reader}" for split in inputs for p in split if p.file.reader}
     return replace(result, made_from={SPLIT[0]: hashes, "readers": sorted(used)})
-
-
-def _seen(split: Sequence[Piece]) -> Any:
-    """What the documents of a split depend on; None: the storage does not say whether it changed."""
-    if not all(piece.file.seen_as for piece in split):
-        return None
-    return [
-        [p.file.path, p.file.seen_as, p.stretch and asdict(p.stretch), *filter(None, [p.file.reader])]
-        for p in split
-    ]
 
 
 def _read_split(

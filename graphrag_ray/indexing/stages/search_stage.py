@@ -129,7 +129,13 @@ def index_for_search(run: Run, results: Results) -> Result:
         kinds = [schema.search_table(kind, by) for kind in own for by in ways]
         known = {name: blobs.made(run.store, name) for name in kinds}
         missing = [at for at, shard in enumerate(shards) if shard.made_from not in known[shard.table]]
-        earlier = _stored(shards_of(*_of_parent(run, columns)), known) if missing else []
+        earlier: list[_Earlier] = []
+        parent = run.parent if missing and not run.distrusted else None
+        if parent is not None and {"read", "search"} <= parent.steps.keys():
+            before = embeddings_of(run.of_parent.values())
+            for shard in shards_of(earlier_texts(run.of_parent, columns), before):
+                if at := known.get(shard.table, {}).get(shard.made_from):
+                    earlier.append((shard, Part(at[0], shard.rows, at[1])))
         nearest = _nearest([shards[at] for at in missing], earlier)
         inputs = [(at, shards[at], near) for at, near in zip(missing, nearest, strict=True)]
         failed: list[dict[str, Any]] = []
@@ -190,19 +196,6 @@ def _shards(
         start, end = (ends[[batch.start, batch.stop]] / ends[-1]).tolist()
         found.append(_Shard(kind, by, own, signs, made_from, language, (start, end)))
     return found
-
-
-def _of_parent(run: Run, columns: tuple[str, ...]) -> tuple[dict[str, list[Texts]], Groups]:
-    """The texts and the embeddings of the parent snapshot; none where it has no shards."""
-    if run.parent is None or run.distrusted or not {"read", "search"} <= run.parent.steps.keys():
-        return {}, {}
-    return earlier_texts(run.of_parent, columns), embeddings_of(run.of_parent.values())
-
-
-def _stored(shards: Sequence[_Shard], known: Mapping[str, Mapping[str, tuple[str, int]]]) -> list[_Earlier]:
-    """Those that are there. known: by table what its shards were made from -> path and bytes."""
-    found = ((shard, known.get(shard.table, {}).get(shard.made_from)) for shard in shards)
-    return [(shard, Part(at[0], shard.rows, at[1])) for shard, at in found if at]
 
 
 def _nearest(shards: Sequence[_Shard], earlier: Sequence[_Earlier]) -> list[_Earlier | None]:

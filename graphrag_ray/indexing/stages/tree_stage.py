@@ -55,7 +55,7 @@ from graphrag_ray.indexing.stages.graph_hierarchy import (
     in_batches,
     numbered_by_level,
 )
-from graphrag_ray.indexing.stages.level_by_level import ReportsSoFar, in_a_file
+from graphrag_ray.indexing.stages.level_by_level import ReportsSoFar, vectors_of
 from graphrag_ray.indexing.stages.reports_stage import (
     PART_ROWS,
     ReportSource,
@@ -69,7 +69,6 @@ from graphrag_ray.indexing.step_result import Result, by_input, joined
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_part, read_table
-from graphrag_ray.store.search.vectors import unit
 
 KIND = HIERARCHIES["tree"]
 STEP = "tree"
@@ -162,7 +161,8 @@ class _Chunks:
 
         def compute() -> Result:
             so_far = _Levels(KIND)
-            keys, vectors = self._nodes()
+            keys = prefixes_of(_column(run, self.corpus.parts("text_units"), "id", pa.string()))
+            vectors = vectors_of(run, self.embedded.parts("embeddings_text_unit"), keys)
             reduction = options.reduction if len(keys) >= FEW_CHUNKS else "pca"
             tokens = self._chunk_tokens(asking)
             named = keys  # as the ids of what stands there, where `keys` stay
@@ -185,21 +185,6 @@ class _Chunks:
         depends_on = [self.corpus.tables["text_units"], self.embedded, *asking.depends_on, options]
         depends_on += [budget, run.settings.embeddings]
         return run.step(STEP, depends_on, compute, asking.work.name)
-
-    def _nodes(self) -> tuple[Keys, Vectors]:
-        """Of the chunks, in the order of their table: what names each, and its vector."""
-        run, parts = self.run, self.corpus.parts("text_units")
-        keys = prefixes_of(_column(run, parts, "id", pa.string()))
-        order = np.argsort(keys)
-        vectors: Vectors | None = None
-        for part in self.embedded.parts("embeddings_text_unit"):
-            table = read_part(run.store, part)
-            column = table["vector"].combine_chunks()
-            if vectors is None:
-                vectors = in_a_file((len(keys), column.type.list_size))
-            rows_of = order[np.searchsorted(keys[order], prefixes_of(table["id"]))]
-            vectors[rows_of] = unit(column.flatten().to_numpy().reshape(len(table), -1))
-        return keys, np.zeros((len(keys), 1), np.float32) if vectors is None else vectors
 
     def _chunk_tokens(self, asking: ReportWork) -> Ints:
         """Of the chunks' records, in the vocabulary of the model that summarises, in the order of their
