@@ -24,15 +24,20 @@ from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.drive import Driver, Open, run
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
-from graphrag_ray.evaluate.judging.answer_claims import answer_claims, answer_claims_spec
 from graphrag_ray.evaluate.judging.corpus_questions import (
     corpus_description,
     corpus_questions,
     description_spec,
     question_specs,
 )
-from graphrag_ray.evaluate.judging.correct_answer import correct_spec, is_correct
-from graphrag_ray.evaluate.judging.judge_dialogue import judge, judge_spec
+from graphrag_ray.evaluate.judging.judge_dialogue import (
+    answer_claims,
+    answer_claims_spec,
+    correct_spec,
+    is_correct,
+    judge,
+    judge_spec,
+)
 from graphrag_ray.evaluate.written_questions import top_reports
 from graphrag_ray.indexing.index import index
 from graphrag_ray.query.ask import Index

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from graphrag_ray.evaluate.judging.judgements import JUDGEMENTS, RELIABILITY, WIN_RATES
+from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, RELIABILITY, WIN_RATES
 from graphrag_ray.evaluate.report_page import Evaluation
 
 CRITERIA = {

@@ -36,8 +36,7 @@ from graphrag_ray.corpus.quotes import best_sentence
 from graphrag_ray.corpus.readers import documents_in
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
 from graphrag_ray.corpus.tokens import count, count_many, offsets
-from graphrag_ray.evaluate.judging.answer_claims import answer_claims, answer_claims_spec
-from graphrag_ray.evaluate.judging.answer_metrics import answer_scores
+from graphrag_ray.evaluate.judging.answer_metrics import answer_scores, retrieval_scores
 from graphrag_ray.evaluate.judging.claim_clusters import agreement, clusters, distinct
 from graphrag_ray.evaluate.judging.corpus_questions import (
     corpus_description,
@@ -45,11 +44,15 @@ from graphrag_ray.evaluate.judging.corpus_questions import (
     description_spec,
     question_specs,
 )
-from graphrag_ray.evaluate.judging.correct_answer import correct_spec, is_correct
-from graphrag_ray.evaluate.judging.head_to_head import is_swapped, reliability, win_rates
-from graphrag_ray.evaluate.judging.judge_dialogue import judge, judge_spec
-from graphrag_ray.evaluate.judging.judgements import JUDGEMENTS
-from graphrag_ray.evaluate.judging.retrieval_metrics import retrieval_scores
+from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, is_swapped, reliability, win_rates
+from graphrag_ray.evaluate.judging.judge_dialogue import (
+    answer_claims,
+    answer_claims_spec,
+    correct_spec,
+    is_correct,
+    judge,
+    judge_spec,
+)
 from graphrag_ray.graph import report_context as contexts
 from graphrag_ray.graph.about_corpus import (
     about,

@@ -79,12 +79,12 @@ def compare(
     from graphrag_ray.evaluate import comparison
     from graphrag_ray.evaluate.claims_of_answers import count_claims, failed_claims
     from graphrag_ray.evaluate.evaluation_files import without_repeats
-    from graphrag_ray.evaluate.judging.answer_claims import STAGE
+    from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE
 
     posed, told = without_repeats(_posed(questions))
     with _run(index, out, "compare", how) as run:
         if claims:
-            run.check_models([STAGE])
+            run.check_models([CLAIMS_STAGE])
         found = comparison.compare(run, posed, conditions, _names(criteria), replicates)
         if claims:
             tables = found.tables
@@ -110,7 +110,7 @@ def qa(
     questions: a file, or rows or a frame, with columns as `evaluation_files.gold_questions` says
     """
     from graphrag_ray.evaluate.evaluation_files import gold_of, gold_questions, without_repeats
-    from graphrag_ray.evaluate.judging.retrieval_metrics import KS
+    from graphrag_ray.evaluate.judging.answer_metrics import KS
     from graphrag_ray.evaluate.known_answers import known_answers
 
     if isinstance(questions, str):
@@ -134,13 +134,13 @@ def claims(
     from graphrag_ray.evaluate.comparison import answered
     from graphrag_ray.evaluate.conditions import check_conditions, parse_conditions
     from graphrag_ray.evaluate.evaluation_files import without_repeats
-    from graphrag_ray.evaluate.judging.answer_claims import STAGE
+    from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE
 
     posed, told = without_repeats(_posed(questions))
     known = parse_conditions(conditions)
     check_conditions(index, known)
     with _run(index, out, "claims", how) as run:
-        run.check_models([STAGE])
+        run.check_models([CLAIMS_STAGE])
         answers = answered(run, posed, known, told)
         tables = count_claims(run, posed, answers, judgements_on(run, posed))
     _warn([*told, *failed_claims(tables["claims"])[1]])

@@ -14,9 +14,9 @@ from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.evaluate.comparison import texts_of
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
-from graphrag_ray.evaluate.judging.answer_claims import STAGE, answer_claims, answer_claims_spec
 from graphrag_ray.evaluate.judging.claim_clusters import THRESHOLDS, agreement, clusters, distinct
-from graphrag_ray.evaluate.judging.judgements import JUDGEMENTS
+from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS
+from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE, answer_claims, answer_claims_spec
 from graphrag_ray.query.question_files import Posed
 
 AGREE_WITH: Mapping[str, str] = {"claims": "comprehensiveness", "clusters": "diversity"}
@@ -65,14 +65,18 @@ def count_claims(
         for condition, question, text in each
     )
     rows: list[dict[str, Any]] = []
-    for (condition, question, _), outcome in zip(each, run.ask(STAGE, asked, len(each)), strict=True):
+    for (condition, question, _), outcome in zip(each, run.ask(CLAIMS_STAGE, asked, len(each)), strict=True):
         row: dict[str, Any] = {"condition": condition, "question_id": question}
         row["error"] = outcome.error or None
         if outcome.result is not None:
             row |= _counted(outcome.result)
         rows.append(row)
     claims = pa.Table.from_pylist(rows, schema=CLAIMS)
-    tables = {"claims": claims, "claim_counts": _means(claims)}
+    counted = claims.group_by("condition", use_threads=False).aggregate(
+        [("claims", "count"), *((name, "mean") for name in COUNTS)]
+    )
+    columns = [counted[name] for name in ("condition", "claims_count", *(f"{name}_mean" for name in COUNTS))]
+    tables = {"claims": claims, "claim_counts": pa.table(columns, CLAIM_COUNTS.names).cast(CLAIM_COUNTS)}
     if judgements is not None:
         tables["agreement"] = _agreement(claims, judgements)
     tables["judging"] = run.costs()
@@ -110,14 +114,6 @@ def judgements_on(run: EvaluationRun, posed: Sequence[Posed]) -> pa.Table | None
     known = zip(answers["question_id"].to_pylist(), answers["question"].to_pylist(), strict=True)
     same = pa.array({id_ for id_, text in known if (id_, text) in asked}, pa.string())
     return judgements.filter(pc.is_in(judgements["question_id"], same))
-
-
-def _means(claims: pa.Table) -> pa.Table:
-    own = claims.group_by("condition", use_threads=False).aggregate(
-        [("claims", "count"), *((name, "mean") for name in COUNTS)]
-    )
-    columns = [own["condition"], own["claims_count"], *(own[f"{name}_mean"] for name in COUNTS)]
-    return pa.table(columns, CLAIM_COUNTS.names).cast(CLAIM_COUNTS)
 
 
 def _agreement(claims: pa.Table, judgements: pa.Table) -> pa.Table:

@@ -3,7 +3,7 @@
 The folder of a comparison holds, beside the journal, these tables:
 
     answers        condition and the columns of `question_files.ANSWERS`
-    judgements     `judging.judgements.JUDGEMENTS`
+    judgements     `judging.head_to_head.JUDGEMENTS`
     win_rates, reliability   what follows from them
     conditions     what each came to; judging: what the judge did
     claims, claim_counts, agreement   where claims were asked for (`claims_of_answers.py`)
@@ -28,14 +28,12 @@ from graphrag_ray.base.declarations import OF_SECTION
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import load_criteria
-from graphrag_ray.engine.work import Outcome
 from graphrag_ray.evaluate import CRITERIA, REPLICATES
 from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
 from graphrag_ray.evaluate.evaluation_files import answers_elsewhere
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
-from graphrag_ray.evaluate.judging.head_to_head import is_swapped, reliability, win_rates
+from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, is_swapped, reliability, win_rates
 from graphrag_ray.evaluate.judging.judge_dialogue import STAGE, Verdict, judge, judge_spec
-from graphrag_ray.evaluate.judging.judgements import JUDGEMENTS
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
@@ -162,15 +160,7 @@ def compare(
         run.write(name, table)
     for name in OF_CLAIMS:  # of an earlier comparison
         run.store.delete(f"{name}.parquet")
-    run.store.write(ABOUT, orjson.dumps(_about(run, found, known, replicates), option=orjson.OPT_INDENT_2))
-    return found
-
-
-def _about(
-    run: EvaluationRun, found: Comparison, conditions: Sequence[EvaluationCondition], replicates: int
-) -> dict[str, Any]:
-    """What was compared, for whoever finds the folder."""
-    return {
+    about = {
         "graphrag_ray": __version__,
         "index": run.index.store.url,
         "snapshot": run.index.manifest.number,
@@ -178,9 +168,11 @@ def _about(
         "judge": found.judge,
         "criteria": dict(found.criteria),
         "replicates": replicates,
-        "conditions": [asdict(condition) for condition in conditions],
+        "conditions": [asdict(condition) for condition in known],
         "warnings": found.warnings,
     }
+    run.store.write(ABOUT, orjson.dumps(about, option=orjson.OPT_INDENT_2))
+    return found
 
 
 def answered(
@@ -193,18 +185,21 @@ def answered(
             options = run.index.settings.storage.of(condition.answers)
             elsewhere[condition.name], told = answers_elsewhere(condition.answers, options, posed)
             warnings += [f"condition {condition.name}: {text}" for text in told]
+
+    def beside(answer: Answer, accounts: Accounts) -> Mapping[str, Any]:
+        return {"chunks": chunks_of(run.index, answer), "model_seconds": accounts.total.busy_ms / 1000}
+
     rows: list[Mapping[str, Any]] = []
     for condition in conditions:
-        if condition.answers:
-            own = [_elsewhere(p, elsewhere[condition.name].get(p.id)) for p in posed]
-        else:
-            own = run.answer(condition, posed, partial(_beside, run.index))
-        rows += [{**row, "condition": condition.name} for row in own]
+        if not condition.answers:
+            own = run.answer(condition, posed, beside)
+            rows += [{**row, "condition": condition.name} for row in own]
+            continue
+        for p in posed:
+            text = elsewhere[condition.name].get(p.id)
+            row = {"condition": condition.name, "question_id": p.id, "question": p.text, "text": text}
+            rows.append(row | {"error": None if text else "the file has no answer to this question"})
     return pa.Table.from_pylist(rows, schema=ANSWERED)
-
-
-def _beside(index: Index, answer: Answer, accounts: Accounts) -> Mapping[str, Any]:
-    return {"chunks": chunks_of(index, answer), "model_seconds": accounts.total.busy_ms / 1000}
 
 
 def chunks_of(index: Index, answer: Answer) -> list[str]:
@@ -241,12 +236,6 @@ def is_answer(row: Mapping[str, Any]) -> bool:
     return bool(row["text"] and row["text"].strip()) and not unread
 
 
-def _elsewhere(posed: Posed, text: str | None) -> Mapping[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(ANSWERED.names)
-    error = None if text else "the file has no answer to this question"
-    return row | {"question_id": posed.id, "question": posed.text, "text": text, "error": error}
-
-
 def _judged(
     run: EvaluationRun,
     posed: Sequence[Posed],
@@ -267,7 +256,8 @@ def _judged(
                 swapped = [sorted((a, b), reverse=is_swapped(p.id, n))[0] == b for n in range(replicates)]
                 for criterion in criteria:
                     for n in range(replicates):
-                        yield p, dict(zip(_JUDGED, (p.id, criterion, a, b, n, swapped[n]), strict=True))
+                        row = {"question_id": p.id, "criterion": criterion, "first": a, "second": b}
+                        yield p, row | {"replicate": n, "swapped": swapped[n]}
 
     def asked() -> Iterator[tuple[str, Callable[[], Dialogue[Verdict]]]]:
         for p, row in each():
@@ -276,25 +266,24 @@ def _judged(
             yield f"question {p.id}, {row['first']} and {row['second']}", start
 
     outcomes = run.ask(STAGE, asked(), sum(1 for _ in each()))
-    rows = (_judgement(row, outcome) for (_, row), outcome in zip(each(), outcomes, strict=True))
-    tables = []
+
+    def judgements() -> Iterator[dict[str, Any]]:
+        for (_, row), outcome in zip(each(), outcomes, strict=True):
+            if outcome.result is None:
+                yield row | {"error": outcome.error or "it was not judged"}
+            else:
+                winner = ("", *_shown(row))[outcome.result.winner]
+                yield row | {"winner": winner, "reason": outcome.result.reason}
+
+    rows, tables = judgements(), []
     while some := list(islice(rows, ROWS_TOGETHER)):
         tables.append(pa.Table.from_pylist(some, schema=JUDGEMENTS))
     return pa.concat_tables(tables) if tables else JUDGEMENTS.empty_table()
 
 
-_JUDGED = ("question_id", "criterion", "first", "second", "replicate", "swapped")
-
-
 def _shown(row: Mapping[str, Any]) -> tuple[str, str]:
     """The conditions whose answers the judge sees as 1 and 2."""
     return (row["second"], row["first"]) if row["swapped"] else (row["first"], row["second"])
-
-
-def _judgement(row: dict[str, Any], outcome: Outcome[Verdict]) -> dict[str, Any]:
-    if outcome.result is None:
-        return row | {"error": outcome.error or "it was not judged"}
-    return row | {"winner": ("", *_shown(row))[outcome.result.winner], "reason": outcome.result.reason}
 
 
 def came_to(conditions: Sequence[EvaluationCondition], answers: pa.Table) -> pa.Table:
@@ -307,6 +296,10 @@ def came_to(conditions: Sequence[EvaluationCondition], answers: pa.Table) -> pa.
     for condition in conditions:
         own = by_name[condition.name]
         there = [row for row in own if is_answer(row)]
+        sums: dict[str, Any] = {}
+        for name in ("calls", "tokens", "cost_usd"):
+            values = [row[name] for row in there]
+            sums[name] = sum(values) if values and None not in values else None
         rows.append(
             {
                 "name": condition.name,
@@ -315,19 +308,12 @@ def came_to(conditions: Sequence[EvaluationCondition], answers: pa.Table) -> pa.
                 "settings": ", ".join(condition.changes),
                 "questions": len(own),
                 "failed": sum(not is_answer(row) or bool(row["failed_parts"]) for row in own),
-                "calls": _sum(there, "calls"),
-                "tokens": _sum(there, "tokens"),
-                "cost_usd": _sum(there, "cost_usd"),
+                **sums,
                 "model_seconds": _mean([row["model_seconds"] for row in there]),
                 "words": _mean([len(row["text"].split()) for row in there]),
             }
         )
     return pa.Table.from_pylist(rows, schema=CONDITIONS)
-
-
-def _sum(rows: Sequence[Mapping[str, Any]], name: str) -> Any:
-    values = [row[name] for row in rows]
-    return None if any(value is None for value in values) or not values else sum(values)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -101,15 +101,11 @@ def check_conditions(index: Index, conditions: Sequence[EvaluationCondition]) ->
             stages = methods.stages(condition.method, opened.settings.query.dynamic)
             require_known(opened.settings, stages)
             if methods.find(condition.method).levels:
-                _check_level(opened, condition.level)
+                kind = asked_hierarchy(opened.given)
+                needs = communities_of(kind), reports_of(kind)
+                communities, reports = (opened.table(need.table, need.columns) for need in needs)
+                known = levels(communities, reports, kind.name)
+                level = None if is_auto(condition.level) else condition.level
+                known.parse(level, opened.settings.query.context_tokens)
         except UsageError as e:
             raise type(e)(f"condition {condition.name}: {e}") from e
-
-
-def _check_level(index: Index, level: str | None) -> None:
-    kind = asked_hierarchy(index.given)
-    communities, reports = (
-        index.table(need.table, need.columns) for need in (communities_of(kind), reports_of(kind))
-    )
-    known = levels(communities, reports, kind.name)
-    known.parse(None if is_auto(level) else level, index.settings.query.context_tokens)

@@ -27,11 +27,9 @@ from graphrag_ray.evaluate.conditions import (
 )
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion, named
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun
-from graphrag_ray.evaluate.judging.answer_metrics import answer_scores
-from graphrag_ray.evaluate.judging.correct_answer import PROMPT, correct_spec, is_correct
-from graphrag_ray.evaluate.judging.judge_dialogue import STAGE
-from graphrag_ray.evaluate.judging.retrieval_metrics import KS, retrieval_scores
-from graphrag_ray.evaluate.rehearsal import Rehearsed, rehearsed
+from graphrag_ray.evaluate.judging.answer_metrics import KS, answer_scores, retrieval_scores
+from graphrag_ray.evaluate.judging.judge_dialogue import CORRECT_PROMPT, STAGE, correct_spec, is_correct
+from graphrag_ray.evaluate.rehearsal import rehearsed
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.method import Rows, Search
 from graphrag_ray.query.methods.methods import BASELINES, find
@@ -53,14 +51,6 @@ class KnownAnswers:
     tables: dict[str, pa.Table]
     warnings: list[str] = field(default_factory=list)
     failed: int = 0
-
-
-@dataclass(frozen=True)
-class Retrieved:
-    """What was found for a question: documents in the order of their chunks, and the texts of these."""
-
-    documents: list[str]
-    texts: list[str]
 
 
 def known_answers(
@@ -113,9 +103,13 @@ def known_answers(
     for q in questions:
         label, wanted = gold[q.posed.id], set(gold[q.posed.id].values())
         for name in (c.name for c in known if c.name in shows):
-            own = _retrieved(run.index, chunks[name, q.posed.id])
-            ranked = [label.get(document, document) for document in own.documents]
-            of = retrieval_scores(ranked, wanted, own.texts, gold_texts[q.posed.id], q.answers, ks)
+            ids = chunks[name, q.posed.id]
+            need = Rows("text_units", ["id", "document_id", "text"], list(ids))
+            by_id = {row["id"]: row for row in run.index.reader.rows(need).to_pylist()}
+            own = [by_id[id_] for id_ in ids if id_ in by_id]
+            ranked = [label.get(row["document_id"], row["document_id"]) for row in own]
+            own_texts = [row["text"] for row in own]
+            of = retrieval_scores(ranked, wanted, own_texts, gold_texts[q.posed.id], q.answers, ks)
             scores[name, q.posed.id] |= of
     found.tables = _tables(scores, len(with_answers), sum(bool(q.documents) for q in questions))
     if not retrieval_only:
@@ -159,7 +153,7 @@ def _score_answers(
         (f"question {q.posed.id}, {name}", partial(is_correct, q.posed.text, q.answers, text, spec))
         for name, q, text in there
     )
-    for (name, q, _), outcome in zip(there, run.ask(PROMPT, asked, len(there)), strict=True):
+    for (name, q, _), outcome in zip(there, run.ask(CORRECT_PROMPT, asked, len(there)), strict=True):
         if outcome.result is None:
             failed += 1
             warnings.append(f"question {q.posed.id}, {name}: not judged: {outcome.error}")
@@ -195,14 +189,17 @@ def _rehearsed_chunks(
             own = []
             index = replace(condition.opened(run.index), cache=run.store)  # embeddings are paid for once
             each = rehearsed(
-                index, texts, condition.method, condition.level, partial(_chunks_shown, run.index)
+                index,
+                texts,
+                condition.method,
+                condition.level,
+                lambda answer, _: chunks_of(run.index, answer),
             )
-            for q, (ids, error) in zip(questions, each, strict=True):
-                own.append(ids)
-                if error:
+            for q, one in zip(questions, each, strict=True):
+                own.append([] if isinstance(one, str) else one)
+                if isinstance(one, str):
                     found.failed += 1
-                    told = f"condition {condition.name}, question {q.posed.id}: {error}"
-                    found.warnings.append(told)
+                    found.warnings.append(f"condition {condition.name}, question {q.posed.id}: {one}")
             if find(condition.method).by_replies or index.settings.query.dynamic:
                 found.warnings.append(
                     f"condition {condition.name}: what {condition.method} search reads depends on what a "
@@ -210,17 +207,6 @@ def _rehearsed_chunks(
                 )
         chunks |= {(condition.name, q.posed.id): ids for q, ids in zip(questions, own, strict=True)}
     return chunks
-
-
-def _chunks_shown(index: Index, rehearsal: Rehearsed) -> tuple[list[str], str]:
-    return (chunks_of(index, rehearsal.answer) if rehearsal.answer else []), rehearsal.error
-
-
-def _retrieved(index: Index, chunks: Sequence[str]) -> Retrieved:
-    rows = index.reader.rows(Rows("text_units", ["id", "document_id", "text"], list(chunks))).to_pylist()
-    by_id = {row["id"]: row for row in rows}
-    there = [by_id[id_] for id_ in chunks if id_ in by_id]
-    return Retrieved([row["document_id"] for row in there], [row["text"] for row in there])
 
 
 def _by_keyword(index: Index, texts: Sequence[str]) -> list[list[str]]:

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.base.messages import ChatRequest, Usage
+from graphrag_ray.base.messages import Usage
 from graphrag_ray.evaluate.comparison import check_replicates, chosen_criteria
 from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
-from graphrag_ray.evaluate.judging import answer_claims, judge_dialogue
-from graphrag_ray.evaluate.judging.answer_claims import answer_claims_spec
-from graphrag_ray.evaluate.judging.judge_dialogue import judge_spec
-from graphrag_ray.evaluate.rehearsal import rehearsed
+from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE, STAGE, answer_claims_spec, judge_spec
+from graphrag_ray.evaluate.rehearsal import Asked, rehearsed
 from graphrag_ray.llm.pricing import cost_usd, dearest_price
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
+from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.question_files import Posed
 
 SAMPLE = 3
@@ -80,37 +79,47 @@ def planned_costs(
     }
     calls = len(posed) * n_pairs * replicates
     n_calls = calls * len(texts)
-    found.append(
-        _cost(index, judge_dialogue.STAGE, n_calls, calls * sum(each.values()), n_calls * VERDICT_TOKENS)
-    )
+    found.append(_cost(index, STAGE, n_calls, calls * sum(each.values()), n_calls * VERDICT_TOKENS))
     if claims:
         prompt = answer_claims_spec(settings, prompts).prompt
         n = len(posed) * len(known)
         shown = index.given.count(prompt.system + prompt.user) + longest
-        found.append(_cost(index, answer_claims.STAGE, n, n * shown, n * CLAIM_LIST_TOKENS))
+        found.append(_cost(index, CLAIMS_STAGE, n, n * shown, n * CLAIM_LIST_TOKENS))
     return found
 
 
 def _answers(index: Index, condition: EvaluationCondition, sample: Sequence[str], n: int) -> PlannedCost:
     opened = condition.opened(index)
-    each = rehearsed(opened, sample, condition.method, condition.level, lambda one: one)
-    asked = [one for one in each if one.answer]
-    requests = [(stage, request) for one in asked for stage, request, _ in one.requests]
-    share = n / len(asked)
-    cost: float | None = 0.0
-    prompt_tokens = completion_tokens = 0
-    for stage, request in requests:
-        shown, reply = _tokens(opened, request), REPLY_TOKENS.get(stage, USUAL_REPLY_TOKENS)
-        prompt_tokens, completion_tokens = prompt_tokens + shown, completion_tokens + reply
-        price = dearest_price(opened.settings.model(opened.settings.model_name(stage)))
-        own = cost_usd(Usage(shown, reply), price)
-        cost = None if own is None or cost is None else cost + own
+
+    def shown(_: Answer, asked: Asked) -> list[tuple[str, int]]:
+        return [
+            (stage, sum(opened.given.count(message.content) for message in request.messages))
+            for stage, request in asked
+        ]
+
+    each = rehearsed(opened, sample, condition.method, condition.level, shown)
+    answered = [one for one in each if not isinstance(one, str)]
+    share = n / len(answered)
+    sizes: dict[str, list[int]] = {}
+    for stage, size in (call for one in answered for call in one):
+        sizes.setdefault(stage, []).append(size)
+    costs = [
+        _cost(
+            opened,
+            stage,
+            len(of) * share,
+            sum(of) * share,
+            len(of) * share * REPLY_TOKENS.get(stage, USUAL_REPLY_TOKENS),
+        )
+        for stage, of in sizes.items()
+    ]
+    usd = [cost.cost_usd for cost in costs if cost.cost_usd is not None]
     return PlannedCost(
         condition.name,
-        len(requests) * share,
-        prompt_tokens * share,
-        completion_tokens * share,
-        None if cost is None else cost * share,
+        sum(cost.calls for cost in costs),
+        sum(cost.prompt_tokens for cost in costs),
+        sum(cost.completion_tokens for cost in costs),
+        sum(usd) if len(usd) == len(costs) else None,
     )
 
 
@@ -119,7 +128,3 @@ def _cost(index: Index, stage: str, calls: float, prompt: float, completion: flo
     return PlannedCost(
         stage, calls, prompt, completion, cost_usd(Usage(round(prompt), round(completion)), price)
     )
-
-
-def _tokens(index: Index, request: ChatRequest) -> int:
-    return sum(index.given.count(message.content) for message in request.messages)

@@ -35,7 +35,7 @@ function showAnswer(side, condition, data) {
   else add(place, "p", `No answer. ${data.errors[condition] ?? ""}`, "empty");
 }
 
-// first and second: numbers of conditions, the lower one first; letters: see ShownVerdict in question_blocks.py.
+// first and second: numbers of conditions, the lower one first; letters: see _question_blocks in report_page.py.
 function showVerdicts(data, first, second) {
   const place = byId("verdicts");
   place.replaceChildren();

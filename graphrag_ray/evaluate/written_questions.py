@@ -22,7 +22,7 @@ from graphrag_ray.evaluate.judging.corpus_questions import (
     description_spec,
     question_specs,
 )
-from graphrag_ray.export.cells import for_spreadsheet
+from graphrag_ray.export.graph_tables import for_spreadsheet
 from graphrag_ray.graph.report_context import clean
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy
@@ -37,7 +37,14 @@ def described(run: EvaluationRun, description: str | None) -> str:
     """The description of the corpus; None: what the index says that it is about, or else what a model writes
     from its top reports. Raises UsageError for an empty one, and where there is no report."""
     if description is None:
-        return run.index.settings.corpus.about or _from_reports(run)
+        if run.index.settings.corpus.about:
+            return run.index.settings.corpus.about
+        spec = description_spec(run.index.settings, run.index.given.prompts)
+        asked = [("the description of the corpus", partial(corpus_description, top_reports(run.index), spec))]
+        (outcome,) = run.ask(STAGE, asked, 1, "description")
+        if outcome.result is None:
+            raise GraphRagError(f"the corpus could not be described: {outcome.error}. Give a --description")
+        return outcome.result
     if not description.strip():
         raise UsageError("the description of the corpus is empty; without --description, one is written")
     if len(description) > MAX_DESCRIPTION:
@@ -45,16 +52,6 @@ def described(run: EvaluationRun, description: str | None) -> str:
             f"the description of the corpus has {len(description):,} characters; {MAX_DESCRIPTION:,} at most"
         )
     return " ".join(description.split())
-
-
-def _from_reports(run: EvaluationRun) -> str:
-    spec = description_spec(run.index.settings, run.index.given.prompts)
-    shown = top_reports(run.index)
-    asked = [("the description of the corpus", partial(corpus_description, shown, spec))]
-    (outcome,) = run.ask(STAGE, asked, 1, "description")
-    if outcome.result is None:
-        raise GraphRagError(f"the corpus could not be described: {outcome.error}. Give a --description")
-    return outcome.result
 
 
 def top_reports(index: Index) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -18,6 +19,7 @@ from graphrag_ray.base.index_settings import Query
 from graphrag_ray.base.instruments import Recorder
 from graphrag_ray.base.messages import Dialogue, Listener
 from graphrag_ray.base.records import Reference
+from graphrag_ray.base.wording import plural
 from graphrag_ray.engine.work import Outcome
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query.answer_streams import Telling
@@ -27,9 +29,16 @@ from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.session import Asker
 from graphrag_ray.query.sources import Cited, Source
-from graphrag_ray.service.faults import CLIENT_GONE, failed_by_bug, fault_of, out_of_time
+from graphrag_ray.service.faults import (
+    CLIENT_GONE,
+    LIMITED,
+    SERVER,
+    Fault,
+    RefusedQuestion,
+    failed_by_bug,
+    fault_of,
+)
 from graphrag_ray.service.live import LiveIndex, Served
-from graphrag_ray.service.places import QuestionPlaces
 from graphrag_ray.service.service_metrics import Measures
 from graphrag_ray.service.service_options import ServiceOptions
 
@@ -38,6 +47,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 KEEP_ALIVE_S = 10.0
+FIRST_GUESS_S = 5.0
+"""That a question takes, before one has been answered."""
+SHORTEST_S, LONGEST_S = 1, 60
+WEIGHT = 0.1
+"""Of the last question in the mean."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +102,43 @@ Event: TypeAlias = AnsweringPhase | str | Replied
 Say: TypeAlias = Callable[[Event], None]
 
 
+class QuestionPlaces:
+    """How many questions are answered at once, how many wait for that, and when to come again.
+
+    Belongs to one event loop. running, waiting: questions now."""
+
+    def __init__(self, most_running: int, most_waiting: int) -> None:
+        self._most_running, self._most_waiting = most_running, most_waiting
+        self._free = asyncio.Semaphore(most_running)
+        self._mean_s = FIRST_GUESS_S
+        self.running = 0
+        self.waiting = 0
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """A place for a question, as long as the block lasts. Raises Refused where too many wait."""
+        if self._free.locked() and self.waiting >= self._most_waiting:
+            # When about half of those who wait will have a place.
+            seconds = self._mean_s * max(1, self.waiting / 2) / self._most_running
+            again_s = min(LONGEST_S, max(SHORTEST_S, math.ceil(seconds)))
+            told = f"{self.waiting} questions wait already: ask again in {again_s} s"
+            raise RefusedQuestion(Fault(429, LIMITED, "too_many_questions", told, retry_after_s=again_s))
+        self.waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self.waiting -= 1
+        self.running += 1
+        began = asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            self.running -= 1
+            self._free.release()
+            took = asyncio.get_running_loop().time() - began
+            self._mean_s += WEIGHT * (took - self._mean_s)
+
+
 class Service:
     """Answers questions, many at once. Belongs to one event loop."""
 
@@ -119,12 +170,16 @@ class Service:
                 self.live.soon()
             raise
         except Exception as e:
-            ours = isinstance(e, TimeoutError) and timer.expired()
-            fault = out_of_time(limit, accounts.total.rate_limited) if ours else failed_by_bug(asked.id)
-            status = fault.fault.status
-            if not ours:
+            if isinstance(e, TimeoutError) and timer.expired():
+                told = f"the question was given up after {limit:g} s, the time that it may take"
+                if n := accounts.total.rate_limited:
+                    told += f"; {plural(n, 'call')} of its models were answered 429, too many requests"
+                refused = RefusedQuestion(Fault(504, SERVER, "timeout", told))
+            else:
                 log.exception("a question ended with an error that is a bug")
-            raise fault from e
+                refused = failed_by_bug(asked.id)
+            status = refused.fault.status
+            raise refused from e
         finally:
             seconds = time.monotonic() - began
             # A name that a client makes up is no label: there would be no end of them.

@@ -6,10 +6,11 @@ uvicorn.run(create_app(ServiceOptions(root="./my-index"), token=SecretStr("…")
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -23,26 +24,28 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.instruments import Recorder
 from graphrag_ray.base.prompts import Prompt
+from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.llm.limiter import LentLimiter, LocalLimiter
 from graphrag_ray.query import traces
 from graphrag_ray.query.session import Connections
 from graphrag_ray.service import chat_api, query_api
 from graphrag_ray.service.access import HEALTH, METRICS, Guard, path_of
-from graphrag_ray.service.answering import Asked, Service, events
+from graphrag_ray.service.answering import Asked, Event, Replied, Service, events
 from graphrag_ray.service.chat_api import ChatBody
-from graphrag_ray.service.events import MEDIA, Json, last, refused, streamed
 from graphrag_ray.service.faults import CLIENT_GONE, INVALID, SERVER, Fault, fault_of, too_large
 from graphrag_ray.service.live import LiveIndex
 from graphrag_ray.service.query_api import EarlierTurn, QueryBody
 from graphrag_ray.service.service_metrics import Counting
 from graphrag_ray.service.service_options import ServiceOptions
 from graphrag_ray.version import __version__
+
+log = logging.getLogger(__name__)
 
 ASKED_AT = {
     "/query": '{"question": "What are the main themes?"}',
@@ -56,6 +59,20 @@ _MOST_TOLD = 3
 """Faults of a body that are named."""
 _LONGEST_KEY = 40
 """That is compared with those that there are."""
+
+
+MEDIA = "text/event-stream"
+KEEP_ALIVE = b": still here\n\n"
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+class Json(JSONResponse):
+    def render(self, content: Any) -> bytes:
+        return query_api.as_json(content)
+
+
+def refused(fault: Fault) -> Response:
+    return Json(fault.body(), fault.status, fault.headers())
 
 
 def create_app(
@@ -244,3 +261,57 @@ def _said(problem: Mapping[str, Any]) -> str:
         return told
     near = get_close_matches(key, [*QueryBody.model_fields, *EarlierTurn.model_fields], n=1)
     return f"{told}; did you mean {near[0]!r}?" if near else told
+
+
+async def last(request: Request, coming: AsyncIterator[Event | None]) -> Replied:
+    """The answer, when it is there. Where the client goes away before, the question ends. Raises
+    ClientDisconnect, what the question raises."""
+
+    async def answer() -> Replied:
+        async with aclosing(coming):  # type: ignore[type-var]
+            async for one in coming:
+                if isinstance(one, Replied):
+                    return one
+        raise AssertionError("a question ends with an answer or an error")
+
+    working, gone = asyncio.ensure_future(answer()), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientDisconnect
+    finally:
+        for task in (working, gone):
+            task.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def streamed(
+    coming: AsyncIterator[Event | None],
+    told: Callable[[Event], Iterable[bytes]],
+    failed: Callable[[Fault], Iterable[bytes]],
+) -> Response:
+    """The events as they come. What fails before the first of them is an answer with its status; after it,
+    an event. told, failed: as bytes of the stream."""
+    first = await anext(coming)  # raises what the question raises
+
+    async def pieces() -> AsyncIterator[bytes]:
+        async with aclosing(coming):  # type: ignore[type-var]
+            try:
+                for piece in told(first) if first is not None else (KEEP_ALIVE,):
+                    yield piece
+                async for one in coming:
+                    for piece in told(one) if one is not None else (KEEP_ALIVE,):
+                        yield piece
+            except Exception as e:  # the status is sent already: the stream tells it
+                if is_unforeseen(e):  # the question's own are logged, and come as a fault
+                    log.exception("a stream ended with an error that is a bug")
+                for piece in failed(fault_of(e)):
+                    yield piece
+
+    return StreamingResponse(pieces(), media_type=MEDIA, headers=_HEADERS)

@@ -18,10 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from graphrag_ray.query.methods import methods
 from graphrag_ray.service.answering import AnsweringPhase, Asked, Event, Replied
-from graphrag_ray.service.events import event
 from graphrag_ray.service.faults import INVALID, Fault, RefusedQuestion, invalid
 from graphrag_ray.service.live import Served
-from graphrag_ray.service.query_api import references, usage
+from graphrag_ray.service.query_api import event, references, usage
 from graphrag_ray.service.service_options import ServiceOptions
 
 MODEL = "graphrag-ray"
@@ -30,7 +29,9 @@ CITED = "\n\n---\n"
 _LIST = re.compile(r"\n\n---\n(?:\*\*[A-Z][a-z]+ cited:\*\* .*(?:\n|\Z))+\Z")
 _LONGEST_NAME = 120
 MAX_MESSAGES = 10_000
-_ACTIVE = re.compile(r"[\\`*\[\]<>]|:(?=//)")
+_ACTIVE, ESCAPED = re.compile(r"[\\`*\[\]<>]|:(?=//)"), r"\\\g<0>"
+"""In a name that comes from the corpus: front ends that render Markdown are to show it, and not to fetch a
+picture or follow an address that stands in it."""
 _DONE = event(b"[DONE]")
 
 
@@ -163,16 +164,10 @@ def cited_list(replied: Replied) -> str:
     for cited in replied.cited:
         name = " ".join(cited.name.split())
         short = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
-        by_section.setdefault(cited.section, []).append(f"{cited.number} {_literal(short)}")
+        by_section.setdefault(cited.section, []).append(f"{cited.number} {_ACTIVE.sub(ESCAPED, short)}")
     if not by_section:
         return ""
     return CITED + "\n".join(f"**{name} cited:** {'; '.join(of)}" for name, of in by_section.items())
-
-
-def _literal(name: str) -> str:
-    """A name that comes from the corpus, for front ends that render Markdown: they are to show it, and not to
-    fetch a picture or follow an address that stands in it."""
-    return _ACTIVE.sub(r"\\\g<0>", name)
 
 
 def completion(body: ChatBody, replied: Replied) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from graphrag_ray.base.errors import (
     StoreError,
     UsageError,
 )
-from graphrag_ray.base.wording import plural
 
 MOST_CHARACTERS = 1_000
 """Of a message: what it quotes, a client may have made as long as a body may be."""
@@ -64,28 +63,11 @@ def invalid(message: str, param: str | None = None) -> RefusedQuestion:
     return RefusedQuestion(Fault(400, INVALID, "invalid_request", message, param))
 
 
-def busy(waiting: int, retry_after_s: int) -> RefusedQuestion:
-    message = f"{waiting} questions wait already: ask again in {retry_after_s} s"
-    return RefusedQuestion(Fault(429, LIMITED, "too_many_questions", message, retry_after_s=retry_after_s))
-
-
-def out_of_time(seconds: float, rate_limited: int = 0) -> RefusedQuestion:
-    """rate_limited: how often models answered 429 meanwhile."""
-    message = f"the question was given up after {seconds:g} s, the time that it may take"
-    if rate_limited:
-        message += f"; {plural(rate_limited, 'call')} of its models were answered 429, too many requests"
-    return RefusedQuestion(Fault(504, SERVER, "timeout", message))
-
-
 def failed_by_bug(question: str = "") -> RefusedQuestion:
     """question: the id by which the log names it."""
     named = f", under question={question}" if question else ""
     message = f"the service failed at this question: its log says how{named}"
     return RefusedQuestion(Fault(500, SERVER, "internal_error", message))
-
-
-def no_snapshot(why: str) -> RefusedQuestion:
-    return RefusedQuestion(Fault(503, SERVER, "no_snapshot", why, retry_after_s=5))
 
 
 def too_large(most: int) -> Fault:

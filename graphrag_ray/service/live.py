@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import FatalCallError, GraphRagError, SnapshotRemoved, StoreError
-from graphrag_ray.base.index_settings import Endpoint, Model, Settings
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.keys import find_key
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.base.user_settings import user_file
@@ -19,7 +19,7 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.levels import Units
 from graphrag_ray.query.session import Connections
-from graphrag_ray.service.faults import no_snapshot
+from graphrag_ray.service.faults import SERVER, Fault, RefusedQuestion
 from graphrag_ray.service.service_options import WRITING, ServiceOptions
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, check_there, load, newest_number
@@ -48,6 +48,7 @@ class LiveIndex:
     connect   opens the ways to the models of a snapshot's settings; called in the event loop
     ask_key   where a key may be had that neither the environment nor a file holds
     prompts   the bundled ones, for a process that does not have their files
+    current   what is served; None where there is no snapshot yet
     problem   why the newest snapshot is not served, or none is, or nothing can be asked; "" where all is well
     """
 
@@ -63,25 +64,17 @@ class LiveIndex:
         storage = options.storage(self._given)
         self._store = Store(options.root, storage.of(options.root))
         self._cache = Store(options.cache, storage.of(options.cache)) if options.cache else None
-        self._current: Served | None = None
+        self.current: Served | None = None
         self._retired: list[Connections] = []
         self._look = asyncio.Event()
         self.problem = f"no snapshot of {self._store.url} is open yet"
         self.failed_looks = 0
 
-    @property
-    def url(self) -> str:
-        return self._store.url
-
-    @property
-    def current(self) -> Served | None:
-        return self._current
-
     def now(self) -> Served:
         """What a new question is asked of. Raises Refused where there is no snapshot."""
-        if self._current is None:
-            raise no_snapshot(self.problem)
-        return self._current
+        if self.current is None:
+            raise RefusedQuestion(Fault(503, SERVER, "no_snapshot", self.problem, retry_after_s=5))
+        return self.current
 
     def soon(self) -> None:
         """Look for a newer snapshot now."""
@@ -99,20 +92,28 @@ class LiveIndex:
         """Open the newest snapshot where it is not the one that is served; questions that run finish on
         theirs. What fails leaves things as they are, unless that one was removed; `problem` tells it."""
         try:
-            await self._close_retired()
+            # Connections that no question uses any more, of settings that no snapshot has any more.
+            over = [connections for connections in self._retired if not connections.questions]
+            self._retired = [connections for connections in self._retired if connections.questions]
+            for connections in over:
+                await connections.close()
             number = await asyncio.to_thread(newest_number, self._store)
             if number is None:
                 self.problem = f"there is no snapshot at {self._store.url} yet"
-            elif self._current is None or number != self._current.number:
+            elif self.current is None or number != self.current.number:
                 try:
                     await self._switch(number)
                 except Exception:
                     await self._withdraw_removed()
                     raise
-            if number is not None and self._current is not None:
-                if self._current.lacking:
-                    await self._look_for_keys(self._current)
-                self.problem = self._current.lacking
+            if number is not None and self.current is not None:
+                if (served := self.current).lacking:  # a file may hold the keys by now
+                    served.lacking = await asyncio.to_thread(_lacking, served.index.settings, self._ask_key)
+                    if not served.lacking:  # connections that were made without a key are not used any more
+                        self._retired.append(served.connections)
+                        served.connections = self._connect(served.connections.models)
+                        log.warning("there is a key now: questions can be answered")
+                self.problem = self.current.lacking
         except Exception as e:  # whatever it is, questions go on to the snapshot that is open
             self.failed_looks += 1
             ours = isinstance(e, GraphRagError)
@@ -122,14 +123,14 @@ class LiveIndex:
             self.problem = told
 
     async def close(self) -> None:
-        if self._current is not None:
-            await asyncio.to_thread(self._current.index.settle)
-        for connections in [*self._retired, *(s.connections for s in [self._current] if s)]:
+        if self.current is not None:
+            await asyncio.to_thread(self.current.index.settle)
+        for connections in [*self._retired, *(s.connections for s in [self.current] if s)]:
             await connections.close()
-        self._current, self._retired = None, []
+        self.current, self._retired = None, []
 
     async def _switch(self, number: int) -> None:
-        old = self._current
+        old = self.current
         index, levels = await asyncio.to_thread(self._open, number)
         models = Models.of(index.settings, index.manifest.usage)
         # Connections may have been made without a key that is there by now: those are not kept.
@@ -137,30 +138,22 @@ class LiveIndex:
         # Keys now, not at the first question: whoever holds them may be gone then, and the replica lives on.
         lacking = await asyncio.to_thread(_lacking, index.settings, self._ask_key)
         connections = old.connections if old and same else self._connect(models)
-        self._current = Served(index, connections, levels, lacking)
+        self.current = Served(index, connections, levels, lacking)
         logs.event(log, "snapshot is served", snapshot=number)
         if lacking and (old is None or lacking != old.lacking):
             log.warning("no question can be answered: %s", lacking)
         if old and not same:
             self._retired.append(old.connections)
 
-    async def _look_for_keys(self, served: Served) -> None:
-        """A file may hold them by now. Connections that were made without one are not used any more."""
-        served.lacking = await asyncio.to_thread(_lacking, served.index.settings, self._ask_key)
-        if not served.lacking:
-            self._retired.append(served.connections)
-            served.connections = self._connect(served.connections.models)
-            log.warning("there is a key now: questions can be answered")
-
     async def _withdraw_removed(self) -> None:
         """Serve no snapshot that is there no more: maybe a document was purged."""
-        if self._current is None:
+        if self.current is None:
             return
         try:
-            await asyncio.to_thread(check_there, self._store, self._current.index.manifest)
+            await asyncio.to_thread(check_there, self._store, self.current.index.manifest)
         except SnapshotRemoved:
-            self._retired.append(self._current.connections)
-            self._current = None
+            self._retired.append(self.current.connections)
+            self.current = None
         except StoreError as e:
             log.info("nobody knows whether the snapshot that is served is still there: %s", e)
 
@@ -169,7 +162,7 @@ class LiveIndex:
         manifest: Manifest = load(self._store, number)
         settings = self._options.settings_of(manifest, self._given)
         prompts = self._prompts if settings.prompts_dir is None else None
-        old = self._current
+        old = self.current
         if old is None:
             index = Index(self._store, manifest, settings, self._cache, prompts=prompts, followed=True)
         else:
@@ -177,32 +170,22 @@ class LiveIndex:
         index.warm()
         return index, index.levels() if manifest.hierarchies else []
 
-    async def _close_retired(self) -> None:
-        """Connections that no question uses any more, of settings that no snapshot has any more."""
-        over = [connections for connections in self._retired if not connections.questions]
-        self._retired = [connections for connections in self._retired if connections.questions]
-        for connections in over:
-            await connections.close()
-
 
 def _lacking(settings: Settings, ask_key: Callable[[str], str | None] | None) -> str:
     """What is told of a key where none of the models that write answers has an endpoint with one; else "": a
     model that only an index needs may do without. Asks for every key. Waits, and reads files."""
     without = {}
     for name, model in Models.of(settings).online.items():
-        problems = [_without_key(endpoint, ask_key) for endpoint in model.endpoints] or [_not_known(model)]
+        problems = []
+        if not model.endpoints:
+            told = f"this machine does not know where the model {model.model!r} is"
+            problems.append(f"{told}: name it in {user_file()}")
+        for endpoint in model.endpoints:
+            try:
+                find_key(endpoint, os.environ, ask_key)
+                problems.append("")
+            except FatalCallError as e:
+                problems.append(str(e))
         without[name] = problems[0] if all(problems) else ""
-    told = [without.get(settings.model_name(stage), "") for stage in WRITING]
-    return told[0] if all(told) else ""
-
-
-def _not_known(model: Model) -> str:
-    return f"this machine does not know where the model {model.model!r} is: name it in {user_file()}"
-
-
-def _without_key(endpoint: Endpoint, ask_key: Callable[[str], str | None] | None) -> str:
-    try:
-        find_key(endpoint, os.environ, ask_key)
-    except FatalCallError as e:
-        return str(e)
-    return ""
+    writers = [without.get(settings.model_name(stage), "") for stage in WRITING]
+    return writers[0] if all(writers) else ""

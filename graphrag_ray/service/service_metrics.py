@@ -20,8 +20,8 @@ from graphrag_ray.service.access import HEALTH, METRICS, path_of
 from graphrag_ray.service.faults import CLIENT_GONE
 
 if TYPE_CHECKING:
+    from graphrag_ray.service.answering import QuestionPlaces
     from graphrag_ray.service.live import LiveIndex
-    from graphrag_ray.service.places import QuestionPlaces
 
 EVERY_S = 5.0
 """Between looks at what a gauge tells, and at what limiters saw."""
@@ -66,7 +66,7 @@ class Measures:
     ) -> None:
         self._live, self._places = live, places
         self._registry = CollectorRegistry()
-        self._recorder = _Both(_Registered(self._registry, replica), recorder)
+        self._recorder = _Both(self._registry, replica, recorder)
         self._watched: dict[str, tuple[CallMeter, LocalLimiter, Models]] = {}
         self._counted: Mapping[str, int] = {}
 
@@ -161,43 +161,28 @@ class Counting:
             raise
 
 
-class _Registered:
-    """A recorder for prometheus_client."""
+class _Both:
+    """Records for prometheus_client, and with another recorder if there is one."""
 
-    def __init__(self, registry: CollectorRegistry, replica: str) -> None:
-        self._replica = replica
-        self._own = {d.name: _made(d, registry) for d in (*DECLARED, *OF_MODELS)}
+    def __init__(self, registry: CollectorRegistry, replica: str, other: Recorder | None) -> None:
+        self._replica, self._other = replica, other
+        self._own: dict[str, Any] = {}
+        for d in (*DECLARED, *OF_MODELS):
+            buckets = {"buckets": d.buckets} if d.buckets else {}
+            labels = ("replica", *d.labels)
+            self._own[d.name] = _KINDS[d.kind](PREFIX + d.name, d.about, labels, registry=registry, **buckets)
 
     def count(self, name: str, by: float, labels: Mapping[str, str]) -> None:
         self._own[name].labels(replica=self._replica, **labels).inc(by)
+        if self._other:
+            self._other.count(name, by, labels)
 
     def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         self._own[name].labels(replica=self._replica, **labels).observe(value)
+        if self._other:
+            self._other.observe(name, value, labels)
 
     def set(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         self._own[name].labels(replica=self._replica, **labels).set(value)
-
-
-class _Both:
-    """One recorder, and another if there is one."""
-
-    def __init__(self, first: Recorder, second: Recorder | None) -> None:
-        self._all = [first, second] if second else [first]
-
-    def count(self, name: str, by: float, labels: Mapping[str, str]) -> None:
-        for one in self._all:
-            one.count(name, by, labels)
-
-    def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None:
-        for one in self._all:
-            one.observe(name, value, labels)
-
-    def set(self, name: str, value: float, labels: Mapping[str, str]) -> None:
-        for one in self._all:
-            one.set(name, value, labels)
-
-
-def _made(declared: Instrument, registry: CollectorRegistry) -> Any:
-    buckets = {"buckets": declared.buckets} if declared.buckets else {}
-    name, labels = PREFIX + declared.name, ("replica", *declared.labels)
-    return _KINDS[declared.kind](name, declared.about, labels, registry=registry, **buckets)
+        if self._other:
+            self._other.set(name, value, labels)

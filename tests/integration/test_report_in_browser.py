@@ -12,7 +12,7 @@ import pytest
 from headless_browser import CHROMIUM, HOW_TO_INSTALL, BrowserPage, browser_page
 from sample_evaluation import sample, table
 
-from graphrag_ray.evaluate import question_blocks
+from graphrag_ray.evaluate import report_page as page_module
 from graphrag_ray.evaluate.report_page import Evaluation, report_page
 
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(CHROMIUM is None, reason=HOW_TO_INSTALL)]
@@ -139,7 +139,7 @@ def test_what_the_page_does_not_have_it_says(tmp_path: Path, monkeypatch: pytest
         await choose(page, "right", 2)
         assert await texts(page, "#verdicts") == ["The judge did not compare these two answers."]
 
-    monkeypatch.setattr(question_blocks, "MAX_BYTES", 0)
+    monkeypatch.setattr(page_module, "MAX_BYTES", 0)
     judged = sample().judgements
     alone = table(judged.schema, [row for row in judged.to_pylist() if row["second"] == "TS"])
     visit(tmp_path, sample(judgements=alone), visited)

@@ -1,4 +1,5 @@
-"""A generated text against the known answers to a question.
+"""A generated text against the known answers to a question, and what was retrieved for a question against
+what was to be retrieved.
 
 A question's answer often has several names ("the UK", "Britain"). Every measure takes all of them and counts
 the one that fits best.
@@ -9,6 +10,9 @@ letters and digits: "don't" is "don" and "t". Both are extended to all scripts i
 forms (full-width letters, ligatures, decomposed accents) and cases are equal, and of scripts that put no
 spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan) each character is a word, as in
 the evaluation of MLQA (Lewis et al. 2020). On ASCII text both are exactly those of SQuAD and ROUGE.
+
+Retrieved documents are ids in the order of their ranks. Several chunks of one document may be among them: a
+document counts once, at its first place, and k counts documents.
 """
 
 from __future__ import annotations
@@ -17,11 +21,9 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, lru_cache
-from typing import Any
 
-from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import bounded_marks
 
 ARTICLES = ("a", "an", "the")
@@ -32,6 +34,8 @@ FIXED_ANSWERS = ("yes", "no", "noanswer")
 
 MOST_WORDS = 10_000
 """Of each text that ROUGE-L compares: its time is the product of the two lengths."""
+
+KS = (1, 2, 5, 8, 10, 20)
 
 _GAPS = dict.fromkeys(map(ord, "—―…"), " ")
 """Written between words without spaces. All other punctuation goes without a trace."""
@@ -99,12 +103,12 @@ def accuracy(text: str, gold: Sequence[str]) -> float:
     nothing is left is contained only in a text of which nothing is left. Raises ValueError without an answer.
     """
     said = normalised(text)
-    return _best(gold, lambda answer: float(contains(said, normalised(answer))))
 
+    def score(answer: str) -> float:
+        wanted = normalised(answer)
+        return float(wanted in said if wanted else not said)
 
-def contains(said: str, answer: str) -> bool:
-    """Whether a text contains an answer, both in normal form."""
-    return answer in said if answer else not said
+    return _best(gold, score)
 
 
 def exact_match(text: str, gold: Sequence[str]) -> float:
@@ -175,20 +179,17 @@ def rouge_l(text: str, gold: Sequence[str]) -> float:
     return _best(gold, score)
 
 
-def meteor(text: str, gold: Sequence[str], *, synonyms: bool = False) -> float:
-    """METEOR by nltk (Lavie and Agarwal 2007): words match as they are or by their English stems.
-
-    synonyms: by WordNet too, as in published figures, which are a little higher. nltk does not bring
-    WordNet's data and reads them from disk.
-
-    Raises UsageError where these data are needed and not there, and ValueError without an answer.
-    """
+def meteor(text: str, gold: Sequence[str]) -> float:
+    """METEOR by nltk (Lavie and Agarwal 2007): words match as they are or by their English stems. Published
+    figures match synonyms by WordNet too and are a little higher. Raises ValueError without an answer."""
     from nltk.translate.meteor_score import single_meteor_score
 
-    said, wordnet = words(text), _wordnet() if synonyms else _NoSynonyms()
+    said = words(text)
 
     def score(answer: str) -> float:
-        return float(single_meteor_score(words(answer), said, stemmer=_cached_stemmer(), wordnet=wordnet))
+        return float(
+            single_meteor_score(words(answer), said, stemmer=_cached_stemmer(), wordnet=_NoSynonyms())
+        )
 
     return _best(gold, score)
 
@@ -252,14 +253,45 @@ class _CachedStemmer:
 _cached_stemmer = cache(_CachedStemmer)
 
 
-def _wordnet() -> Any:
-    from nltk.corpus import wordnet
+def retrieval_scores(
+    ranked: Iterable[str] = (),
+    gold: Collection[str] = (),
+    texts: Iterable[str] = (),
+    gold_texts: Iterable[str] = (),
+    answers: Sequence[str] = (),
+    ks: Sequence[int] = KS,
+) -> dict[str, float]:
+    """Whatever can be measured, by name, each from 0 to 1. Of what has no gold to compare with there are no
+    scores.
 
-    try:
-        wordnet.ensure_loaded()
-    except LookupError:
-        raise UsageError(
-            "METEOR with synonyms needs the data of WordNet, which nltk does not find here: "
-            "`python -m nltk.downloader wordnet` fetches them"
-        ) from None
-    return wordnet
+    ranked, gold    documents, for each k of `ks`: recall@k, the share of the gold ones that are among the
+                    first k; all_within@k, 1.0 where all of them are; precision@k, the share of gold ones
+                    among the first k or, where fewer were retrieved, among all of them
+    texts           retrieved ones. With `gold_texts` token_precision and token_recall, as TREX has them: all
+                    texts together are one multiset of `words`, all gold texts another; a passage that is
+                    retrieved twice lowers precision. With `answers` answer_in_context, 1.0 where one text
+                    contains one answer as in `accuracy`; an answer of which nothing is left is in no text
+
+    Raises ValueError for a k below 1.
+    """
+    scores: dict[str, float] = {}
+    if any(k < 1 for k in ks):
+        raise ValueError(f"k is {min(ks)}; it is at least 1")
+    if wanted := set(gold):
+        distinct = list(dict.fromkeys(ranked))
+        found = {k: len(wanted.intersection(distinct[:k])) for k in ks}
+        scores |= {f"recall@{k}": n / len(wanted) for k, n in found.items()}
+        scores |= {f"all_within@{k}": float(n == len(wanted)) for k, n in found.items()}
+        scores |= {f"precision@{k}": n / max(1, len(distinct[:k])) for k, n in found.items()}
+    texts = list(texts)
+    if gold_texts := list(gold_texts):
+        said, meant = (Counter(word for text in some for word in words(text)) for some in (texts, gold_texts))
+        common = (said & meant).total()
+        scores["token_precision"] = common / max(said.total(), 1)
+        scores["token_recall"] = common / max(meant.total(), 1)
+    if answers:
+        forms = [answer for answer in map(normalised, answers) if answer]
+        scores["answer_in_context"] = float(
+            any(form in said for said in map(normalised, texts) for form in forms)
+        )
+    return scores

@@ -12,7 +12,7 @@ from graphrag_ray.base.index_settings import LANGUAGE_OF_TEXT, Settings
 from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import Prompt
-from graphrag_ray.evaluate.judging.asked_as_json import asked_as_json, list_schema, texts_in
+from graphrag_ray.evaluate.judging.judge_dialogue import asked_as_json, list_schema, texts_in
 from graphrag_ray.query.methods.map_reduce import AnswerSpec, request_of, spec_of, variables_of
 from graphrag_ray.query.methods.method import Dialogues, Ran
 

@@ -1,22 +1,32 @@
-"""Which of two answers is better by a criterion: what a judge is asked (GraphRAG 3.3, F.1, F.2)."""
+"""What a judge is asked: which of two answers is better by a criterion (GraphRAG 3.3, F.1, F.2), which claims
+an answer makes (GraphRAG 4.2), and whether it says what the correct one says (TREX)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import GenericAlias
+from typing import Any, TypeVar
 
+from pydantic import create_model
+
+from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply
+from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply, schema_of
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.base.records import blind_references
-from graphrag_ray.evaluate.judging.asked_as_json import asked_as_json
-from graphrag_ray.query.methods.map_reduce import AnswerSpec, spec_of
+from graphrag_ray.graph.extraction_dialogue import yes_or_no
+from graphrag_ray.query.methods.map_reduce import AnswerSpec, request_of, spec_of, usable_reply
+
+T = TypeVar("T")
 
 STAGE = "judge"
-MAX_VERDICT_TOKENS = 300
+CLAIMS_STAGE = "answer_claims"
+CORRECT_PROMPT = "correct_answer"
+MAX_VERDICT_TOKENS, MAX_CLAIMS_TOKENS, MAX_WORD_TOKENS = 300, 4_000, 16
 
 VERDICT_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -68,3 +78,78 @@ def parse_verdict(reply: ChatReply) -> Verdict | ReplyProblem:
     if isinstance(winner, bool) or not (match or _TIE.fullmatch(said)):
         return ReplyProblem('it holds no JSON object with "winner": 1, 2 or 0')
     return Verdict(int(match[1]) if match else 0, reason)
+
+
+def answer_claims_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
+    return spec_of(CLAIMS_STAGE, settings, prompts, MAX_CLAIMS_TOKENS)
+
+
+def answer_claims(question: str, answer: str, spec: AnswerSpec) -> Dialogue[list[str]]:
+    """The factual claims of an answer, each by itself; [] for an answer without any. Raises DialogueFailed.
+
+    After Metropolitansky and Larson 2025, "Towards Effective Extraction and Evaluation of Factual Claims",
+    with one call for the three steps of that paper.
+    """
+    variables = {"question": question, "answer": answer, **reply_lengths(spec.max_tokens)}
+
+    def read(reply: ChatReply) -> list[str] | ReplyProblem:
+        return texts_in(reply, "claims", "claim")
+
+    return (yield from asked_as_json(variables, spec, list_schema("claims", "claim"), read))
+
+
+def correct_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
+    """At temperature 0, where the model takes one: it is asked once."""
+    spec = spec_of(STAGE, settings, prompts, MAX_WORD_TOKENS, CORRECT_PROMPT)
+    return replace(spec, call=replace(spec.call, temperature=spec.call.temperature and 0.0))
+
+
+def is_correct(question: str, gold: Sequence[str], answer: str, spec: AnswerSpec) -> Dialogue[bool]:
+    """gold: wordings of the correct answer. Raises DialogueFailed where the reply is neither Y nor N."""
+    variables = {"question": question, "gold": "\n".join(f"- {text}" for text in gold), "answer": answer}
+    reply: ChatReply = yield replace(request_of(CORRECT_PROMPT, variables, spec), response="yes_no")
+    said = yes_or_no(reply)
+    words = set(re.findall(r"[a-z]+", reply.text.lower()))
+    if said is None or (words & {"y", "yes"} and words & {"n", "no"}):
+        raise DialogueFailed(f"{CORRECT_PROMPT}: the reply is neither Y nor N")
+    return said
+
+
+def asked_as_json(
+    variables: Mapping[str, str],
+    spec: AnswerSpec,
+    schema: Mapping[str, Any],
+    read: Callable[[ChatReply], T | ReplyProblem],
+    sample: int = 0,
+) -> Dialogue[T]:
+    """What `read` makes of the reply. sample: number of the replicate, which makes it a request of its own.
+
+    Raises DialogueFailed where the second reply cannot be used either.
+    """
+    request = replace(request_of(spec.prompt.name, variables, spec, schema), sample=sample)
+    found, _ = yield from usable_reply(request, read, spec, spec.prompt.name)
+    return found
+
+
+@lru_cache
+def list_reply(key: str, entry: str) -> type[JsonReply]:
+    """{key: [{entry: text}, …]}."""
+    fields: dict[str, Any] = {entry: (str, "")}
+    one = create_model(entry, __base__=JsonReply, **fields)
+    one.aliases = {entry: ("text", "description")}
+    lists: dict[str, Any] = {key: (GenericAlias(list, one), ...)}
+    return create_model(key, __base__=JsonReply, **lists)
+
+
+def list_schema(key: str, entry: str) -> Mapping[str, Any]:
+    return schema_of(list_reply(key, entry))
+
+
+def texts_in(reply: ChatReply, key: str, entry: str) -> list[str] | ReplyProblem:
+    """The texts of such a list, each once; [] where the reply says that there are none."""
+    found = read_reply(reply.text, list_reply(key, entry), reply.finish_reason)
+    if isinstance(found, ReplyProblem):
+        return found
+    listed = getattr(found, key)
+    texts = list(dict.fromkeys(text for one in listed if (text := getattr(one, entry))))
+    return texts if texts or not listed else ReplyProblem(f"no entry of `{key}` has a text `{entry}`")

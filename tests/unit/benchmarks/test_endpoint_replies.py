@@ -14,15 +14,20 @@ from graphrag_ray.base.prompts import PLACEHOLDERS, load_prompts, reply_lengths
 from graphrag_ray.base.records import heading, line
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.drive import run
-from graphrag_ray.evaluate.judging.answer_claims import answer_claims, answer_claims_spec
 from graphrag_ray.evaluate.judging.corpus_questions import (
     corpus_description,
     corpus_questions,
     description_spec,
     question_specs,
 )
-from graphrag_ray.evaluate.judging.correct_answer import correct_spec, is_correct
-from graphrag_ray.evaluate.judging.judge_dialogue import judge, judge_spec
+from graphrag_ray.evaluate.judging.judge_dialogue import (
+    answer_claims,
+    answer_claims_spec,
+    correct_spec,
+    is_correct,
+    judge,
+    judge_spec,
+)
 from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse_records
 from graphrag_ray.graph.report_reply import ReportDraft, parse_report
 from graphrag_ray.llm.quirks import yes_no_bias

@@ -19,12 +19,25 @@ from hypothesis import strategies as st
 from sample_evaluation import ANSWERS, CONDITIONS, CRITERIA, sample, table
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
-from graphrag_ray.evaluate import question_blocks
-from graphrag_ray.evaluate.judging.judgements import JUDGEMENTS, RELIABILITY, WIN_RATES
-from graphrag_ray.evaluate.report_figures import decimal, dollars, probability, short_count
-from graphrag_ray.evaluate.report_page import Evaluation, report_page
-from graphrag_ray.evaluate.safe_html import LONGEST_MARKDOWN, clean, rendered_markdown
-from graphrag_ray.evaluate.scatter_plot import HEIGHT, MAX_TICKS, WIDTH, amount_axis, rate_axis, scatter_plot
+from graphrag_ray.evaluate import report_page as page_module
+from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, RELIABILITY, WIN_RATES
+from graphrag_ray.evaluate.report_page import (
+    HEIGHT,
+    LONGEST_MARKDOWN,
+    MAX_TICKS,
+    WIDTH,
+    Evaluation,
+    amount_axis,
+    clean,
+    decimal,
+    dollars,
+    probability,
+    rate_axis,
+    rendered_markdown,
+    report_page,
+    scatter_plot,
+    short_count,
+)
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -264,13 +277,13 @@ def test_questions_that_would_make_the_page_too_large_have_their_verdicts_alone(
 ):
     whole = data(parsed(sample()))
     size = len(json.dumps(whole["question-0"]))
-    monkeypatch.setattr(question_blocks, "MAX_BYTES", int(size * 1.5))
+    monkeypatch.setattr(page_module, "MAX_BYTES", int(size * 1.5))
     page = parsed(sample())
     found = data(page)
     assert found["question-0"] == whole["question-0"]
     assert found["question-1"] == {"judged": [row[:4] for row in whole["question-1"]["judged"]]}
     assert "it has those to 1 of the 3 questions" in page.css_first("section .warnings").text()  # type: ignore[union-attr]
-    monkeypatch.setattr(question_blocks, "MAX_BYTES", 10**7)
+    monkeypatch.setattr(page_module, "MAX_BYTES", 10**7)
     assert not parsed(sample()).css("section .warnings")
 
 
@@ -488,10 +501,9 @@ POINTS = st.tuples(st.text(max_size=30), st.floats(0, 1e12), st.floats(0, 100))
 @example([("a", 0.0, 0.0)])
 @example([("a", 1e-9, 50.0), ("b", 1e9, 100.0)])
 def test_every_dot_lies_in_the_plot(points: list[tuple[str, float, float]]):
-    page = LexborHTMLParser(scatter_plot(points, "title", "x", "y", short_count))
-    dots = [(float(str(d.attributes["cx"])), float(str(d.attributes["cy"]))) for d in page.css("circle")]
-    assert len(dots) == len(points) == len(page.css(".label"))
-    assert all(40 <= x <= WIDTH and 0 <= y <= HEIGHT - 40 for x, y in dots)
+    plot = scatter_plot(points, short_count)
+    assert len(plot["dots"]) == len(points) == len(plot["labels"])
+    assert all(40 <= dot["x"] <= WIDTH and 0 <= dot["y"] <= HEIGHT - 40 for dot in plot["dots"])
 
 
 @pytest.mark.parametrize(
@@ -523,11 +535,8 @@ def test_rates_are_shown_around_50():
 
 def test_labels_of_dots_that_lie_together_lie_apart():
     points = [(f"condition {n}", 1.0 + n / 50, 50.0) for n in range(5)]
-    page = LexborHTMLParser(scatter_plot(points, "title", "x", "y", short_count))
-    places = {
-        (label.attributes["x"], label.attributes["y"], label.attributes["text-anchor"])
-        for label in page.css(".label")
-    }
+    labels = scatter_plot(points, short_count)["labels"]
+    places = {(label["x"], label["y"], label["anchor"]) for label in labels}
     assert len(places) == 5
 
 

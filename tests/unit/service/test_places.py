@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from graphrag_ray.service.answering import QuestionPlaces
 from graphrag_ray.service.faults import RefusedQuestion
-from graphrag_ray.service.places import QuestionPlaces
 
 
 async def settle() -> None:

@@ -16,8 +16,12 @@ from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.drive import run
-from graphrag_ray.evaluate.judging.answer_claims import answer_claims, answer_claims_spec
-from graphrag_ray.evaluate.judging.asked_as_json import list_schema, texts_in
+from graphrag_ray.evaluate.judging.judge_dialogue import (
+    answer_claims,
+    answer_claims_spec,
+    list_schema,
+    texts_in,
+)
 from graphrag_ray.offline import answer as offline_answer
 
 SPEC = answer_claims_spec(parse_settings({}), load_prompts())

@@ -24,7 +24,7 @@ from graphrag_ray.evaluate.judging.claim_clusters import (
     clusters,
     distinct,
 )
-from graphrag_ray.evaluate.judging.judgements import JUDGEMENTS
+from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS
 
 CLAIMS = st.lists(
     st.lists(st.sampled_from(["the", "mill", "closed", "in", "March", "2014", "again"]), max_size=6).map(

@@ -13,7 +13,7 @@ from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.drive import run
-from graphrag_ray.evaluate.judging.correct_answer import correct_spec, is_correct
+from graphrag_ray.evaluate.judging.judge_dialogue import correct_spec, is_correct
 from graphrag_ray.offline import answer as offline_answer
 
 SPEC = correct_spec(parse_settings({}), load_prompts())

@@ -18,7 +18,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from graphrag_ray.evaluate.judging.head_to_head import (
+    JUDGEMENTS,
     MAJORITIES,
+    RELIABILITY,
+    WIN_RATES,
     holm,
     is_swapped,
     majorities,
@@ -26,7 +29,6 @@ from graphrag_ray.evaluate.judging.head_to_head import (
     two_sided_p,
     win_rates,
 )
-from graphrag_ray.evaluate.judging.judgements import JUDGEMENTS, RELIABILITY, WIN_RATES
 
 Row = tuple[str, str, str, str, bool, str | None]
 """question, criterion, first, second, swapped, winner"""
