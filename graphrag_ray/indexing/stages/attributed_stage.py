@@ -47,8 +47,7 @@ from graphrag_ray.indexing.stages.communities_stage import (
     restored,
     saved,
 )
-from graphrag_ray.indexing.stages.graph_hierarchy import GraphHierarchy
-from graphrag_ray.indexing.stages.level_by_level import ReportsSoFar, vectors_of
+from graphrag_ray.indexing.stages.graph_hierarchy import GraphHierarchy, ReportsSoFar, vectors_of
 from graphrag_ray.indexing.stages.reports_stage import (
     PART_ROWS,
     ReportSource,

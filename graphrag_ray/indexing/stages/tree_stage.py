@@ -51,11 +51,12 @@ from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks, bloc
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
 from graphrag_ray.indexing.stages.graph_hierarchy import (
     Placed,
+    ReportsSoFar,
     finished_reports,
     in_batches,
     numbered_by_level,
+    vectors_of,
 )
-from graphrag_ray.indexing.stages.level_by_level import ReportsSoFar, vectors_of
 from graphrag_ray.indexing.stages.reports_stage import (
     PART_ROWS,
     ReportSource,
@@ -161,10 +162,16 @@ class _Chunks:
 
         def compute() -> Result:
             so_far = _Levels(KIND)
-            keys = prefixes_of(_column(run, self.corpus.parts("text_units"), "id", pa.string()))
+            parts = self.corpus.parts("text_units")
+            keys = prefixes_of(_column(run, parts, "id", pa.string()))
             vectors = vectors_of(run, self.embedded.parts("embeddings_text_unit"), keys)
             reduction = options.reduction if len(keys) >= FEW_CHUNKS else "pca"
-            tokens = self._chunk_tokens(asking)
+            # Of the chunks' records, in the vocabulary of the model that summarises.
+            counted: list[Any] = [np.zeros(0, np.int64)] * len(parts)
+            work = partial(_count, asking.budget.count)
+            for table in run.executor.stream(STEP, work, list(enumerate(parts))):
+                counted[table["at"][0].as_py()] = table["tokens"].combine_chunks().flatten().to_numpy()
+            tokens = np.concatenate([np.zeros(0, np.int64), *counted])
             named = keys  # as the ids of what stands there, where `keys` stay
             while goes_on(len(keys), len(so_far.levels), options.max_levels):
                 level = self._clustered(len(so_far.levels), keys, tokens, vectors, budget, reduction)
@@ -185,16 +192,6 @@ class _Chunks:
         depends_on = [self.corpus.tables["text_units"], self.embedded, *asking.depends_on, options]
         depends_on += [budget, run.settings.embeddings]
         return run.step(STEP, depends_on, compute, asking.work.name)
-
-    def _chunk_tokens(self, asking: ReportWork) -> Ints:
-        """Of the chunks' records, in the vocabulary of the model that summarises, in the order of their
-        table."""
-        parts = self.corpus.parts("text_units")
-        counted: list[Any] = [np.zeros(0, np.int64)] * len(parts)
-        work = partial(_count, asking.budget.count)
-        for table in self.run.executor.stream(STEP, work, list(enumerate(parts))):
-            counted[table["at"][0].as_py()] = table["tokens"].combine_chunks().flatten().to_numpy()
-        return np.concatenate([np.zeros(0, np.int64), *counted])
 
     def _clustered(
         self, height: int, keys: Keys, tokens: Ints, vectors: Vectors, budget: int, reduction: Reduction
