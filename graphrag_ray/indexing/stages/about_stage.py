@@ -31,7 +31,7 @@ from graphrag_ray.indexing.run import Run, failure_rows, replayed
 from graphrag_ray.indexing.stages.communities_stage import Layout
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, read_part
+from graphrag_ray.store.parts import read_part
 
 
 def tell_about(run: Run, corpus: Result, load_layout: Callable[[], Layout]) -> Result:
@@ -68,20 +68,13 @@ def tell_about(run: Run, corpus: Result, load_layout: Callable[[], Layout]) -> R
 
 def _material(run: Run, corpus: Result, layout: Layout) -> Row:
     model = run.settings.model(run.settings.model_name("report"))
-    in_tokens = partial(_count, vocabulary_for(model.model, model.tokenizer).name)
+    in_tokens = partial(count, vocabulary_name=vocabulary_for(model.model, model.tokenizer).name)
     elements, n = layout.elements, len(layout.hierarchy.order)
     degree = degrees(elements.edge_source, elements.edge_target, n)
     places = np.lexsort((layout.node_keys[layout.hierarchy.order], -degree))[:MAX_ENTITIES]
     named = layout.blocks["entities"].rows(run.store, places, ["title", "description"])
-    titles = _titles(run.store, corpus.parts("documents"))
-    return {
-        "titles": title_lines(titles, in_tokens),
-        "entities": entity_lines([(e["title"], e["description"]) for e in named], in_tokens),
-    }
-
-
-def _titles(store: Store, documents: list[Part]) -> list[str]:
-    """Of documents that lie evenly over the corpus; only the parts that hold them are read."""
+    # Titles of documents that lie evenly over the corpus; only the parts that hold them are read.
+    documents = corpus.parts("documents")
     ends = np.cumsum([part.rows for part in documents])
     chosen = np.array(spread(int(ends[-1]) if len(ends) else 0), dtype=np.int64)
     of_part = np.searchsorted(ends, chosen, side="right")
@@ -89,9 +82,12 @@ def _titles(store: Store, documents: list[Part]) -> list[str]:
     for at in np.unique(of_part).tolist():
         columns = ["title", "creation_date", "path", "row"]
         rows = chosen[of_part == at] - (ends[at] - documents[at].rows)
-        found = read_part(store, documents[at], columns).take(pa.array(rows)).to_pylist()
+        found = read_part(run.store, documents[at], columns).take(pa.array(rows)).to_pylist()
         titles += [label(d["title"], d["creation_date"], d["path"] or "", d["row"] or "") for d in found]
-    return titles
+    return {
+        "titles": title_lines(titles, in_tokens),
+        "entities": entity_lines([(e["title"], e["description"]) for e in named], in_tokens),
+    }
 
 
 def _start(spec: AboutSpec, store: Store, row: Row) -> Dialogue[str]:
@@ -104,7 +100,3 @@ def _label(row: Row) -> tuple[str, str]:
 
 def _just_rows(store: Store, rows: pa.Table) -> Iterator[pa.Table]:
     yield rows
-
-
-def _count(vocabulary: str, text: str) -> int:
-    return count(text, vocabulary)

@@ -47,8 +47,7 @@ from graphrag_ray.indexing.stages.communities_stage import (
     restored,
     saved,
 )
-from graphrag_ray.indexing.stages.graph_hierarchy import GraphHierarchy
-from graphrag_ray.indexing.stages.level_by_level import ReportsSoFar, in_a_file
+from graphrag_ray.indexing.stages.graph_hierarchy import GraphHierarchy, ReportsSoFar, vectors_of
 from graphrag_ray.indexing.stages.reports_stage import (
     PART_ROWS,
     ReportSource,
@@ -60,7 +59,6 @@ from graphrag_ray.indexing.stages.reports_stage import (
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.parts import Part, read_part, read_table
-from graphrag_ray.store.search.vectors import unit
 
 KIND = HIERARCHIES["attributed"]
 FIRST, REST = "entity_clusters", "attributed"
@@ -100,7 +98,7 @@ class _Graph:
         def compute() -> Result:
             nodes = NodesOfLevel(
                 linked(graph.n_nodes, graph.source, graph.target),
-                self._vectors(),
+                vectors_of(run, self.embedded.parts("embeddings_entity"), graph.node_keys),
                 graph.node_tokens,
                 graph.node_keys,
                 *_past(run, FIRST, 0),
@@ -140,20 +138,21 @@ class _Graph:
         def compute() -> Result:
             levels, so_far = [_level(run, found, 0)], ReportsSoFar(KIND)
             keys, tokens, of_node = graph.node_keys, graph.node_tokens, np.arange(graph.n_nodes)
-            vectors = self._vectors()
+            vectors = vectors_of(run, self.embedded.parts("embeddings_entity"), graph.node_keys)
             all_keys: list[npt.NDArray[np.uint64]] = []
             while True:
                 level = levels[-1]
                 of_node = level.cluster[of_node]
-                so_far.begin(_ids(len(levels) - 1, of_node, graph.node_keys))
+                members = _grouped(of_node, int(of_node.max(initial=-1)) + 1)
+                height = len(levels) - 1  # those below are counted, since those above may come and go
+                so_far.begin([community_id(KIND.name, height, graph.node_keys[own]) for own in members])
                 self._write_level(asking, level, so_far, layout)
                 vectors = so_far.embed(run, REST, _grouped(level.cluster, len(so_far.ids[-1])), vectors)
                 keys = prefixes_of(pa.array(so_far.ids[-1], pa.string()))
                 tokens = np.bincount(level.cluster, tokens, len(level.packed)).astype(np.int64)
-                height = len(levels)
-                if height == options.max_levels:
+                if len(levels) == options.max_levels:
                     break
-                past = _past(run, REST, height - 1)
+                past = _past(run, REST, height)
                 above = self._clustered(NodesOfLevel(level.links, vectors, tokens, keys, *past))
                 if not goes_on(len(keys), len(above.packed), options):
                     break
@@ -178,19 +177,6 @@ class _Graph:
         # igraph lets no other thread run while it works.
         with self.run.expecting_silence(60 + len(nodes.links) / 1_000):
             return clustered(nodes, options, settings.communities, pack_tokens)
-
-    def _vectors(self) -> Vectors:
-        """[entities, dimensions] zeros where an entity has none; in a file, since there may be very many."""
-        found: Vectors | None = None
-        for part in self.embedded.parts("embeddings_entity"):
-            table = read_part(self.run.store, part)
-            column = table["vector"].combine_chunks()
-            if found is None:
-                shape = (self.integers.n_nodes, column.type.list_size)
-                found = in_a_file(shape)
-            at = np.searchsorted(self.integers.node_keys, prefixes_of(table["id"]))
-            found[at] = unit(column.flatten().to_numpy().reshape(len(table), -1))
-        return np.zeros((self.integers.n_nodes, 1), np.float32) if found is None else found
 
     def _write_level(
         self, asking: ReportWork, level: ClusteredLevel, so_far: ReportsSoFar, layout: Layout
@@ -264,13 +250,6 @@ class _Graph:
 def _called(height: int, id_: str) -> str:
     above = f", {height} above the finest level" if height else ""
     return f"community {id_} of hierarchy {KIND.name}{above}"
-
-
-def _ids(height: int, of_node: Ints, keys: npt.NDArray[np.uint64]) -> list[str]:
-    """Of the clusters of a level, by their entities. height: levels below, since those above may come and
-    go."""
-    n = int(of_node.max(initial=-1)) + 1
-    return [community_id(KIND.name, height, keys[members]) for members in _grouped(of_node, n)]
 
 
 def _grouped(label: Ints, n: int) -> list[Ints]:

@@ -6,7 +6,7 @@ item of its own, so that one new instance pays for one branch again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -258,7 +258,14 @@ def _assemble(vocabulary: str, store: Store, x: tuple[Group, list[Part]]) -> Ite
     table = read_table(store, group.merged).drop_columns(["descriptions"])
     new = read_table(store, described, None, DESCRIBED)
     of = table.take(pc.index_in(new["id"], value_set=table["id"].combine_chunks()))
-    n_tokens = _record_tokens(group.kind, of.append_column("description", new["description"]), vocabulary)
+    names = [of["title"]] if group.kind == "entity" else [of["source"], of["target"]]
+    record: Callable[..., report_context.Record]
+    record = report_context.entity if group.kind == "entity" else report_context.relationship
+    counted = [
+        report_context.record_tokens(record("", *row), partial(count, vocabulary_name=vocabulary))
+        for row in zip(*(column.to_pylist() for column in (*names, new["description"])), strict=True)
+    ]
+    n_tokens = pa.array(np.asarray(counted, dtype=np.int64))
     texts = pa.concat_tables([new.append_column("n_tokens", n_tokens), _reused(store, group)])
     at = pc.index_in(table["id"], value_set=texts["id"].combine_chunks())
     for name in ("description", "description_failed", "n_tokens"):
@@ -266,16 +273,3 @@ def _assemble(vocabulary: str, store: Store, x: tuple[Group, list[Part]]) -> Ite
     # What reports and communities take of a row. The id tells its names.
     content = content_hashes(table.select(["id", "description", "text_unit_ids"]))
     yield {KINDS[group.kind]: table.append_column("content", content)}
-
-
-def _record_tokens(kind: Kind, table: pa.Table, vocabulary: str) -> pa.Array:
-    def tokens(record: report_context.Record) -> int:
-        return report_context.record_tokens(record, lambda text: count(text, vocabulary))
-
-    if kind == "entity":
-        rows: Iterable[Any] = zip(table["title"].to_pylist(), table["description"].to_pylist(), strict=True)
-        counted = [tokens(report_context.entity("", title, text)) for title, text in rows]
-    else:
-        ends = (table[c].to_pylist() for c in ("source", "target", "description"))
-        counted = [tokens(report_context.relationship("", *row)) for row in zip(*ends, strict=True)]
-    return pa.array(np.asarray(counted, dtype=np.int64))

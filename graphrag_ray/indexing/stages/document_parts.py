@@ -49,11 +49,17 @@ def document_parts(
 
     def documents() -> Iterator[tuple[Document, pa.Table]]:
         for one in found:
-            cut = _chunked(one, settings, vocabulary) if isinstance(one, Document) else one
-            if isinstance(cut, Unreadable):
-                unreadable.append(cut)
+            if isinstance(one, Unreadable):
+                unreadable.append(one)
+                continue
+            try:
+                units = text_units_table(one, settings.chunking, vocabulary)
+            except BaseException as e:
+                if not is_unforeseen(e):
+                    raise
+                unreadable.append(Unreadable(one.path, one.row, note_bug(e)))
             else:
-                yield cut
+                yield one, units
 
     for batch in stable_stream(documents(), lambda x: (x[0].id, len(x[0].text) + DOCUMENT_BYTES), limit):
         yield {
@@ -63,17 +69,6 @@ def document_parts(
         }
         unreadable.clear()
     yield {"failures": read_failures(unreadable)}
-
-
-def _chunked(
-    document: Document, settings: Settings, vocabulary: str
-) -> tuple[Document, pa.Table] | Unreadable:
-    try:
-        return document, text_units_table(document, settings.chunking, vocabulary)
-    except BaseException as e:
-        if not is_unforeseen(e):
-            raise
-        return Unreadable(document.path, document.row, note_bug(e))
 
 
 def read_failures(unreadable: Sequence[Unreadable]) -> pa.Table:
@@ -97,8 +92,7 @@ def read_failures(unreadable: Sequence[Unreadable]) -> pa.Table:
 def regrouped(tables: Mapping[str, list[list[Part]]]) -> dict[str, list[list[Part]]]:
     """The same parts, a few consecutive pairs a group: what stood in one file, or came in one update, is
     nobody's business any more. Groups that were made so before stay as they are."""
-    groups = zip(tables["documents"], tables["text_units"], strict=True)
-    pairs = [pair for documents, units in groups for pair in pairs_of(documents, units)]
+    pairs = _pairs(tables)
     sizes = [sum(part.bytes for part in (*documents, *units)) for documents, units in pairs]
     named = [stable_id("pair", *(part.path for part in documents)) for documents, _ in pairs]
     batches = stable_batches(named, sizes, split_bytes(sum(sizes)))
@@ -327,15 +321,11 @@ def _told_kept(run: Run, failed: pa.Table, kept: pa.Table, old: Result) -> tuple
 def _one_table(run: Run, tables: dict[str, list[list[Part]]], failed: pa.Table) -> None:
     """Failures as one group: which file stood beside which is no change. What is merely empty is told."""
     if empty := failed.filter(pc.equal(failed["kind"], EMPTY))["document"].to_pylist():
-        run.observer.note(_told_empty(empty))
+        named = f"{min(empty)}{', …' if len(empty) > 1 else ''}"
+        holds = "holds" if len(empty) == 1 else "hold"
+        run.observer.note(f"{plural(len(empty), 'empty file')} {holds} nothing to read ({named})")
     failed = failed.filter(pc.not_equal(failed["kind"], EMPTY))
     tables["failures"] = [run.write("read", "failures", [failed])] if failed.num_rows else []
-
-
-def _told_empty(paths: Sequence[str]) -> str:
-    named = f"{min(paths)}{', …' if len(paths) > 1 else ''}"
-    holds = "holds" if len(paths) == 1 else "hold"
-    return f"{plural(len(paths), 'empty file')} {holds} nothing to read ({named})"
 
 
 def _pairs(tables: Mapping[str, list[list[Part]]]) -> list[_Pair]:

@@ -136,9 +136,19 @@ def load_texts(store: Store, x: Texts) -> Iterator[pa.Table]:
         if kind in REPORTS:
             id_ = pa.array([report_id(of) for of in table["community"].to_pylist()], pa.string())
             text = pa.array([shown_content(t) for t in table["full_content"].to_pylist()], pa.string())
-        else:
+        elif kind == "text_unit":
+            id_, text = table["id"], table["text"]
+            if headers:
+                both = zip(table["document_id"].to_pylist(), text.to_pylist(), strict=True)
+                below = [headers[d](t) + t if d in headers else t for d, t in both]
+                text = pa.array(below, pa.large_string())
+        else:  # as Microsoft GraphRAG embeds them: an entity's "title: description"
             id_ = table["id"]
-            text = _chunk_text(table, headers) if kind == "text_unit" else _element_text(kind, table)
+            if kind == "entity":
+                name = table["title"]
+            else:
+                name = pc.binary_join_element_wise(table["source"], table["target"], " – ")
+            text = pc.binary_join_element_wise(name, table["description"], ": ")
         columns = [id_, pa.array([kind] * table.num_rows, pa.string()), text.cast(pa.large_string())]
         yield pa.table(columns, schema=TEXTS)
 
@@ -157,25 +167,6 @@ def _headers(store: Store, x: Texts) -> dict[str, Callable[[str], str]]:
         )
         for r in rows
     }
-
-
-def _chunk_text(table: pa.Table, headers: Mapping[str, Callable[[str], str]]) -> pa.Array | pa.ChunkedArray:
-    """The texts of chunks, below what is said of their documents."""
-    if not headers:
-        return table["text"]
-    texts, of = table["text"].to_pylist(), table["document_id"].to_pylist()
-    return pa.array(
-        [headers[d](t) + t if d in headers else t for d, t in zip(of, texts, strict=True)],
-        pa.large_string(),
-    )
-
-
-def _element_text(kind: str, table: pa.Table) -> pa.ChunkedArray:
-    """The texts that Microsoft GraphRAG embeds: an entity's "title: description"."""
-    if kind == "entity":
-        return pc.binary_join_element_wise(table["title"], table["description"], ": ")
-    ends = pc.binary_join_element_wise(table["source"], table["target"], " – ")
-    return pc.binary_join_element_wise(ends, table["description"], ": ")
 
 
 def embed_all(run: Run, results: Results) -> Result:

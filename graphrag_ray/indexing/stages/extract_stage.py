@@ -50,7 +50,10 @@ def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
     failures.
     """
     spec = extract_spec(run.prompts, run.settings, names.key)
-    work = Work("extract", partial(_start_extract, spec), _label, turns=_turns(spec.max_gleanings))
+    # Calls of a chunk, as long as none has told: each gleaning question is answered with yes half the time,
+    # and then gleaned.
+    turns = 1.0 + sum(1.5 * 0.5**i for i in range(spec.max_gleanings))
+    work = Work("extract", partial(_start_extract, spec), _label, turns=turns)
 
     units = corpus.tables["text_units"]
     depends_on = [spec_key(spec), names.to_json()]
@@ -210,9 +213,3 @@ def _counts(found: Iterable[tuple[ExtractedFrom, Mapping[str, int]]]) -> pa.Tabl
     rows = [(unit.text_unit_id, name, n) for unit, counts in found for name, n in counts.items() if n]
     columns = zip(*rows, strict=True) if rows else ([], [], [])
     return pa.table([pa.array(of, field.type) for of, field in zip(columns, COUNTS, strict=True)], COUNTS)
-
-
-def _turns(rounds: int) -> float:
-    """Calls of a chunk, as long as none has told: each gleaning question is answered with yes half the time,
-    and then gleaned."""
-    return 1.0 + sum(1.5 * 0.5**i for i in range(rounds))

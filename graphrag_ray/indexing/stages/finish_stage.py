@@ -93,24 +93,17 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
 def _all_numbers(run: Run, results: Results, ids: Mapping[str, pa.Table]) -> dict[str, Numbers]:
     found = {name: number(run, name, of["id"].to_numpy()) for name, of in ids.items()}
     if results.graph:
-        found |= _numbers_of_graph(run, results.graph)
+        # New entities and relationships are numbered from the best connected on: 1 is the largest hub.
+        nodes, edges = (read_columns(run, results.graph.described, kind) for kind in COLUMNS)
+        source, target = ends_of(nodes, edges)
+        degree = degrees(source, target, nodes.num_rows)
+        by_degree = np.lexsort((np.arange(len(degree)), -degree))
+        by_weight = np.lexsort((np.arange(len(source)), -edges["weight"].to_numpy()))
+        found["entities"] = number(run, "entities", nodes["id"].to_numpy(), by_degree)
+        found["relationships"] = number(run, "relationships", edges["id"].to_numpy(), by_weight)
     for hierarchy in results.hierarchies.values():
         found |= hierarchy.numbers(run)
     return found
-
-
-def _numbers_of_graph(run: Run, graph: ExtractedGraph) -> dict[str, Numbers]:
-    """New entities and relationships are numbered from the best connected on, so that 1 is the largest
-    hub."""
-    nodes, edges = (read_columns(run, graph.described, kind) for kind in COLUMNS)
-    source, target = ends_of(nodes, edges)
-    degree = degrees(source, target, nodes.num_rows)
-    by_degree = np.lexsort((np.arange(len(degree)), -degree))
-    by_weight = np.lexsort((np.arange(len(source)), -edges["weight"].to_numpy()))
-    return {
-        "entities": number(run, "entities", nodes["id"].to_numpy(), by_degree),
-        "relationships": number(run, "relationships", edges["id"].to_numpy(), by_weight),
-    }
 
 
 def _finish_units(
@@ -190,7 +183,14 @@ def _unit_tables(
     ):
         if kind not in own:  # without a graph, chunks name nothing
             continue
-        lists = _ids_by_unit(store, parts, key, own[kind], table["id"])
+        # The distinct ids that each text unit names, those that are in the snapshot, in order.
+        of = pa.schema([(key, pa.string()), ("text_unit_id", pa.string())])
+        found = read_table(store, parts, [key, "text_unit_id"], of)
+        found = found.filter(pa.array(own[kind].of(found[key]) >= 0))
+        named: dict[str, dict[str, None]] = {}
+        for id_, unit in zip(found[key].to_pylist(), found["text_unit_id"].to_pylist(), strict=True):
+            named.setdefault(unit, {})[id_] = None
+        lists = pa.array([list(named.get(u, {})) for u in table["id"].to_pylist()], pa.list_(pa.string()))
         table = table.set_column(table.schema.get_field_index(column), column, lists)
     yield {"text_units": by_row(_numbered(table, own["text_units"]).cast(schema.TEXT_UNITS))}
     documents_table = read_table(store, documents, None, schema.DOCUMENTS)
@@ -203,19 +203,6 @@ def _unit_tables(
     at = documents_table.schema.get_field_index("text_unit_ids")
     documents_table = documents_table.set_column(at, "text_unit_ids", lists)
     yield {"documents": by_row(_numbered(documents_table, own["documents"]).cast(schema.DOCUMENTS))}
-
-
-def _ids_by_unit(
-    store: Store, parts: list[Part], key: str, known: Numbers, units: pa.ChunkedArray
-) -> pa.Array:
-    """For each text unit the distinct ids it names, those that are in the snapshot, in order."""
-    of = pa.schema([(key, pa.string()), ("text_unit_id", pa.string())])
-    found = read_table(store, parts, [key, "text_unit_id"], of)
-    found = found.filter(pa.array(known.of(found[key]) >= 0))
-    lists: dict[str, dict[str, None]] = {}
-    for id_, unit in zip(found[key].to_pylist(), found["text_unit_id"].to_pylist(), strict=True):
-        lists.setdefault(unit, {})[id_] = None
-    return pa.array([list(lists.get(u, {})) for u in units.to_pylist()], pa.list_(pa.string()))
 
 
 def _finish_graph(run: Run, numbers: Callable[[], dict[str, Numbers]], graph: ExtractedGraph) -> list[Result]:

@@ -1,12 +1,17 @@
-"""A hierarchy of the entities as a run builds it, and its tables: Leiden's (paper 3.1.4, 3.1.5) and
-others."""
+"""A hierarchy of the entities as a run builds it, and its tables: Leiden's (paper 3.1.4, 3.1.5) and others.
+
+What hierarchies share that are built level upon level: the reports so far, each level's written from those
+below and embedded before the next is clustered; and the vectors of the lowest level.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
+from tempfile import TemporaryFile
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -18,10 +23,13 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.engine.executor import Tables
+from graphrag_ray.engine.work import Outcome, Row
 from graphrag_ray.graph.hierarchy import Ints
+from graphrag_ray.graph.nearest_neighbours import Vectors
 from graphrag_ray.graph.signatures import WIDTH, Hashes, signatures
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.about_stage import tell_about
 from graphrag_ray.indexing.stages.blocks import IN_TABLES
 from graphrag_ray.indexing.stages.communities_stage import (
@@ -30,12 +38,21 @@ from graphrag_ray.indexing.stages.communities_stage import (
     find_communities,
     load_layout,
 )
-from graphrag_ray.indexing.stages.reports_stage import batches_by_number, write_reports
-from graphrag_ray.indexing.stages.short_ids import Numbers, Rendered, number, prefixes_of, renumbered
+from graphrag_ray.indexing.stages.embed_stage import Texts, embed_now
+from graphrag_ray.indexing.stages.reports_stage import (
+    PART_ROWS,
+    ReportSource,
+    WrittenReport,
+    batches_by_number,
+    report_tables,
+    write_reports,
+)
+from graphrag_ray.indexing.stages.short_ids import Keys, Numbers, Rendered, number, prefixes_of, renumbered
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
-from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.parts import Part, read_part, read_table
+from graphrag_ray.store.search.vectors import unit
 
 _BELOW, _ABOVE = 3, WIDTH
 """Columns of what is signed: which communities are below, and which one is above."""
@@ -96,9 +113,23 @@ class GraphHierarchy:
         own = numbers()[self.kind.communities].of(ids)
         shared = run.executor.share((self.kind, self.layout, ids, own))
         placed = run.executor.share((self.kind, self.layout.hierarchy, ids, own))
-        signed, periods = self._signed(), _periods(run, self.kind, self.ids, period)
+        signed, periods = self._signed(), [period] * len(ids)
+        before = run.parent.parts(self.kind.communities) if run.parent else []
+        if not run.lost(before) and run.afresh.isdisjoint(self.kind.stages):
+            # The date of the run that made a community: that of the parent snapshot where it has it.
+            rows = read_table(run.store, before, ["id", "period"], schema.COMMUNITIES)
+            then = dict(zip(rows["id"].to_pylist(), rows["period"].to_pylist(), strict=True))
+            periods = [then.get(id_, period) for id_ in self.ids]
         communities = _communities(run, shared, self.kind, self.layout, self.ids, own, signed, periods)
-        told = self._told_of_reports(run, signed, periods)
+        told: list[Any] | None = None
+        if signed is not None:
+            # By group of the reports: where their communities stand and of which dates they are.
+            told, place = [], {id_: c for c, id_ in enumerate(self.ids)}
+            for group in self.reports.tables["reports"]:
+                of = read_table(run.store, group, ["community"])["community"].to_pylist() if group else []
+                at = [place[id_] for id_ in of]
+                places = hashlib.sha256(signed[at][:, [_BELOW, _ABOVE]].tobytes()).hexdigest()
+                told.append([group, places, fingerprint_of([periods[c] for c in at])])
         reports = finished_reports(run, numbers, placed, self.kind, self.reports, periods, told)
         return joined([communities, reports])
 
@@ -112,21 +143,6 @@ class GraphHierarchy:
         above = np.where(h.parent >= 0, keys[h.parent], np.uint64(0)) if len(keys) else keys
         nothing_cut = np.zeros(h.n_communities, np.bool_)
         return np.column_stack([signatures(h, self.layout.elements, contents, keys, nothing_cut), above])
-
-    def _told_of_reports(self, run: Run, signed: Hashes | None, periods: Sequence[str]) -> list[Any] | None:
-        """By group of the reports, their parts, and where their communities stand and of which dates they
-        are."""
-        if signed is None:
-            return None
-        number = {id_: c for c, id_ in enumerate(self.ids)}
-        told = []
-        for group in self.reports.tables["reports"]:
-            of = read_table(run.store, group, ["community"])["community"].to_pylist() if group else []
-            at = [number[id_] for id_ in of]
-            places = signed[at][:, [_BELOW, _ABOVE]]
-            dates = [periods[c] for c in at]
-            told.append([group, hashlib.sha256(places.tobytes()).hexdigest(), fingerprint_of(dates)])
-        return told
 
 
 def numbered_by_level(run: Run, kind: HierarchyKind, ids: list[str], level: Ints) -> dict[str, Numbers]:
@@ -184,16 +200,6 @@ def _communities(
     known = run.taken_over("finish", groups, kind.name, (kind.communities,), told=told, again=again)
     make = partial(_community_table, shared, run.executor.share(periods))
     return known.with_new(run.store, run.map("finish", make, known.new))
-
-
-def _periods(run: Run, kind: HierarchyKind, ids: Sequence[str], period: str) -> list[str]:
-    """Of each community the date of the run that made it: that of the parent snapshot where it has it."""
-    parts = run.parent.parts(kind.communities) if run.parent else []
-    if run.lost(parts) or not run.afresh.isdisjoint(kind.stages):
-        return [period] * len(ids)
-    rows = read_table(run.store, parts, ["id", "period"], schema.COMMUNITIES)
-    then = dict(zip(rows["id"].to_pylist(), rows["period"].to_pylist(), strict=True))
-    return [then.get(id_, period) for id_ in ids]
 
 
 def in_batches(order: Ints, elements: Ints) -> list[Ints]:
@@ -320,3 +326,132 @@ def _report_table(
         )
     rows.sort(key=lambda r: (r["level"], r["community"]))
     yield {kind.reports_table: by_row(pa.Table.from_pylist(rows, schema=schema.COMMUNITY_REPORTS))}
+
+
+# What hierarchies share that are built level upon level.
+
+NOTHING_BELOW = "none of the reports that it is written from is there"
+
+
+@dataclass
+class ReportsSoFar:
+    """Reports by level, the lowest first.
+
+    ids      of the clusters of each level
+    first    the number of each level's first cluster among those of all levels
+    written  by this number
+    final    the next run has nothing to try again: all that could be embedded is
+    """
+
+    kind: HierarchyKind
+    ids: list[list[str]] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+    written: Spool[WrittenReport] = field(default_factory=Spool)
+    failed: list[tuple[Row, Outcome[WrittenReport]]] = field(default_factory=list)
+    final: bool = True
+
+    def begin(self, ids: list[str]) -> None:
+        """The next level. ids: of its clusters."""
+        self.first.append(self.first[-1] + len(self.ids[-1]) if self.ids else 0)
+        self.ids.append(ids)
+
+    def below(self) -> tuple[Callable[[int], WrittenReport], Sequence[str]]:
+        """Of the level under the last one: its reports by number, and the ids of its clusters."""
+        first = self.first[-2]
+        return (lambda cluster: self.written[first + cluster]), self.ids[-2]
+
+    def record_tokens(self, height: int) -> list[int | None]:
+        """Of a level, the tokens of each report's record; None where there is no report."""
+        first = self.first[height]
+        reports = (self.written.get(first + cluster) for cluster in range(len(self.ids[height])))
+        return [report.record_tokens if report else None for report in reports]
+
+    def take(
+        self,
+        source: ReportSource,
+        called: Callable[[int], str],
+        without: Iterable[int] = (),
+        place: Ints | None = None,
+    ) -> None:
+        """What was written of the last level. called: what people call a cluster; without: clusters that were
+        not asked about, since nothing is below; place: of each cluster in the source."""
+        first = self.first[-1]
+        for cluster in range(len(self.ids[-1])):
+            at = cluster if place is None else int(place[cluster])
+            if (report := source.written.get(at)) is not None:
+                self.written[first + cluster] = report
+        # In the order of communities, not in that in which they failed.
+        self.failed += sorted(source.failed, key=lambda f: f[0]["community"])
+        nothing: Outcome[WrittenReport] = Outcome("", "failed", error=NOTHING_BELOW)
+        self.failed += [({"called": called(cluster)}, nothing) for cluster in without]
+
+    def by_community(self, places: Iterable[Ints]) -> Spool[WrittenReport]:
+        """All reports by number of their communities. places: of each level, the community of each
+        cluster."""
+        found: Spool[WrittenReport] = Spool()
+        for first, place in zip(self.first, places, strict=True):
+            for cluster, community in enumerate(place.tolist()):
+                if (report := self.written.get(first + cluster)) is not None:
+                    found[community] = report
+        return found
+
+    def embed(self, run: Run, step: str, members: Iterable[Ints], below: Vectors) -> Vectors:
+        """[clusters, dimensions] of the reports of the last level, of length 1, as these are found by search;
+        where there is none, the mean of the members. members: of each cluster, rows of `below`"""
+        ids, first = self.ids[-1], self.first[-1]
+        own: Spool[WrittenReport] = Spool()
+        for cluster in range(len(ids)):
+            if (report := self.written.get(first + cluster)) is not None:
+                own[cluster] = report
+        # In parts, as later stages find them: all workers embed.
+        tables = report_tables(own, np.zeros(len(ids), np.int64), ids)
+        parts = run.write(step, "level_reports", tables, max_rows=PART_ROWS)
+        texts = [Texts(self.kind.reports, [part]) for part in parts]
+        keys = prefixes_of(pa.array([report_id(id_) for id_ in ids], pa.string()))
+        order = np.argsort(keys)
+        vectors = np.zeros((len(ids), below.shape[1]), np.float32)
+        embedded, final = embed_now(run, step, texts)
+        self.final &= final
+        for part in embedded:
+            table = read_part(run.store, part)
+            column = table["vector"].combine_chunks()
+            if column.type.list_size == vectors.shape[1]:
+                at = order[np.searchsorted(keys[order], prefixes_of(table["id"]))]
+                vectors[at] = column.flatten().to_numpy().reshape(len(table), -1)
+        for cluster, rows in enumerate(members):
+            if not vectors[cluster].any():
+                vectors[cluster] = below[rows].sum(axis=0)
+        return unit(vectors)
+
+    @property
+    def nothing_to_retry(self) -> bool:
+        return self.final and not any(outcome.status == "retry" for _, outcome in self.failed)
+
+
+def vectors_of(run: Run, embeddings: Sequence[Part], keys: Keys) -> Vectors:
+    """[nodes, dimensions] of length 1, zeros where a node has none; in a file, since there may be very many.
+
+    embeddings: parts of their table; keys: of the nodes
+    """
+    order = np.argsort(keys)
+    rising = keys[order]
+    vectors: Vectors | None = None
+    for part in embeddings:
+        table = read_part(run.store, part)
+        column = table["vector"].combine_chunks()
+        if vectors is None:
+            vectors = in_a_file((len(keys), column.type.list_size))
+        rows = order[np.searchsorted(rising, prefixes_of(table["id"]))]
+        vectors[rows] = unit(column.flatten().to_numpy().reshape(len(table), -1))
+    return np.zeros((len(keys), 1), np.float32) if vectors is None else vectors
+
+
+def in_a_file(shape: tuple[int, int]) -> Vectors:
+    """Zeros. Raises OSError where the disk has no room: later, in mapped memory, that would be a crash."""
+    n_bytes = shape[0] * shape[1] * np.dtype(np.float32).itemsize
+    with TemporaryFile() as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, n_bytes)
+        else:
+            file.truncate(n_bytes)
+        return np.memmap(file, np.float32, "r+", shape=shape)

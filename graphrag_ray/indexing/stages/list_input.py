@@ -127,11 +127,12 @@ def look_at(
             f"nothing to read at INPUT {shown(input_url)!r}{also}: it must be a file, folder, glob or URL "
             f"with {', '.join(sorted(extensions()))} files"
         )
+    below = f"{root.rstrip('/')}/"
     return Listing(
         sorted(files, key=lambda f: f.path),
         others,
         _told(indexes, own, base),
-        _name(own.rstrip("/"), base, alone=False) if _is_inside(own, root) else "",
+        _name(own.rstrip("/"), base, alone=False) if own.startswith(below) and own != below else "",
         folder,
     )
 
@@ -169,12 +170,6 @@ def skipped_indexes(indexes: Sequence[str]) -> str:
     more = ", …" if len(indexes) > INDEXES_TOLD else ""
     named = ", ".join(indexes[:INDEXES_TOLD])
     return f"{plural(len(indexes), 'index', 'indexes')} skipped ({named}{more})"
-
-
-def _is_inside(own: str, root: str) -> bool:
-    """Whether the index's own folder lies below INPUT."""
-    folder = f"{root.rstrip('/')}/"
-    return own.startswith(folder) and own != folder
 
 
 def _told(indexes: Collection[str], own: str, base: str) -> list[str]:

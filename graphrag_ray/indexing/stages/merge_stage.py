@@ -211,7 +211,9 @@ def _pruned(
     groups = extracted.tables["found_entities"]
     known = run.taken_over("merge", groups, "lower_words", ("lower_words",))
     words = known.with_new(run.store, run.map("merge", _count_lower_case, known.new))
-    lower = _sums(read_table(run.store, words.parts("lower_words"), None, _LOWER))
+    counted = read_table(run.store, words.parts("lower_words"), None, _LOWER)
+    sums = counted.group_by("word", use_threads=False).aggregate([("count", "sum")]).sort_by("word")
+    lower = sums.filter(pc.not_equal(sums["count_sum"], 0)).rename_columns({"count_sum": "count"})
     statistics = {kind: columns_of(run.store, of, _STATISTICS[kind]) for kind, of in merged.items()}
     kept = _kept(lower, statistics["entities"], statistics["relationships"], n_units, threshold)
     results = [words]
@@ -219,12 +221,6 @@ def _pruned(
         results.append(_told(run, kind, of, statistics[kind][GROUP].to_numpy(), kept[kind], _filtered))
     counts = {f"pruned_{kind}": int((~of).sum()) for kind, of in kept.items()}
     return replace(joined(results), counts=counts)
-
-
-def _sums(words: pa.Table) -> pa.Table:
-    """By word, those whose counts do not add up to nothing."""
-    sums = words.group_by("word", use_threads=False).aggregate([("count", "sum")]).sort_by("word")
-    return sums.filter(pc.not_equal(sums["count_sum"], 0)).rename_columns({"count_sum": "count"})
 
 
 def _count_lower_case(store: Store, parts: list[Part]) -> Iterator[Tables]:
@@ -240,7 +236,11 @@ def _kept(
     """Which entities and relationships stay, from integer arrays on the driver."""
     ids, frequency = entities["id"].to_numpy(), entities["frequency"].to_numpy()
     source, target = (places_of(ids, relationships[name].to_numpy()) for name in ("source_id", "target_id"))
-    strong = ~_weak(lower, entities)
+    # Weak are names of one word that the corpus writes in lower case more often than as a name.
+    words, counts, wanted = (of.to_numpy() for of in (lower["word"], lower["count"], entities["word"]))
+    at = np.minimum(np.searchsorted(words, wanted), max(len(words) - 1, 0))
+    ordinary = np.where(words[at] == wanted, counts[at], 0) if len(words) else np.zeros(len(wanted), np.int64)
+    strong: Mask = (wanted == 0) | (ordinary <= entities["as_name"].to_numpy())
     n_ab = relationships["n_units"].to_numpy()
     between = strong[source] & strong[target]
     kept_edges = np.zeros(len(source), dtype=np.bool_)
@@ -251,16 +251,6 @@ def _kept(
     typed = entities["type"].to_numpy().astype(np.int64)
     kept = strong & keep_entities(frequency, typed, degree)
     return {"entities": kept, "relationships": kept_edges}
-
-
-def _weak(lower: pa.Table, entities: pa.Table) -> Mask:
-    """Names of one word that the corpus writes in lower case more often than as a name (`prune_names`)."""
-    words, counts = lower["word"].to_numpy(), lower["count"].to_numpy()
-    wanted = entities["word"].to_numpy()
-    at = np.minimum(np.searchsorted(words, wanted), max(len(words) - 1, 0))
-    ordinary = np.where(words[at] == wanted, counts[at], 0) if len(words) else np.zeros(len(wanted), np.int64)
-    weak: Mask = (wanted != 0) & (ordinary > entities["as_name"].to_numpy())
-    return weak
 
 
 def _told(

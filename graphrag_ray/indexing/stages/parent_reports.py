@@ -188,30 +188,23 @@ def _lost(run: Run, corpus: Result, layout: Layout) -> Lost:
         np.setdiff1d(_parent_ids(run, "describe", "relationships"), layout.edge_keys),
         np.setdiff1d(_parent_ids(run, "merge", "covariates"), layout.claim_keys),
     ]
-    gone = _resting_on_deleted(run, corpus)
-    return Lost(np.unique(np.concatenate([*no_more, *([] if gone is None else [gone])])), gone is not None)
-
-
-def _parent_ids(run: Run, step: str, table: str) -> Keys:
-    ids: Keys = columns_of(run.store, run.of_parent[step].tables[table], IDS)["id"].to_numpy()
-    return ids
-
-
-def _resting_on_deleted(run: Run, corpus: Result) -> Hashes | None:
-    """Elements of the parent that rested on a document which is deleted now; None where none is."""
-    assert run.parent is not None
     then, now = (Counter(of.parts("documents")) for of in (run.of_parent["read"], corpus))
     went, come = (
         read_table(run.store, [*parts.elements()], ["id"], schema.DOCUMENTS)["id"]
         for parts in (then - now, now - then)
     )
     deleted = went.filter(pc.invert(pc.is_in(went, come.combine_chunks())))
-    if not len(deleted):
-        return None
-    units = run.parent.parts("text_units")
-    chunks = _ids(run, partial(_chunks_of, deleted.combine_chunks()), units)
-    parts = [part for name in ELEMENTS for part in run.parent.parts(name)]
-    return np.unique(prefixes_of(_ids(run, partial(_resting_on, chunks), parts)))
+    if len(deleted):  # what rested on them
+        units = run.parent.parts("text_units")
+        chunks = _ids(run, partial(_chunks_of, deleted.combine_chunks()), units)
+        parts = [part for name in ELEMENTS for part in run.parent.parts(name)]
+        no_more.append(prefixes_of(_ids(run, partial(_resting_on, chunks), parts)))
+    return Lost(np.unique(np.concatenate(no_more)), len(deleted) > 0)
+
+
+def _parent_ids(run: Run, step: str, table: str) -> Keys:
+    ids: Keys = columns_of(run.store, run.of_parent[step].tables[table], IDS)["id"].to_numpy()
+    return ids
 
 
 def _ids(run: Run, find: Any, parts: Sequence[Part]) -> pa.ChunkedArray:

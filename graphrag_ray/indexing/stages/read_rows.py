@@ -77,9 +77,14 @@ def read_rows(run: Run, given: GivenRows, add: bool, allow_deletes: bool) -> Res
         (pair for documents, units in groups if documents for pair in pairs_of(documents, units)),
         key=lambda pair: [part.path for part in pair[0]],
     )
-    tables["documents"] = [documents for documents, _ in pairs]
-    tables["text_units"] = [units for _, units in pairs]
-    _join_small(run, tables)
+    sizes = [sum(part.bytes for part in (*documents, *units)) for documents, units in pairs]
+    small = [i for i, size in enumerate(sizes) if size < SMALL_BYTES]
+    batches = stable_batches([pairs[i][0][0].path for i in small], [sizes[i] for i in small], JOINED_BYTES)
+    together = [[small[i] for i in batch] for batch in batches if len(batch) > 1]
+    written = run.map("read", _join, [[pairs[i] for i in batch] for batch in together])
+    joined, alone = by_input(written, "documents", "text_units"), {*range(len(pairs))}.difference(*together)
+    tables["documents"] = [pairs[i][0] for i in sorted(alone)] + joined["documents"]
+    tables["text_units"] = [pairs[i][1] for i in sorted(alone)] + joined["text_units"]
     counts = keep_and_count(run, tables, BASE, add, allow_deletes, unchanged)
     run.inputs = inputs_of(run, BASE, add)
     return Result(regrouped(tables), counts | {"chunks": rows_of(tables["text_units"])})
@@ -129,17 +134,11 @@ def _read_batch(
                 del documents[id_]
     new = [documents[id_] for id_ in sorted(documents)]
     size = batch.nbytes if isinstance(batch, pa.Table) else sum(len(document.text) for document in new)
-    yield from document_parts([*unreadable, *new], settings, _pair_bytes(size))
-    yield {"seen": table}
-
-
-def _pair_bytes(size: int) -> int:
-    """Bytes of a pair of parts, from those of the batch: the batches of a large corpus are large. A power of
-    two."""
-    limit = MIN_SPLIT_BYTES
+    limit = MIN_SPLIT_BYTES  # of a pair; a power of two. The batches of a large corpus are large.
     while limit < min(size / PAIRS_OF_A_BATCH, MAX_SPLIT_BYTES):
         limit *= 2
-    return limit
+    yield from document_parts([*unreadable, *new], settings, limit)
+    yield {"seen": table}
 
 
 def _one_by_one(batch: RowBatch) -> list[RowBatch]:
@@ -206,18 +205,6 @@ def _drop(run: Run, tables: dict[str, list[list[Part]]], rest: Mapping[int, set[
     for n, done in zip(of, run.map("read", keep_rows, inputs), strict=True):
         for name in ("documents", "text_units"):
             tables[name][n] += done.get(name, [])
-
-
-def _join_small(run: Run, tables: dict[str, list[list[Part]]]) -> None:
-    pairs = list(zip(tables["documents"], tables["text_units"], strict=True))
-    sizes = [sum(part.bytes for part in (*documents, *units)) for documents, units in pairs]
-    small = [i for i, size in enumerate(sizes) if size < SMALL_BYTES]
-    batches = stable_batches([pairs[i][0][0].path for i in small], [sizes[i] for i in small], JOINED_BYTES)
-    inputs = [[pairs[small[i]] for i in batch] for batch in batches if len(batch) > 1]
-    joined = {small[i] for batch in batches if len(batch) > 1 for i in batch}
-    written = by_input(run.map("read", _join, inputs), "documents", "text_units")
-    for name, column in zip(("documents", "text_units"), zip(*pairs, strict=True), strict=False):
-        tables[name] = [p for i, p in enumerate(column) if i not in joined] + written[name]
 
 
 def _join(store: Store, pairs: Sequence[tuple[list[Part], list[Part]]]) -> Iterator[Mapping[str, pa.Table]]:

@@ -285,7 +285,11 @@ def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Res
                 f"{plural(n, f'{extension} file')} of INPUT cannot be read; the index keeps their documents."
             )
     if listing.others:
-        run.observer.note(_skipped(listing.others))
+        kinds = sorted(listing.others.items(), key=lambda kind: (-kind[1], kind[0]))
+        named = ", ".join(f"{extension or 'no extension'} {n:,}" for extension, n in kinds[:KINDS_TOLD])
+        more = ", …" if len(kinds) > KINDS_TOLD else ""
+        n = sum(listing.others.values())
+        run.observer.note(f"{plural(n, 'file')} of other kinds skipped ({named}{more})")
     if listing.indexes:
         run.observer.note(f"{skipped_indexes(listing.indexes)}: what they keep is no document of INPUT")
     if listing.own:
@@ -318,7 +322,17 @@ def _splits_read(
     settings, kept = run.settings, run.settings.kept()
     model = settings.model(settings.model_name("extract"))
     how = [kept["input"], kept["chunking"], vocabulary_for(model.model, model.tokenizer).name, limit]
-    known = run.taken_over("read", inputs, how, SPLIT, told=[_seen(split) for split in inputs])
+    # What the documents of a split depend on; None: the storage does not say whether it changed.
+    seen = [
+        [
+            [p.file.path, p.file.seen_as, p.stretch and asdict(p.stretch), *filter(None, [p.file.reader])]
+            for p in split
+        ]
+        if all(p.file.seen_as for p in split)
+        else None
+        for split in inputs
+    ]
+    known = run.taken_over("read", inputs, how, SPLIT, told=seen)
     told = tell_read(run, sum(map(len, known.new)), lambda number: len(known.new[number]))
     read = partial(_read_split, settings, options, limit)
     one_by_one = Parted[Sequence[Piece]](lambda split: [[piece] for piece in split], _unread)
@@ -329,16 +343,6 @@ def _splits_read(
     hashes = ["" if failed else of for of, failed in zip(result.made_from[SPLIT[0]], failures, strict=True)]
     used = {f"{_extension(p.file)} {p.file.reader}" for split in inputs for p in split if p.file.reader}
     return replace(result, made_from={SPLIT[0]: hashes, "readers": sorted(used)})
-
-
-def _seen(split: Sequence[Piece]) -> Any:
-    """What the documents of a split depend on; None: the storage does not say whether it changed."""
-    if not all(piece.file.seen_as for piece in split):
-        return None
-    return [
-        [p.file.path, p.file.seen_as, p.stretch and asdict(p.stretch), *filter(None, [p.file.reader])]
-        for p in split
-    ]
 
 
 def _read_split(
@@ -425,11 +429,3 @@ def _unread(split: Sequence[Piece], why: str) -> Mapping[str, pa.Table]:
         )
         unread.append(Unreadable(piece.path, "", f"{what}: {why}"))
     return {"failures": read_failures(unread)}
-
-
-def _skipped(others: Mapping[str, int]) -> str:
-    """`4 files of other kinds skipped (.png 3, .pdf 1)`, the most frequent first."""
-    kinds = sorted(others.items(), key=lambda kind: (-kind[1], kind[0]))
-    shown = [f"{extension or 'no extension'} {n:,}" for extension, n in kinds[:KINDS_TOLD]]
-    more = ", …" if len(kinds) > KINDS_TOLD else ""
-    return f"{plural(sum(others.values()), 'file')} of other kinds skipped ({', '.join(shown)}{more})"

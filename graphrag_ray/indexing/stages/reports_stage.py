@@ -401,6 +401,12 @@ class ReportSource:
 
     def _row(self, plan: ContextPlan) -> Row:
         earlier = self._earlier.of(plan.community) if self._earlier else None
+        reports, ids = self._below
+        shown: dict[int, tuple[report_context.Record, Evidence]] = {}
+        for c in plan.reports.tolist():
+            written = reports(c)
+            content = written.report.title, full_content(written.report), self._section
+            shown[c] = report_context.report_record(report_id(ids[c]), *content), written.evidence
         return {
             "earlier": earlier,
             "lost": self._earlier.lost_by(earlier) if self._earlier and earlier else None,
@@ -409,14 +415,8 @@ class ReportSource:
             "kinds": plan.kinds,
             "places": plan.indices,
             "left_out": plan.left_out.total,
-            "reports": {c: self._record(c) for c in plan.reports.tolist()},
+            "reports": shown,
         }
-
-    def _record(self, community: int) -> tuple[report_context.Record, Evidence]:
-        reports, ids = self._below
-        written = reports(community)
-        shown = written.report.title, full_content(written.report), self._section
-        return report_context.report_record(report_id(ids[community]), *shown), written.evidence
 
 
 def _start(

@@ -129,7 +129,13 @@ def index_for_search(run: Run, results: Results) -> Result:
         kinds = [schema.search_table(kind, by) for kind in own for by in ways]
         known = {name: blobs.made(run.store, name) for name in kinds}
         missing = [at for at, shard in enumerate(shards) if shard.made_from not in known[shard.table]]
-        earlier = _stored(shards_of(*_of_parent(run, columns)), known) if missing else []
+        earlier: list[_Earlier] = []
+        parent = run.parent if missing and not run.distrusted else None
+        if parent is not None and {"read", "search"} <= parent.steps.keys():
+            before = embeddings_of(run.of_parent.values())
+            for shard in shards_of(earlier_texts(run.of_parent, columns), before):
+                if at := known.get(shard.table, {}).get(shard.made_from):
+                    earlier.append((shard, Part(at[0], shard.rows, at[1])))
         nearest = _nearest([shards[at] for at in missing], earlier)
         inputs = [(at, shards[at], near) for at, near in zip(missing, nearest, strict=True)]
         failed: list[dict[str, Any]] = []
@@ -152,7 +158,7 @@ def index_for_search(run: Run, results: Results) -> Result:
         return Result(tables, counts, final=not failed)
 
     made_from = [texts, embedded, run.settings.search]
-    made_from += level_fingerprint(results)
+    made_from += [[name, results.hierarchies[name].level.tolist()] for name in _indexed(results)]
     return run.step("search", made_from, compute)
 
 
@@ -192,19 +198,6 @@ def _shards(
     return found
 
 
-def _of_parent(run: Run, columns: tuple[str, ...]) -> tuple[dict[str, list[Texts]], Groups]:
-    """The texts and the embeddings of the parent snapshot; none where it has no shards."""
-    if run.parent is None or run.distrusted or not {"read", "search"} <= run.parent.steps.keys():
-        return {}, {}
-    return earlier_texts(run.of_parent, columns), embeddings_of(run.of_parent.values())
-
-
-def _stored(shards: Sequence[_Shard], known: Mapping[str, Mapping[str, tuple[str, int]]]) -> list[_Earlier]:
-    """Those that are there. known: by table what its shards were made from -> path and bytes."""
-    found = ((shard, known.get(shard.table, {}).get(shard.made_from)) for shard in shards)
-    return [(shard, Part(at[0], shard.rows, at[1])) for shard, at in found if at]
-
-
 def _nearest(shards: Sequence[_Shard], earlier: Sequence[_Earlier]) -> list[_Earlier | None]:
     """For each shard the earlier one that seems to hold most of its rows, and at least half of them.
 
@@ -219,17 +212,15 @@ def _nearest(shards: Sequence[_Shard], earlier: Sequence[_Earlier]) -> list[_Ear
             if (n := at.get((shard.table, paths))) is not None:
                 rows[n] += n_rows
         if shard.by == "keyword":
-            rows = {n: max(so_far, _lap(shard, earlier[n][0])) for n, so_far in rows.items()}
+            start, end = shard.span
+            for n, so_far in rows.items():
+                others_start, others_end = earlier[n][0].span
+                lap = max(0.0, min(end, others_end) - max(start, others_start))
+                rows[n] = max(so_far, shard.rows * lap / (end - start))
         best = max(rows, key=rows.__getitem__, default=-1)
         is_near = best >= 0 and 2 * rows[best] >= shard.rows and earlier[best][0].signs == shard.signs
         found.append(earlier[best] if is_near else None)
     return found
-
-
-def _lap(shard: _Shard, other: _Shard) -> float:
-    """How many of a shard's rows stand where the other shard's stand in the table."""
-    (start, end), (others_start, others_end) = shard.span, other.span
-    return shard.rows * max(0.0, min(end, others_end) - max(start, others_start)) / (end - start)
 
 
 def _paths(x: Texts) -> tuple[str, ...]:
@@ -262,7 +253,11 @@ def _make(store: Store, x: tuple[int, _Shard, _Earlier | None]) -> Iterator[pa.T
     derived = data is not None
     if data is None:
         failed.clear()
-        data = _built(store, shard, failed)
+        if shard.by == "vector":
+            data = vectors.build(*_vectors(store, shard.parts), shard.signs)
+        else:
+            rows = pa.concat_tables(_rows(store, shard.texts))
+            data = keyword.build(*_ids_and_texts(rows), shard.language, partial(_note, failed))
     # Under another name where a text failed: the next run is to make it anew.
     made_from = stable_id(shard.made_from, "incomplete") if failed else shard.made_from
     part = blobs.write(store, shard.table, made_from, data, shard.rows)
@@ -270,16 +265,8 @@ def _make(store: Store, x: tuple[int, _Shard, _Earlier | None]) -> Iterator[pa.T
     yield pa.Table.from_pylist([made], schema=_MADE)
 
 
-def _built(store: Store, shard: _Shard, failed: list[dict[str, str]]) -> bytes:
-    """The bytes of a shard, from all its parts. failed: is told of texts that cannot be read."""
-    if shard.by == "vector":
-        return vectors.build(*_vectors(store, shard.parts), shard.signs)
-    rows = pa.concat_tables(_rows(store, shard.texts))
-    return keyword.build(*_ids_and_texts(rows), shard.language, partial(_note, failed))
-
-
 def _derived(store: Store, shard: _Shard, earlier: _Earlier, failed: list[dict[str, str]]) -> bytes | None:
-    """The same, from an earlier shard and the parts that only one of both has.
+    """The bytes of a shard, from an earlier one and the parts that only one of both has.
 
     None where the earlier shard, or what it was made from, is damaged: no run needs it.
     """
@@ -329,7 +316,7 @@ def _ids_and_texts(rows: pa.Table) -> tuple[list[str], list[str]]:
 def _vectors(store: Store, parts: Sequence[Part]) -> tuple[list[str], Floats]:
     if not parts:
         return [], np.zeros((0, 0), np.float32)
-    table = read_table(store, parts, ["id", "vector"]).combine_chunks()
+    table = read_table(store, parts, ["id", "vector"])
     matrix = table["vector"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1)
     return table["id"].to_pylist(), matrix
 
@@ -390,11 +377,6 @@ def level_indexes(run: Run, results: Results) -> dict[str, list[list[Part]]]:
     return tables
 
 
-def level_fingerprint(results: Results) -> list[Any]:
-    """What they depend on beside embeddings."""
-    return [[name, results.hierarchies[name].level.tolist()] for name in _indexed(results)]
-
-
 def _indexed(results: Results) -> list[str]:
     """Hierarchies of a graph that are made by meaning and have enough records, where numba is there."""
     rows = {
@@ -428,8 +410,8 @@ def _level_shards(run: Run, results: Results, name: str) -> list[_LevelShard]:
 def _make_levels(store: Store, x: tuple[int, _LevelShard]) -> Iterator[pa.Table]:
     at, shard = x
     over, reports = shard.parts
-    levels = [_level_vectors(store, over)]
-    ids, vectors = _level_vectors(store, reports) if reports else ([], levels[0][1][:0])
+    levels = [_vectors(store, over)]
+    ids, vectors = _vectors(store, reports) if reports else ([], levels[0][1][:0])
     known = shard.level_of()
     level = np.array([known.get(id_, -1) for id_ in ids], np.int64)
     for number in reversed(range(shard.n_levels)):
@@ -440,9 +422,3 @@ def _make_levels(store: Store, x: tuple[int, _LevelShard]) -> Iterator[pa.Table]
     part = blobs.write(store, shard.table, shard.made_from, data, n_rows)
     made = {"at": at, "path": part.path, "bytes": part.bytes, "rows": n_rows}
     yield pa.Table.from_pylist([made], schema=_LEVEL_MADE)
-
-
-def _level_vectors(store: Store, parts: Sequence[Part]) -> tuple[list[str], Any]:
-    table = read_table(store, parts, ["id", "vector"])
-    column = table["vector"].combine_chunks()
-    return table["id"].to_pylist(), column.flatten().to_numpy().reshape(table.num_rows, -1)

@@ -51,11 +51,12 @@ from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks, bloc
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
 from graphrag_ray.indexing.stages.graph_hierarchy import (
     Placed,
+    ReportsSoFar,
     finished_reports,
     in_batches,
     numbered_by_level,
+    vectors_of,
 )
-from graphrag_ray.indexing.stages.level_by_level import ReportsSoFar, in_a_file
 from graphrag_ray.indexing.stages.reports_stage import (
     PART_ROWS,
     ReportSource,
@@ -69,7 +70,6 @@ from graphrag_ray.indexing.step_result import Result, by_input, joined
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_part, read_table
-from graphrag_ray.store.search.vectors import unit
 
 KIND = HIERARCHIES["tree"]
 STEP = "tree"
@@ -162,9 +162,16 @@ class _Chunks:
 
         def compute() -> Result:
             so_far = _Levels(KIND)
-            keys, vectors = self._nodes()
+            parts = self.corpus.parts("text_units")
+            keys = prefixes_of(_column(run, parts, "id", pa.string()))
+            vectors = vectors_of(run, self.embedded.parts("embeddings_text_unit"), keys)
             reduction = options.reduction if len(keys) >= FEW_CHUNKS else "pca"
-            tokens = self._chunk_tokens(asking)
+            # Of the chunks' records, in the vocabulary of the model that summarises.
+            counted: list[Any] = [np.zeros(0, np.int64)] * len(parts)
+            work = partial(_count, asking.budget.count)
+            for table in run.executor.stream(STEP, work, list(enumerate(parts))):
+                counted[table["at"][0].as_py()] = table["tokens"].combine_chunks().flatten().to_numpy()
+            tokens = np.concatenate([np.zeros(0, np.int64), *counted])
             named = keys  # as the ids of what stands there, where `keys` stay
             while goes_on(len(keys), len(so_far.levels), options.max_levels):
                 level = self._clustered(len(so_far.levels), keys, tokens, vectors, budget, reduction)
@@ -185,31 +192,6 @@ class _Chunks:
         depends_on = [self.corpus.tables["text_units"], self.embedded, *asking.depends_on, options]
         depends_on += [budget, run.settings.embeddings]
         return run.step(STEP, depends_on, compute, asking.work.name)
-
-    def _nodes(self) -> tuple[Keys, Vectors]:
-        """Of the chunks, in the order of their table: what names each, and its vector."""
-        run, parts = self.run, self.corpus.parts("text_units")
-        keys = prefixes_of(_column(run, parts, "id", pa.string()))
-        order = np.argsort(keys)
-        vectors: Vectors | None = None
-        for part in self.embedded.parts("embeddings_text_unit"):
-            table = read_part(run.store, part)
-            column = table["vector"].combine_chunks()
-            if vectors is None:
-                vectors = in_a_file((len(keys), column.type.list_size))
-            rows_of = order[np.searchsorted(keys[order], prefixes_of(table["id"]))]
-            vectors[rows_of] = unit(column.flatten().to_numpy().reshape(len(table), -1))
-        return keys, np.zeros((len(keys), 1), np.float32) if vectors is None else vectors
-
-    def _chunk_tokens(self, asking: ReportWork) -> Ints:
-        """Of the chunks' records, in the vocabulary of the model that summarises, in the order of their
-        table."""
-        parts = self.corpus.parts("text_units")
-        counted: list[Any] = [np.zeros(0, np.int64)] * len(parts)
-        work = partial(_count, asking.budget.count)
-        for table in self.run.executor.stream(STEP, work, list(enumerate(parts))):
-            counted[table["at"][0].as_py()] = table["tokens"].combine_chunks().flatten().to_numpy()
-        return np.concatenate([np.zeros(0, np.int64), *counted])
 
     def _clustered(
         self, height: int, keys: Keys, tokens: Ints, vectors: Vectors, budget: int, reduction: Reduction
