@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from graphrag_ray.query.ask import Index
 
 NEEDED = ("scipy", "rapidfuzz", "nltk", "pandas", "jinja2")
-DEFAULT_OUT = "evaluation"
 
 EVALUATE_COMMANDS = {
     "Head to head": {
@@ -106,17 +105,20 @@ def judging_options(f: Callable[..., Any]) -> Callable[..., Any]:
     )(f)
 
 
+where_options = options(
+    click.option("--ray", is_flag=True, help="Ask the models on Ray instead of in this process."),
+    click.option("--address", metavar="ADDRESS", help="Ask the models on this Ray cluster."),
+    click.option("-q", "--quiet", is_flag=True, help="Print nothing but results and errors."),
+)
 running_options = options(
     click.option(
         "--out",
         metavar="URL",
-        default=DEFAULT_OUT,
+        default="evaluation",
         show_default=True,
         help="The folder of results, and of all replies.",
     ),
-    click.option("--ray", is_flag=True, help="Ask the models on Ray instead of in this process."),
-    click.option("--address", metavar="ADDRESS", help="Ask the models on this Ray cluster."),
-    click.option("-q", "--quiet", is_flag=True, help="Print nothing but results and errors."),
+    where_options,
 )
 """Where results go, and where the work is done."""
 
@@ -129,16 +131,14 @@ def opened(given: Given) -> Index:
     return given.index()
 
 
-@contextmanager
 def running(
     index: Index, out: str, note: str, ray: bool, address: str | None, quiet: bool
-) -> Iterator[EvaluationRun]:
+) -> AbstractContextManager[EvaluationRun]:
     from graphrag_ray.cli.progress import observer_for_people
     from graphrag_ray.evaluate.evaluation_run import evaluation_run
 
     observer = observer_for_people(quiet=quiet)
-    with evaluation_run(index, out, note, on_ray=ray, address=address, observer=observer) as run:
-        yield run
+    return evaluation_run(index, out, note, on_ray=ray, address=address, observer=observer)
 
 
 def print_table(table: pa.Table) -> None:

@@ -8,7 +8,7 @@ import click
 
 from graphrag_ray.base.errors import FAILED_ITEMS, UsageError
 from graphrag_ray.cli import console
-from graphrag_ray.cli.commands.evaluate_command import opened, print_warnings, running
+from graphrag_ray.cli.commands.evaluate_command import opened, print_warnings, running, where_options
 from graphrag_ray.cli.options import Given, json_option, settings_options
 from graphrag_ray.cli.program import Command, root_option
 
@@ -26,9 +26,7 @@ from graphrag_ray.cli.program import Command, root_option
 @click.option("--tasks", type=int, default=5, show_default=True, help="Tasks of each user.")
 @click.option("--each", type=int, default=5, show_default=True, help="Questions of each task.")
 @click.option("--out", metavar="FILE", required=True, help="Where the questions go: a .csv file.")
-@click.option("--ray", is_flag=True, help="Ask the models on Ray instead of in this process.")
-@click.option("--address", metavar="ADDRESS", help="Ask the models on this Ray cluster.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but results and errors.")
+@where_options
 @json_option
 def questions(
     given: Given,

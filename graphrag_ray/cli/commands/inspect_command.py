@@ -92,7 +92,7 @@ def _print_record(found: Record, root: str, hierarchy: str | None = None) -> Non
 
 
 def _overview(out: Console, found: Record, reached: str) -> None:
-    counts, totals = found["counts"], found["totals"]
+    counts = found["counts"]
     held = ", ".join(
         plural(counts.get(name, 0), one, many)
         for name, one, many in (
@@ -103,9 +103,13 @@ def _overview(out: Console, found: Record, reached: str) -> None:
     out.print(f"Snapshot {found['snapshot']}: {held}")
     if found["about"]:
         _text(out, f"About: {found['about']}")
-    _list(out, "Largest communities at C0", found["communities"], _community_line, totals["communities"])
-    _list(out, "Best connected entities", found["entities"], _entity_line, totals["entities"])
-    _list(out, "Documents with most chunks", found["documents"], _document_line, totals["documents"])
+    _lists(
+        out,
+        found,
+        communities="Largest communities at C0",
+        entities="Best connected entities",
+        documents="Documents with most chunks",
+    )
     asked = [f"community {c['community']}" for c in found["communities"][:1]]
     asked += [f"entity {shlex.quote(e['title'])}" for e in found["entities"][:1]]
     asked += [f"document {d['human_readable_id']}" for d in found["documents"][:1]]
@@ -113,15 +117,12 @@ def _overview(out: Console, found: Record, reached: str) -> None:
 
 
 def _search(out: Console, found: Record, reached: str) -> None:
-    totals = found["totals"]
-    if not any(totals.values()):
+    if not any(found["totals"].values()):
         out.print(f"No name holds {one_line(found['text'], _TOLD)!r}.")
         if found["near"]:
             out.print("Did you mean: " + "; ".join(one_line(name, 80) for name in found["near"]) + "?")
         return
-    _list(out, "Entities", found["entities"], _entity_line, totals["entities"])
-    _list(out, "Communities", found["communities"], _community_line, totals["communities"])
-    _list(out, "Documents", found["documents"], _document_line, totals["documents"])
+    _lists(out, found, "entities", "communities", "documents")
     asked = [f"entity {e['human_readable_id']}" for e in found["entities"][:1]]
     asked += [f"community {c['community']}" for c in found["communities"][:1]]
     asked += [f"document {d['human_readable_id']}" for d in found["documents"][:1]]
@@ -129,26 +130,20 @@ def _search(out: Console, found: Record, reached: str) -> None:
 
 
 def _entity(out: Console, found: Record, reached: str) -> None:
-    totals = found["totals"]
     _heading(out, f"Entity {found['human_readable_id']}: {found['title']} ({found['type'] or 'untyped'})")
     _text(out, found["description"])
     if found["description_failed"]:
         out.print("  The summary of its descriptions failed; these are the first as they stand.")
     mentioned = plural(found["n_instances"], "mention")
     out.print(f"  degree {found['degree']:,}; {mentioned} in {plural(found['frequency'], 'chunk')}")
-    _list(out, "Communities", found["communities"], _community_line, len(found["communities"]))
-    _relationships(out, found)
-    _list(out, "Claims", found["claims"], _claim_line, totals["claims"])
-    _chunks(out, found)
+    _lists(out, found, "communities", "relationships", "claims", "chunks")
 
 
 def _relationship(out: Console, found: Record, reached: str) -> None:
     _heading(out, f"Relationship {found['human_readable_id']}: {found['source']} – {found['target']}")
     _text(out, found["description"])
     out.print(f"  weight {found['weight']:g}, combined degree {found['combined_degree']:,}")
-    _list(out, "Entities", found["entities"], _entity_line, len(found["entities"]))
-    _list(out, "Communities", found["communities"], _community_line, len(found["communities"]))
-    _chunks(out, found)
+    _lists(out, found, "entities", "communities", "chunks")
 
 
 def _claim(out: Console, found: Record, reached: str) -> None:
@@ -156,11 +151,11 @@ def _claim(out: Console, found: Record, reached: str) -> None:
     _text(out, found["description"])
     dates = ", ".join(d for d in (found["start_date"], found["end_date"]) if d and d != "NONE")
     out.print(f"  {found['type']}, {found['status']}" + (f", {dates}" if dates else ""))
-    _chunks(out, found)
+    _lists(out, found, "chunks")
 
 
 def _community(out: Console, found: Record, reached: str) -> None:
-    report, totals = found["report"], found["totals"]
+    report = found["report"]
     title = report["title"] if report else found["title"]
     _heading(out, f"Community {found['community']} (C{found['level']}): {title}")
     packed = ", several small components together" if found["packed"] else ""
@@ -176,10 +171,8 @@ def _community(out: Console, found: Record, reached: str) -> None:
             out.print(f"  [{plural(left_out, 'record')} did not fit, or had failed, when this was written]")
     else:
         out.print("  It has no report (`graphrag-ray failures` says why).")
-    _list(out, "Sub-communities", found["children"], _community_line, totals["children"])
-    _list(out, "Members", found["entities"], _entity_line, totals["entities"])
-    _relationships(out, found)
-    _chunks(out, found)
+    _lists(out, found, children="Sub-communities", entities="Members")
+    _lists(out, found, "relationships", "chunks")
 
 
 def _chunk(out: Console, found: Record, reached: str) -> None:
@@ -189,9 +182,7 @@ def _chunk(out: Console, found: Record, reached: str) -> None:
     beside = [f"{word} {found[word]}" for word in ("before", "after") if found[word] is not None]
     out.print("  " + ", ".join([plural(found["n_tokens"], "token"), *(f"chunk {b}" for b in beside)]) + "\n")
     out.print(found["header"] + found["text"])
-    _list(out, "Entities", found["entities"], _entity_line, found["totals"]["entities"])
-    _relationships(out, found)
-    _list(out, "Claims", found["claims"], _claim_line, found["totals"]["claims"])
+    _lists(out, found, "entities", "relationships", "claims")
 
 
 def _document(out: Console, found: Record, reached: str) -> None:
@@ -206,7 +197,8 @@ def _document(out: Console, found: Record, reached: str) -> None:
         out.print(f"  {names or 'no entities'}{f' and {more:,} more' if more > 0 else ''}")
         others = [plural(c["totals"][what], what[:-1]) for what in ("relationships", "claims")]
         out.print(f"  {', '.join(others)}")
-    _more(out, found["totals"]["chunks"] - len(found["chunks"]))
+    if (left := found["totals"]["chunks"] - len(found["chunks"])) > 0:
+        out.print(f"\n{left:,} more: --limit 0 shows all")
 
 
 def _about_document(out: Console, found: Record) -> None:
@@ -216,15 +208,6 @@ def _about_document(out: Console, found: Record) -> None:
         out.print(f"  {about}")
     if found["metadata"]:
         out.print(f"  {one_line(found['metadata'], _METADATA)}")
-
-
-def _relationships(out: Console, found: Record) -> None:
-    _list(out, "Relationships, by weight", found["relationships"], _relationship_line,
-          found["totals"]["relationships"])  # fmt: skip
-
-
-def _chunks(out: Console, found: Record) -> None:
-    _list(out, "Chunks", found["chunks"], _chunk_line, found["totals"]["chunks"])
 
 
 def _community_line(c: Record) -> str:
@@ -261,20 +244,27 @@ def _chunk_line(c: Record) -> str:
     return f"{c['human_readable_id']:>6}  {where}: “{one_line(c['quote'])}”"
 
 
-def _list(
-    out: Console, heading: str, rows: Sequence[Record], line: Callable[[Record], str], total: int
-) -> None:
-    if not rows:
-        return
-    of = f"{len(rows):,} of {total:,}" if total > len(rows) else f"{total:,}"
-    out.print(f"\n{heading} ({of})", style="bold")
-    for row in rows:
-        out.print(f"  {line(row)}")
+_LINES: Mapping[str, Callable[[Record], str]] = {
+    "communities": _community_line,
+    "children": _community_line,
+    "entities": _entity_line,
+    "relationships": _relationship_line,
+    "claims": _claim_line,
+    "documents": _document_line,
+    "chunks": _chunk_line,
+}
 
 
-def _more(out: Console, left: int) -> None:
-    if left > 0:
-        out.print(f"\n{left:,} more: --limit 0 shows all")
+def _lists(out: Console, found: Record, *names: str, **headings: str) -> None:
+    """Lists of a record that are not empty. headings: of lists that are not called by their names."""
+    for name in (*names, *headings):
+        if rows := found[name]:
+            total = found["totals"].get(name, len(rows))
+            of = f"{len(rows):,} of {total:,}" if total > len(rows) else f"{total:,}"
+            usual = "Relationships, by weight" if name == "relationships" else name.capitalize()
+            out.print(f"\n{headings.get(name, usual)} ({of})", style="bold")
+            for row in rows:
+                out.print(f"  {_LINES[name](row)}")
 
 
 def _next(out: Console, reached: str, arguments: Sequence[str]) -> None:
