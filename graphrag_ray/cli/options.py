@@ -7,6 +7,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +22,9 @@ from graphrag_ray.query.methods import methods
 if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.engine.given_rows import GivenRows
+    from graphrag_ray.query.ask import Index
     from graphrag_ray.store.files import Store
+    from graphrag_ray.store.snapshots import Manifest
 
 _SHORT = {
     "model": "models.default.model",
@@ -76,8 +81,18 @@ def rows_of(function: str, input_url: str | None) -> GivenRows:
     return GivenRows(found, function)
 
 
-def json_option(f: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(f)
+def options(*each: Callable[..., Any]) -> Callable[..., Any]:
+    """Several options as one decorator; help lists them in this order."""
+
+    def put(f: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(each):
+            f = option(f)
+        return f
+
+    return put
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 
 
 def _config_option(told: str) -> Callable[..., Any]:
@@ -91,89 +106,135 @@ def _storage_only(ctx: click.Context, option: click.Parameter, given: tuple[str,
     return given
 
 
+@dataclass(frozen=True)
+class Given:
+    """Which index a command is about, and how it is reached and asked: --root, --config, --set.
+
+    short   values of the options that are short for a setting, by their names
+    """
+
+    root: str
+    config: str | None
+    overrides: tuple[str, ...]
+    short: Mapping[str, Any] = field(default_factory=dict)
+
+    def store(self) -> Store:
+        """The store at --root, reached as --set, --config or else the environment say: a snapshot lies in it
+        and cannot tell. Nothing is asked of it yet. Raises SettingsError, UsageError."""
+        from graphrag_ray.base.settings_file import load_storage
+        from graphrag_ray.store.files import Store
+
+        storage = load_storage(self.config, self.overrides)
+        with naming_root(self.root):
+            return Store(self.root, storage.of(self.root))
+
+    def snapshot(self, number: int | None = None) -> tuple[Store, Manifest]:
+        """The newest one, or that of a number. Raises as `store`; StoreError."""
+        from graphrag_ray.store.snapshots import open_latest
+
+        store = self.store()
+        with naming_root(self.root):
+            return store, open_latest(store, number)
+
+    def settings(self, said: Mapping[str, Any] | None = None, root: str | None = None) -> Settings:
+        """Settings from --config, or else from what an index says of itself; the short forms, and --set.
+
+        said, root: settings as they stand in an index, and its URL, by which is known how it was reached
+        before. Raises SettingsError.
+        """
+        from graphrag_ray.base.index_settings import of_index
+        from graphrag_ray.base.settings_file import load_settings
+        from graphrag_ray.base.user_settings import Known
+
+        base, known = None, None
+        if self.config is None and said is not None:
+            base, known = of_index(said), Known.read(root)
+        forms = forms_of(self.config, self.overrides, self.short, base)
+        return load_settings(self.config, forms, base, known)
+
+    def index(self, number: int | None = None, cache: str | None = None) -> Index:
+        """A snapshot, with the settings of the command. Raises UsageError, SettingsError, StoreError."""
+        from graphrag_ray import open_index
+
+        store, manifest = self.snapshot(number)
+        settings = self.settings(manifest.settings, store.url)
+        return open_index(self.root, snapshot=manifest.number, settings=settings, cache=cache)
+
+
+def _given(f: Callable[..., Any], *each: Callable[..., Any]) -> Callable[..., Any]:
+    """A command with these options, which gets them as its first argument, a `Given`."""
+    own = signature(f).parameters
+
+    @wraps(f)
+    def command(root: Any, config: str | None, overrides: tuple[str, ...], **values: Any) -> Any:
+        short = {name: values.pop(name) for name in {*values} & {*_SHORT, *_ASKED} - {*own}}
+        return f(Given(root, config, overrides, short), **values)
+
+    return options(*each)(command)
+
+
 def reach_options(f: Callable[..., Any]) -> Callable[..., Any]:
     """--config and --set of a command that needs no setting but how its index is reached."""
-    for option in reversed(
-        [
-            _config_option("Settings, of which `root` and `storage` are read."),
-            click.option(
-                "--set",
-                "overrides",
-                multiple=True,
-                metavar="storage.B=C",
-                callback=_storage_only,
-                help="How the index is reached: storage.endpoint_url, storage.region, …",
-            ),
-        ]
-    ):
-        f = option(f)
-    return f
-
-
-def open_root(root: str, config: str | None, overrides: tuple[str, ...]) -> Store:
-    """The store at --root, reached as --set, --config or else the environment say: a snapshot lies in it
-    and cannot tell. Nothing is asked of it yet. Raises SettingsError, UsageError."""
-    from graphrag_ray.base.settings_file import load_storage
-    from graphrag_ray.store.files import Store
-
-    storage = load_storage(config, overrides)
-    with naming_root(root):
-        return Store(root, storage.of(root))
+    return _given(
+        f,
+        _config_option("Settings, of which `root` and `storage` are read."),
+        click.option(
+            "--set",
+            "overrides",
+            multiple=True,
+            metavar="storage.B=C",
+            callback=_storage_only,
+            help="How the index is reached: storage.endpoint_url, storage.region, …",
+        ),
+    )
 
 
 def settings_options(f: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(
-        [
-            _config_option("Settings, as `init` writes them: a file or a URL."),
-            click.option(
-                "--set",
-                "overrides",
-                multiple=True,
-                metavar="A.B=C",
-                help="Override one setting; may be repeated.",
-            ),
-            click.option("--model", help="Short for models.default.model (and provider: openai)."),
-            click.option("--base-url", help="Short for the address of that model's one endpoint."),
-            click.option(
-                "--api-key-env",
-                help="Short for the name of the variable that holds its key; null: it wants none.",
-            ),
-            click.option("--rpm", type=float, help="Short for its requests per minute."),
-            click.option("--tpm", type=float, help="Short for its tokens per minute."),
-            click.option("--max-in-flight", type=int, help="Short for its bound on concurrent calls."),
-        ]
-    ):
-        f = option(f)
-    return f
+    return _given(
+        f,
+        _config_option("Settings, as `init` writes them: a file or a URL."),
+        click.option(
+            "--set",
+            "overrides",
+            multiple=True,
+            metavar="A.B=C",
+            help="Override one setting; may be repeated.",
+        ),
+        click.option("--model", help="Short for models.default.model (and provider: openai)."),
+        click.option("--base-url", help="Short for the address of that model's one endpoint."),
+        click.option(
+            "--api-key-env",
+            help="Short for the name of the variable that holds its key; null: it wants none.",
+        ),
+        click.option("--rpm", type=float, help="Short for its requests per minute."),
+        click.option("--tpm", type=float, help="Short for its tokens per minute."),
+        click.option("--max-in-flight", type=int, help="Short for its bound on concurrent calls."),
+    )
 
 
-def build_option(f: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--build",
-        type=click.Choice(["all", "names"]),
-        help="names: names alone, found without a model, and no reports: nothing is paid for but embeddings. "
-        "A later run without it makes the rest.",
-    )(f)
+build_option = click.option(
+    "--build",
+    type=click.Choice(["all", "names"]),
+    help="names: names alone, found without a model, and no reports: nothing is paid for but embeddings. "
+    "A later run without it makes the rest.",
+)
 
 
-def cache_option(f: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--cache", metavar="URL", help="Keep models' replies there: what was asked before costs nothing."
-    )(f)
+cache_option = click.option(
+    "--cache", metavar="URL", help="Keep models' replies there: what was asked before costs nothing."
+)
 
 
-def raw_option(f: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--raw", is_flag=True, help="Show Markdown as it is written; else it is rendered on a terminal."
-    )(f)
+raw_option = click.option(
+    "--raw", is_flag=True, help="Show Markdown as it is written; else it is rendered on a terminal."
+)
 
 
-def hierarchy_option(f: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--hierarchy",
-        type=click.Choice(list(HIERARCHIES)),
-        help="Whose levels and reports are read; else the first of the index.",
-    )(f)
+hierarchy_option = click.option(
+    "--hierarchy",
+    type=click.Choice(list(HIERARCHIES)),
+    help="Whose levels and reports are read; else the first of the index.",
+)
 
 
 class MethodChoice(click.Choice[str]):
@@ -186,104 +247,73 @@ class MethodChoice(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
-def way_options(f: Callable[..., Any]) -> Callable[..., Any]:
-    """How an answer is found: --method, --level, --where."""
-    for option in reversed(
-        [
-            click.option(
-                "--method",
-                type=MethodChoice(methods.METHODS),
-                default=methods.DEFAULT,
-                show_default=True,
-                help="How the answer is found; auto: by the question.",
-            ),
-            click.option(
-                "--level",
-                metavar="C0..Cn|auto",
-                help="Level of the communities, or `auto`: the finest within the budget (without one, the "
-                "coarsest that fills a context: the default). --dynamic: the finest that is rated (C2). "
-                "local, drift: the finest whose reports are shown (C2).",
-            ),
-            click.option(
-                "--where",
-                metavar="COND",
-                multiple=True,
-                help="Only documents with path~*.md, title=…, date>=2023-05, author=… (a column of their "
-                "metadata); repeatable.",
-            ),
-        ]
-    ):
-        f = option(f)
-    return f
+way_options = options(
+    click.option(
+        "--method",
+        type=MethodChoice(methods.METHODS),
+        default=methods.DEFAULT,
+        show_default=True,
+        help="How the answer is found; auto: by the question.",
+    ),
+    click.option(
+        "--level",
+        metavar="C0..Cn|auto",
+        help="Level of the communities, or `auto`: the finest within the budget (without one, the "
+        "coarsest that fills a context: the default). --dynamic: the finest that is rated (C2). "
+        "local, drift: the finest whose reports are shown (C2).",
+    ),
+    click.option(
+        "--where",
+        metavar="COND",
+        multiple=True,
+        help="Only documents with path~*.md, title=…, date>=2023-05, author=… (a column of their "
+        "metadata); repeatable.",
+    ),
+)
+"""How an answer is found: --method, --level, --where."""
 
 
-def asking_options(f: Callable[..., Any]) -> Callable[..., Any]:
-    """How a question is answered; `settings_from` reads them."""
-    options: list[Callable[..., Any]] = [
-        click.option(
-            "--response-type",
-            metavar="TEXT",
-            help='Form and length of the answer: "a list of five points".',
-        ),
-        click.option(
-            "--general-knowledge/--no-general-knowledge",
-            default=None,
-            help="Let the answer go beyond the data, and mark where it does.",
-        ),
-        click.option(
-            "--dynamic/--no-dynamic",
-            default=None,
-            help="global: rate reports from the top, read on only below relevant ones.",
-        ),
-        hierarchy_option,
-        click.option(
-            "--traversal",
-            type=click.Choice(["collapsed", "tree"]),
-            help="raptor: all chunks and summaries at once, or level by level from the top.",
-        ),
-        click.option(
-            "--map-protocol",
-            type=click.Choice(["answer", "points"]),
-            help="global, text: one scored answer for each context, or several scored points.",
-        ),
-        click.option(
-            "--mode",
-            type=click.Choice(["local", "global", "hybrid", "mix"]),
-            help="lightrag: by names in the question, its subjects, both, or both and the nearest chunks.",
-        ),
-        click.option(
-            "--steps",
-            type=click.IntRange(0, 10),
-            help="ppr: how often what is missing is looked up, two calls each time. Default: 1.",
-        ),
-        click.option("--budget-tokens", type=int, metavar="N", help="Prompts and replies together, at most."),
-        click.option("--budget-usd", type=float, metavar="X", help="US dollars, at most."),
-    ]
-    for option in reversed(options):
-        f = option(f)
-    return f
-
-
-def settings_from(
-    config: str | None,
-    overrides: tuple[str, ...],
-    short: Mapping[str, Any],
-    said: Mapping[str, Any] | None = None,
-    root: str | None = None,
-) -> Settings:
-    """Settings from --config, or else from what an index says of itself; the short forms, and --set.
-
-    said, root: settings as they stand in an index, and its URL, by which is known how it was reached before
-    Raises SettingsError.
-    """
-    from graphrag_ray.base.index_settings import of_index
-    from graphrag_ray.base.settings_file import load_settings
-    from graphrag_ray.base.user_settings import Known
-
-    base, known = None, None
-    if config is None and said is not None:
-        base, known = of_index(said), Known.read(root)
-    return load_settings(config, forms_of(config, overrides, short, base), base, known)
+asking_options = options(
+    click.option(
+        "--response-type",
+        metavar="TEXT",
+        help='Form and length of the answer: "a list of five points".',
+    ),
+    click.option(
+        "--general-knowledge/--no-general-knowledge",
+        default=None,
+        help="Let the answer go beyond the data, and mark where it does.",
+    ),
+    click.option(
+        "--dynamic/--no-dynamic",
+        default=None,
+        help="global: rate reports from the top, read on only below relevant ones.",
+    ),
+    hierarchy_option,
+    click.option(
+        "--traversal",
+        type=click.Choice(["collapsed", "tree"]),
+        help="raptor: all chunks and summaries at once, or level by level from the top.",
+    ),
+    click.option(
+        "--map-protocol",
+        type=click.Choice(["answer", "points"]),
+        help="global, text: one scored answer for each context, or several scored points.",
+    ),
+    click.option(
+        "--mode",
+        type=click.Choice(["local", "global", "hybrid", "mix"]),
+        help="lightrag: by names in the question, its subjects, both, or both and the nearest chunks.",
+    ),
+    click.option(
+        "--steps",
+        type=click.IntRange(0, 10),
+        help="ppr: how often what is missing is looked up, two calls each time. Default: 1.",
+    ),
+    click.option("--budget-tokens", type=int, metavar="N", help="Prompts and replies together, at most."),
+    click.option("--budget-usd", type=float, metavar="X", help="US dollars, at most."),
+)
+"""How a question is answered; they become settings."""
 
 
 def forms_of(
@@ -324,3 +354,26 @@ def naming_root(root: str, option: str = "--root") -> Iterator[None]:
         if isinstance(e.__cause__, NotADirectoryError):
             raise UsageError(f"{option} {root} is a file, or lies below one: give a folder or a URL") from e
         raise
+
+
+class _NoPandas:
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def spare_pandas() -> None:
+    """Let pyarrow do without pandas, which takes a quarter of a second to import.
+
+    pyarrow imports it where the first array is made, to tell whether a value is one of pandas'; nobody here
+    has any. It looks once; what needs pandas (`to_pandas`) imports it later all the same.
+    """
+    if "pandas" not in sys.modules:
+        import pyarrow as pa
+
+        sys.meta_path.insert(0, _NoPandas)
+        try:
+            pa.array([])
+        finally:
+            sys.meta_path.remove(_NoPandas)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, get_args
 
@@ -14,10 +13,8 @@ from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.base.unforeseen import is_unforeseen, told
 from graphrag_ray.base.urls import shown
-from graphrag_ray.cli.misread import Misread
+from graphrag_ray.cli.console import one_line, safe
 
-_WORDS = f"{__name__}.words"
-"""In the `meta` of a context: the command line."""
 _LONGEST_LINE = 600
 _WHAT_NOW = "What was answered is kept. With --traceback the same command shows where the error came from."
 ROOT_VARIABLE = "GRAPHRAG_RAY_ROOT"
@@ -117,22 +114,7 @@ def _write_options(command: click.Command, ctx: click.Context, formatter: click.
 
 
 class Command(click.Command):
-    """A command that also takes the options of the program.
-
-    misread   is given a line that cannot be run, before its error is shown; errors of ours that it raises are
-              not told
-    """
-
-    def __init__(
-        self, *arguments: Any, misread: Callable[[Misread], object] | None = None, **options: Any
-    ) -> None:
-        super().__init__(*arguments, **options)
-        self._misread = misread
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[_WORDS] = tuple(args)
-        with self._read(ctx):
-            return super().parse_args(ctx, args)
+    """A command that also takes the options of the program."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         *own, help_option = super().get_params(ctx)
@@ -142,21 +124,10 @@ class Command(click.Command):
         _write_options(self, ctx, formatter)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with self._read(ctx):
-            for option in self.params:
-                if isinstance(option, Root) and ctx.params["root"] is None:
-                    ctx.params["root"] = option.otherwise(ctx)
+        for option in self.params:
+            if isinstance(option, Root) and ctx.params["root"] is None:
+                ctx.params["root"] = option.otherwise(ctx)
         return super().invoke(ctx)
-
-    @contextmanager
-    def _read(self, ctx: click.Context) -> Iterator[None]:
-        try:
-            yield
-        except (click.UsageError, UsageError) as e:
-            if self._misread is not None:
-                with suppress(GraphRagError):
-                    self._misread(Misread(ctx.meta[_WORDS], e))
-            raise
 
 
 class Commands(click.Group):
@@ -216,8 +187,6 @@ class Commands(click.Group):
         except GraphRagError as e:
             if ctx.meta.get("traceback"):
                 raise
-            from graphrag_ray.cli.safe import safe
-
             click.echo(f"graphrag-ray: {safe(str(e))}", err=True)
             ctx.exit(e.exit_code)
         except (click.ClickException, click.Abort, click.exceptions.Exit):
@@ -228,8 +197,6 @@ class Commands(click.Group):
         except BaseException as e:
             if ctx.meta.get("traceback") or not is_unforeseen(e) or isinstance(e, BrokenPipeError):
                 raise
-            from graphrag_ray.cli.safe import one_line, safe
-
             message = ": ".join([*getattr(e, "__notes__", ()), told(e)])
             message = safe(one_line(logs.without_any_secret(message), _LONGEST_LINE))
             click.echo(f"graphrag-ray: {message}. {_WHAT_NOW}", err=True)
@@ -240,20 +207,16 @@ class Root(click.Option):
     """--root; or `root` in the settings of --config; or the variable."""
 
     def otherwise(self, ctx: click.Context) -> str:
-        """Where it is not given. Raises SettingsError, MissingParameter."""
+        """Where it is not given: what --config says, since it was typed, or else the environment. Raises
+        SettingsError, MissingParameter."""
+        from graphrag_ray.base.settings_file import root_in
+
         config = ctx.params.get("config")
-        if (root := root_otherwise(config)) is None:
+        root = (root_in(config) if config else None) or os.environ.get(ROOT_VARIABLE)
+        if not root:
             hint = f"Or name it as `root` in {shown(config)}." if config else f"Or set {ROOT_VARIABLE}."
             raise click.MissingParameter(hint, ctx, self)
         return root
-
-
-def root_otherwise(config: str | None) -> str | None:
-    """Which index is meant where --root is not given: what --config says, since it was typed, or else the
-    environment. Raises SettingsError."""
-    from graphrag_ray.base.settings_file import root_in
-
-    return (root_in(config) if config else None) or os.environ.get(ROOT_VARIABLE) or None
 
 
 def _root(ctx: click.Context, option: click.Parameter, given: str | None) -> str | None:
@@ -263,12 +226,11 @@ def _root(ctx: click.Context, option: click.Parameter, given: str | None) -> str
     return given
 
 
-def root_option(f: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--root",
-        metavar="URL",
-        cls=Root,
-        callback=_root,
-        help="The index: a folder, or s3://… and other fsspec URLs. Default: `root` of --config, or else "
-        f"{ROOT_VARIABLE}.",
-    )(f)
+root_option = click.option(
+    "--root",
+    metavar="URL",
+    cls=Root,
+    callback=_root,
+    help="The index: a folder, or s3://… and other fsspec URLs. Default: `root` of --config, or else "
+    f"{ROOT_VARIABLE}.",
+)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.wording import plural, price_setting
-from graphrag_ray.cli.safe import console_of
+from graphrag_ray.cli.console import console_of, duration
 from graphrag_ray.engine.observer import Observer, in_notebook
 from graphrag_ray.engine.pace import Recent, StagePace
 
@@ -244,10 +244,3 @@ def _short(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{k} {_short(v)}" for k, v in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

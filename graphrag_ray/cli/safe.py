@@ -3,7 +3,6 @@ an escape instead."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,25 +11,7 @@ from rich.padding import Padding
 from rich.segment import Segment
 from rich.text import Text
 
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Control characters but tab and line feed (C1 too, which some terminals obey in UTF-8), line and paragraph
-separators, and what overrides the direction of text."""
-
-
-def safe(text: str) -> str:
-    """The text with what would steer a terminal as `\\x1b` or `\\u202e`."""
-    return _STEERING.sub(lambda m: ascii(m.group())[1:-1], text.replace("\r\n", "\n"))
-
-
-def safe_json(text: str) -> str:
-    """JSON whose strings hold no such character as it is."""
-    return _STEERING.sub(lambda m: f"\\u{ord(m.group()):04x}", text)
-
-
-def one_line(text: str, longest: int | None = None) -> str:
-    """All white space folded; cut with an ellipsis where it is longer."""
-    folded = " ".join(text.split())
-    return folded if longest is None or len(folded) <= longest else folded[: longest - 1] + "…"
+from graphrag_ray.cli.console import safe
 
 
 class SafeConsole(Console):
@@ -52,18 +33,9 @@ class SafeConsole(Console):
         return _safe_segments(super().render(renderable, options))
 
 
-def console_of(stderr: bool = False) -> Console:
-    """Prints what it is given: brackets and colons in a text of the corpus are no markup and no emoji.
-    Nor does it steer the terminal, whose lines are broken between words. Files and pipes have no margin."""
-    console = SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = 160
-    return console
-
-
 def _safe_segments(segments: Iterable[Segment]) -> Iterator[Segment]:
     for segment in segments:
-        if segment.control or not _STEERING.search(segment.text):
+        if segment.control or safe(segment.text) == segment.text:
             yield segment
         else:
             yield Segment(safe(segment.text), segment.style)

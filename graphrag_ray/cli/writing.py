@@ -1,18 +1,24 @@
-"""An answer while it is written: rendered on a terminal, as it is elsewhere."""
+"""Answers: while they are written, rendered on a terminal, and what lies under them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Container, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.cli.safe import console_of, safe
+from graphrag_ray.base.declarations import OF_SECTION, REPORT_SECTIONS
+from graphrag_ray.base.wording import plural
+from graphrag_ray.cli.console import console_of, cost, safe
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from graphrag_ray.query.answer_streams import AnswerStream
-    from graphrag_ray.query.methods.answer import Answer
+    from graphrag_ray.query.ask import Index
+    from graphrag_ray.query.methods.answer import Answer, Phase
+    from graphrag_ray.query.sources import Source
 
 
 def print_text(out: Console, text: str, raw: bool = False) -> None:
@@ -32,7 +38,12 @@ def write_stream(stream: AnswerStream, raw: bool = False) -> Answer:
     out = console_of()
     with stream:
         if _renders(out, raw):
-            _render(stream, out)
+            from graphrag_ray.cli.rendered import RenderedText
+            from graphrag_ray.query.answer_streams import StartsAgain
+
+            with RenderedText(out) as rendered:
+                for piece in stream:
+                    rendered.say(piece) if isinstance(piece, StartsAgain) else rendered.add(piece)
         else:
             try:
                 for piece in stream:
@@ -42,17 +53,123 @@ def write_stream(stream: AnswerStream, raw: bool = False) -> Answer:
         return stream.answer
 
 
-def _render(stream: AnswerStream, out: Console) -> None:
-    from graphrag_ray.cli.rendered import RenderedText
-    from graphrag_ray.query.answer_streams import StartsAgain
-
-    with RenderedText(out) as rendered:
-        for piece in stream:
-            if isinstance(piece, StartsAgain):
-                rendered.say(piece)
-            else:
-                rendered.add(piece)
-
-
 def _renders(out: Console, raw: bool) -> bool:
     return out.is_terminal and not out.is_dumb_terminal and not raw
+
+
+def print_answer(
+    answer: Answer,
+    index: Index,
+    sources: Sequence[Source] | None,
+    written: bool = False,
+    told: Container[str] = (),
+    raw: bool = False,
+) -> None:
+    """The answer, the names of the records that it cites, and, if asked for, what is under them.
+
+    written: its text stands there already; told: notes that are known already; raw: Markdown is not rendered
+    """
+    out = console_of()
+    if not written:
+        print_text(out, answer.text, raw)
+    if answer.chain:
+        out.print("\nHow it follows:")
+        for link in answer.chain:
+            wrong = " (not found in its passage)" if link.references else " (no passage)"
+            stands = "" if link.stands else wrong
+            out.print(f"  {link.asked} → {link.found}{stands}", soft_wrap=True)
+    section = ""
+    references = answer.references
+    all_cited, answer = index.beside(answer, lambda: index.cited(references), "What the answer cites")
+    for cited in all_cited or ():
+        if cited.section != section:
+            section = cited.section
+            out.print(f"\n{section} cited:")
+        out.print(f"  {cited.number:>5}  {_start_of(cited.name)}")
+        if sources is not None and (way := answer.paths.get(str(cited.number), "")):
+            out.print(f"         by way of {way}", style="dim", soft_wrap=True)
+    print_sources(out, sources or ())
+    took = f", {answer.seconds:.2f} s" if answer.seconds is not None else ""
+    out.print(f"\n[{_how(answer)}{took}, {cost(answer.cost_usd)}]", style="dim")
+    if answer.phases:
+        out.print(f"[{'; '.join(_phase(name, p) for name, p in answer.phases.items())}]", style="dim")
+    for note in answer.notes:
+        if note not in told:
+            out.print(f"[{note}]", style="dim")
+
+
+def print_sources(out: Console, sources: Sequence[Source]) -> None:
+    """What lies under an answer."""
+    for source in sources:
+        _print_source(out, source)
+
+
+def _phase(name: str, phase: Phase) -> str:
+    """`rate 12 calls, 51,220 tokens, $0.0031`."""
+    failed = f" ({phase.failed:,} failed)" if phase.failed else ""
+    tokens = f"{phase.prompt_tokens + phase.completion_tokens:,} tokens"
+    paid = f", {cost(phase.cost_usd)}" if phase.cost_usd else ""
+    return f"{name} {plural(phase.calls, 'call')}{failed}, {tokens}{paid}"
+
+
+def _how(answer: Answer) -> str:
+    """`global search, level C1, 12 contexts`, `local search, 7,912 tokens of context`."""
+    level = "" if answer.level is None else f", level C{answer.level}"
+    read = [c for c in answer.contexts if c.phase != "reduce"]
+    size = (
+        f"{read[0].n_tokens:,} tokens of context"
+        if len(read) == 1 and answer.level is None
+        else plural(len(read), "context")
+    )
+    return f"{answer.method} search{level}, {size}"
+
+
+MAX_TEXTS, MAX_ELEMENTS = 3, 5
+"""Of one record: chunks where none was found to carry the answer; entities, relationships and claims."""
+MAX_METADATA, MAX_NAME = 120, 160
+
+
+def _start_of(name: str) -> str:
+    return name if len(name) <= MAX_NAME else name[:MAX_NAME] + "…"
+
+
+def _print_source(out: Console, source: Source) -> None:
+    """The sentences that carry the answer, then briefly what else a report was written from."""
+    record = source.record
+    kind = OF_SECTION[record["section"]]
+    heading = f"\n{kind.singular} {record['human_readable_id']}: {_start_of(record['name'])}"
+    out.print(heading, style="bold")
+    texts = source.evidence or [
+        {**c, "start": c["quote_start"], "chunk": c["human_readable_id"]} for c in source.chunks[:MAX_TEXTS]
+    ]
+    for t in texts:
+        quote, about = " ".join(t["quote"].split()), _about_document(t)
+        out.print(f"  {t['place']}, character {t['start']}: “{quote}”")
+        if about:
+            out.print(f"      {about}", style="dim")
+    if record["section"] in REPORT_SECTIONS:
+        related = [f"{r['source']} – {r['target']}" for r in source.relationships]
+        _print_some(out, "entities", [f"{e['title']} ({e['type'] or 'untyped'})" for e in source.entities])
+        _print_some(out, "relationships", related)
+        _print_some(out, "claims", [c["description"] for c in source.claims])
+    left = source.chunks_left_out + len(source.chunks) - len({t["chunk"] for t in texts})
+    if left > 0:
+        which = f"the first {len(source.chunks):,}" if source.chunks_left_out else "all"
+        out.print(f"  {plural(left, 'more text')} (`graphrag-ray query --json` shows {which})")
+
+
+def _print_some(out: Console, what: str, names: Sequence[str]) -> None:
+    if names:
+        more = f" and {len(names) - MAX_ELEMENTS} more" if len(names) > MAX_ELEMENTS else ""
+        out.print(f"  {what}: {'; '.join(names[:MAX_ELEMENTS])}{more}")
+
+
+def _about_document(text: Mapping[str, Any]) -> str:
+    """Title, date and further columns of a document, as far as they say more than its path."""
+    title, metadata = text["title"] or "", text["metadata"] or ""
+    if len(metadata) > MAX_METADATA:
+        metadata = metadata[:MAX_METADATA] + "…"
+    known = PurePosixPath(text["document"])
+    return ", ".join(
+        p for p in ("" if title in (known.stem, known.name) else title, text["date"], metadata) if p
+    )

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.evaluate.judging.community_quality import Vectors, modularity, scatter, sizes
-from graphrag_ray.export.members import Ints, Nodes, read_nodes
+from graphrag_ray.export.graph_tables import Ints, Nodes, read_nodes
 from graphrag_ray.graph.integer_arrays import id_prefixes
 from graphrag_ray.query.ask import Index
 from graphrag_ray.store.parts import read_table

@@ -22,7 +22,7 @@ from graphrag_ray.evaluate.judging.corpus_questions import (
     description_spec,
     question_specs,
 )
-from graphrag_ray.export.cells import for_spreadsheet
+from graphrag_ray.export.graph_tables import for_spreadsheet
 from graphrag_ray.graph.report_context import clean
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy

@@ -1,32 +1,232 @@
-"""One record of a snapshot with what it is connected to, as plain values for JSON and for print.
+"""What a snapshot holds, as plain values for JSON and for print: where to begin, names that hold a text, and
+one record with what it is connected to.
 
 Lists hold at most `limit` records, the most important first; `totals` says how many there are of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
-from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.base import schema
+from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED, HierarchyKind
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.index_settings import about_in
 from graphrag_ray.base.schema import ENDS
-from graphrag_ray.corpus.quotes import quotes_in
+from graphrag_ray.corpus.quotes import best_sentence, quotes_in
 from graphrag_ray.export import find
-from graphrag_ray.export.view import (
-    CLAIM,
-    ENTITY,
-    RELATIONSHIP,
-    UNIT,
-    Record,
-    View,
-    best_connected,
-    heaviest,
-)
 from graphrag_ray.query.methods.asked_hierarchy import hierarchy_of
-from graphrag_ray.query.sources import of_document
+from graphrag_ray.query.methods.method import Rows
+from graphrag_ray.query.reading import Reader
+from graphrag_ray.query.sources import DOCUMENT_COLUMNS, of_document, place
 
+Record: TypeAlias = dict[str, Any]
+
+ENTITY = ("human_readable_id", "title", "type", "degree")
+RELATIONSHIP = ("human_readable_id", "source", "target", "weight", "description")
+CLAIM = ("human_readable_id", "subject_id", "object_id", "type", "status", "description")
+UNIT = ("human_readable_id", "position", "start", "end", "n_tokens")
+_COMMUNITY = ("community", "level", "title", "size", "children")
+_NAMES_LOOKED_FOR = 20
+"""In a chunk's sentences, of all that somebody asked for."""
+MAX_TEXT_CHARACTERS = 1_000
 _WEIGHED = ["id", "human_readable_id", "weight"]
+
+
+@dataclass(frozen=True)
+class View:
+    """limit: records of a list; None: all. kind: the hierarchy whose communities are shown."""
+
+    reader: Reader
+    limit: int | None = 10
+    kind: HierarchyKind = HIERARCHIES["leiden"]
+
+    def count(self, table: str) -> int:
+        return sum(part.rows for part in self.reader.manifest.parts(table))
+
+    def rows(
+        self,
+        table: str,
+        columns: Sequence[str],
+        ids: Iterable[str | int],
+        by: str | tuple[str, ...] = "id",
+    ) -> list[Record]:
+        """In the table's order."""
+        found: list[Record] = self.reader.rows(Rows(table, columns, list(ids), by)).to_pylist()
+        return found
+
+    def row(self, table: str, id_: str) -> Record:
+        """All columns of a record that there is."""
+        return self.rows(table, schema.TABLES[table].names, [id_])[0]
+
+    def first(self, table: str, columns: Sequence[str], ids: Sequence[str]) -> list[Record]:
+        """The first `limit` of these, in their order."""
+        wanted = list(ids)[: self.limit]
+        by_id = {row["id"]: row for row in self.rows(table, ["id", *columns], wanted)}
+        return [{c: by_id[id_][c] for c in columns} for id_ in wanted if id_ in by_id]
+
+    def where(self, table: str, columns: Sequence[str], equal: dict[str, Any]) -> list[Record]:
+        """Rows in which one of these columns has this value."""
+
+        def of(part: pa.Table) -> pa.Table:
+            masks = [pc.equal(part[column], value) for column, value in equal.items()]
+            mask = masks[0]
+            for other in masks[1:]:
+                mask = pc.or_kleene(mask, other)
+            return part.filter(mask).select(list(columns))
+
+        wanted = list(dict.fromkeys([*columns, *equal]))
+        found: list[Record] = self.reader.scan(table, wanted, of).select(list(columns)).to_pylist()
+        return found
+
+    def largest(self, table: str, columns: Sequence[str], by: str) -> list[Record]:
+        """The first `limit` rows, those with most of a column first, ties by short id."""
+        order = [(by, "descending"), ("human_readable_id", "ascending")]
+
+        def of(part: pa.Table) -> pa.Table:
+            return part.take(pc.sort_indices(part, sort_keys=order)[: self.limit])
+
+        found: list[Record] = of(self.reader.scan(table, columns, of)).to_pylist()
+        return found
+
+    def communities(self, numbers: Iterable[int]) -> dict[int, Record]:
+        """By number: community, level, title and rank of its report (None where that failed), size, and
+        the number of its children."""
+        wanted, number = sorted(set(numbers)), "human_readable_id"
+        rows = {r["community"]: r for r in self.rows(self.kind.communities, _COMMUNITY, wanted, number)}
+        reports = self.rows(self.kind.reports_table, ["community", "title", "rank"], wanted, number)
+        titles = {r["community"]: (r["title"], r["rank"]) for r in reports}
+        for number, row in rows.items():
+            row["children"] = len(row["children"])
+            row["title"], row["rank"] = titles.get(number, (row["title"], None))
+        return rows
+
+    def chunks(self, ids: Sequence[str], names: Sequence[str]) -> list[Record]:
+        """The first `limit` of these chunks: place and date of the document, and of the text the sentence
+        that holds most of the names (see quotes.best_sentence) with its position in the document."""
+        wanted = list(ids)[: self.limit]
+        columns = ["id", "document_id", "human_readable_id", "start", "end", "text"]
+        units = {row["id"]: row for row in self.rows("text_units", columns, wanted)}
+        documents = self.documents([row["document_id"] for row in units.values()])
+        found = []
+        for unit in (units[id_] for id_ in wanted if id_ in units):
+            looked_for = names[:_NAMES_LOOKED_FOR]
+            start, end = best_sentence(unit["text"], looked_for, is_start=unit["start"] == 0)
+            found.append(
+                {
+                    "human_readable_id": unit["human_readable_id"],
+                    **documents[unit["document_id"]],
+                    "start": unit["start"],
+                    "end": unit["end"],
+                    "quote": unit["text"][start:end],
+                    "quote_start": unit["start"] + start,
+                }
+            )
+        return found
+
+    def documents(self, ids: Iterable[str]) -> dict[str, Record]:
+        """By id, as sources.of_document has them."""
+        rows = self.rows("documents", DOCUMENT_COLUMNS, ids)
+        return {row["id"]: of_document(row) for row in rows}
+
+
+def heaviest(rows: Sequence[Record]) -> list[str]:
+    """Ids of relationships by falling weight, ties by short id."""
+    ordered = sorted(rows, key=lambda r: (-r["weight"], r["human_readable_id"]))
+    return [row["id"] for row in ordered]
+
+
+def best_connected(rows: Iterable[Record]) -> list[Record]:
+    """Entities by falling degree, ties by short id, with the columns of ENTITY."""
+    ordered = sorted(rows, key=lambda r: (-r["degree"], r["human_readable_id"]))
+    return [{column: row[column] for column in ENTITY} for row in ordered]
+
+
+def overview(view: View) -> Record:
+    """The largest communities of the coarsest level, the best connected entities, and the documents with
+    most chunks."""
+    coarsest = view.where(view.kind.communities, ["community", "size"], {"level": 0})
+    coarsest.sort(key=lambda c: (-c["size"], c["community"]))
+    shown = [c["community"] for c in coarsest][: view.limit]
+    known = view.communities(shown)
+    counts: dict[str, Any] = dict(view.reader.manifest.counts)
+    return {
+        "kind": "overview",
+        "snapshot": view.reader.manifest.number,
+        "about": about_in(view.reader.manifest.settings) or "",
+        "counts": counts,
+        "communities": [known[number] for number in shown],
+        "entities": view.largest("entities", ENTITY, "degree"),
+        "documents": _documents(view),
+        "totals": {
+            "communities": len(coarsest),
+            "entities": view.count("entities"),
+            "documents": view.count("documents"),
+        },
+    }
+
+
+def search(view: View, text: str) -> Record:
+    """Entities, communities and documents whose names hold a text, in any case and without regard to
+    accents: those that are called just so first, then those that begin with it, then larger ones first.
+    Where there are none: `near`, names that are alike. Raises UsageError for a text of white space."""
+    if not find.fold(text) or len(text) > MAX_TEXT_CHARACTERS:
+        raise UsageError(f"name the text to search for, of at most {MAX_TEXT_CHARACTERS} characters")
+    entities = view.reader.table("entities", list(ENTITY))
+    by_degree = entities.sort_by([("degree", "descending"), ("human_readable_id", "ascending")])
+    titles = by_degree["title"].to_pylist()
+    reports = view.reader.table(view.kind.reports_table, ["community", "title", "size"])
+    by_size = reports.sort_by([("size", "descending"), ("community", "ascending")])
+    report_titles = by_size["title"].to_pylist()
+    documents = view.reader.table("documents", ["human_readable_id", "path", "row", "title"])
+    places = _places(documents)
+    named = [f"{p}\n{t or ''}" for p, t in zip(places, documents["title"].to_pylist(), strict=True)]
+    found = {
+        "entities": find.containing(text, titles),
+        "communities": find.containing(text, report_titles),
+        "documents": find.containing(text, named),
+    }
+    shown = {name: at[: view.limit] for name, at in found.items()}
+    numbers = [by_size["community"][at].as_py() for at in shown["communities"]]
+    communities = view.communities(numbers)
+    everything = [*titles, *report_titles, *places]
+    alike = [] if any(found.values()) else [everything[at] for at in find.near(text, everything)]
+    return {
+        "kind": "search",
+        "text": text,
+        "entities": [by_degree.slice(at, 1).to_pylist()[0] for at in shown["entities"]],
+        "communities": [communities[number] for number in numbers],
+        "documents": [
+            {"place": places[at], **documents.slice(at, 1).to_pylist()[0]} for at in shown["documents"]
+        ],
+        "near": alike,
+        "totals": {name: len(at) for name, at in found.items()},
+    }
+
+
+def _documents(view: View) -> list[Record]:
+    order = [("chunks", "descending"), ("human_readable_id", "ascending")]
+
+    def of(part: pa.Table) -> pa.Table:
+        chunks = pc.list_value_length(part["text_unit_ids"]).cast(pa.int64())
+        counted = part.drop_columns(["text_unit_ids"]).append_column("chunks", chunks)
+        return counted.take(pc.sort_indices(counted, sort_keys=order)[: view.limit])
+
+    columns = ["human_readable_id", "path", "row", "title"]
+    found = view.reader.scan("documents", [*columns, "text_unit_ids"], of)
+    most = found.take(pc.sort_indices(found, sort_keys=order)[: view.limit])
+    rows = most.select([*columns, "chunks"]).to_pylist()
+    return [{"place": at, **row} for at, row in zip(_places(most), rows, strict=True)]
+
+
+def _places(documents: pa.Table) -> list[str]:
+    paths, rows = documents["path"].to_pylist(), documents["row"].to_pylist()
+    return [place(*both) for both in zip(paths, rows, strict=True)]
 
 
 def entity(view: View, name: str) -> Record:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
-from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.schema import rows_table
-from graphrag_ray.export import graphml, microsoft, spreadsheets, tree_files
-from graphrag_ray.export.output import open_output
+from graphrag_ray.export.exporters import EXPORTERS, Exporter, Snapshot
+from graphrag_ray.export.output import Output, UndeclaredFile, open_output
 from graphrag_ray.query.methods.asked_hierarchy import hierarchy_of, looked_at
 from graphrag_ray.query.reading import Reader
 from graphrag_ray.store.files import Store
 from graphrag_ray.version import __version__
-
-FORMATS = ("graphrag", "graphml", "csv")
-_FILES = (*microsoft.FILES, *graphml.FILES, *spreadsheets.FILES)
 
 
 @dataclass(frozen=True)
@@ -59,35 +57,24 @@ def export(
     index = reader.store.url
     if f"{out.url}/".startswith(f"{index}/") or f"{index}/".startswith(f"{out.url}/"):
         raise UsageError(f"--out {out.url} and the index at {index} lie in one another: name another folder")
-    of = hierarchy_of if format == "graphrag" else looked_at
-    kind = of(reader.manifest.hierarchies, hierarchy)
-    of_chunks = kind.over == "text_unit"
-    if of_chunks and format == "graphrag":
+    exporter, hierarchies = EXPORTERS[format], reader.manifest.hierarchies
+    kind = (hierarchy_of if exporter.reports else looked_at)(hierarchies, hierarchy)
+    snapshot = Snapshot(reader, kind, settings)
+    if snapshot.is_tree and not exporter.trees:
+        others = [name for name in hierarchies if name in HIERARCHIES and HIERARCHIES[name].of_graph]
+        instead = f"; --hierarchy {others[0]} exports that one" if others else ""
         raise UsageError(
-            f"graphrag reads communities of entities, and hierarchy {kind.name} is over chunks: it is "
-            f"exported with --format graphml or csv{_instead(reader.manifest.hierarchies)}"
+            f"{format} reads communities of entities, and hierarchy {kind.name} is over chunks: it is "
+            f"exported with --format graphml or csv{instead}"
         )
-    if not of_chunks and "entities" not in reader.manifest.tables:
-        raise UsageError("this index has no graph: there are no entities and relationships to export")
-    about = {
-        "format": format,
-        "root": index,
-        "snapshot": reader.manifest.number,
-        "version": __version__,
-    }
-    more = [name for name in reader.manifest.hierarchies if name != kind.name]
-    if not of_chunks:
-        reader = _as_first(reader, kind)
-    with open_output(out, about, _FILES, overwrite=overwrite) as output:
-        if of_chunks:
-            notes = tree_files.write_tree(reader, output, kind, format)
-        elif format == "graphrag":
-            notes = microsoft.write_microsoft(reader, output, settings)
-        elif format == "graphml":
-            notes = graphml.write_graphml(reader, output)
-        else:
-            notes = spreadsheets.write_csv(reader, output)
-    if more:
+    if not snapshot.is_tree:
+        if "entities" not in reader.manifest.tables:
+            raise UsageError("this index has no graph: there are no entities and relationships to export")
+        snapshot = replace(snapshot, reader=_as_first(reader, kind))
+    about = {"format": format, "root": index, "snapshot": reader.manifest.number, "version": __version__}
+    with open_output(out, about, exporter.files, overwrite=overwrite) as output:
+        notes = _written(format, exporter, snapshot, output)
+    if more := [name for name in hierarchies if name != kind.name]:
         notes.append(
             f"Communities and reports of hierarchy {kind.name} are written; --hierarchy writes those of "
             f"{' or '.join(more)}"
@@ -95,9 +82,19 @@ def export(
     return Exported(format, out.url, reader.manifest.number, output.files, output.rows, notes)
 
 
-def _instead(hierarchies: Sequence[str]) -> str:
-    others = [name for name in hierarchies if name in HIERARCHIES and HIERARCHIES[name].of_graph]
-    return f"; --hierarchy {others[0]} exports that one" if others else ""
+def _written(format: str, exporter: Exporter, snapshot: Snapshot, output: Output) -> list[str]:
+    """The exporter's notes. Raises PluginError where the one of another package is at fault."""
+    package = EXPORTERS.package_of(format)
+    try:
+        notes = list(exporter.write(snapshot, output))
+    except Exception as e:
+        if not package or (isinstance(e, GraphRagError) and not isinstance(e, UndeclaredFile)):
+            raise
+        problem = str(e) if isinstance(e, UndeclaredFile) else f"failed: {type(e).__name__}: {e}"
+        raise PluginError(f"The export format {format!r} of the package {package} {problem}") from e
+    if not all(isinstance(note, str) for note in notes):
+        raise PluginError(f"The export format {format!r} of the package {package} returned no list of texts")
+    return notes
 
 
 def _as_first(reader: Reader, kind: HierarchyKind) -> Reader:

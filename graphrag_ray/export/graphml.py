@@ -1,58 +1,53 @@
 """The graph as GraphML (graphml.graphdrawing.org), for Gephi, igraph, networkx and their kin.
 
-Nodes   label (the name that Gephi shows), title, type, description, degree, frequency, and C0, C1, …: the
-        number of the community that holds the node at each level. No positions: laying out is left to
-        whoever draws it.
-Edges   undirected; weight, description
+Nodes   label (the name that Gephi shows), and the other columns of `graph_tables.py`. No positions: laying
+        out is left to whoever draws it.
+Edges   of a graph undirected, with weight and description; of a tree directed
 
-Ids are n12 and e7, of the short ids that `inspect` takes. What is absent has no element.
+Ids are n12 and e7, of the short ids that `inspect` takes; in a tree s12 and c7. What is absent has no
+element.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TextIO
+from collections.abc import Iterator
 
 import pyarrow as pa
 
-from graphrag_ray.export.cells import for_xml
-from graphrag_ray.export.members import AT_ONCE, Nodes, read_nodes
+from graphrag_ray.export.exporters import Exporter, Snapshot
+from graphrag_ray.export.graph_tables import edge_tables, for_xml, node_tables, read_nodes
 from graphrag_ray.export.output import Output
-from graphrag_ray.query.reading import Reader
 
-FILES = ("graph.graphml",)
-_NODE = {"label": "string", "title": "string", "type": "string", "description": "string", "degree": "long",
-         "frequency": "long"}  # fmt: skip
-_EDGE = {"weight": "double", "edge_description": "string"}
-"""Attributes and their types. Ids of keys are unique in the document, their names in nodes or in edges."""
+PATH = "graph.graphml"
+FOOT = "  </graph>\n</graphml>\n"
+_ENDS = ("id", "source", "target", "source_label", "target_label")
+"""Columns of edges that are no attributes."""
 
 
-def write_graphml(reader: Reader, output: Output) -> list[str]:
+def write(snapshot: Snapshot, output: Output) -> list[str]:
     """graph.graphml. Raises CorruptPart, SnapshotRemoved, StoreError."""
-    nodes = read_nodes(reader)
-    with output.file(FILES[0]) as local, open(local, "w", encoding="utf-8", newline="\n") as file:
-        file.write(head(len(nodes.community)))
-        _write_nodes(reader, nodes, file)
-        _write_edges(reader, nodes, file)
+    members = None if snapshot.is_tree else read_nodes(snapshot.reader)
+    nodes, edges = node_tables(snapshot, members), edge_tables(snapshot, members)
+    rows = 0
+    with output.file(PATH) as local, open(local, "w", encoding="utf-8", newline="\n") as file:
+        file.write(head(next(nodes), next(edges), directed=snapshot.is_tree))
+        for table in nodes:
+            file.write(node_lines(table))
+            rows += table.num_rows
+        for table in edges:
+            file.write(edge_lines(table))
         file.write(FOOT)
-    output.rows[FILES[0]] = len(nodes.number)
+    output.rows[PATH] = rows
     return []
 
 
-def head(n_levels: int) -> str:
-    """Everything before the first node."""
-    keys = [(name, "node", type_) for name, type_ in _NODE.items()]
-    keys += [(f"C{level}", "node", "long") for level in range(n_levels)]
-    keys += [(name, "edge", type_) for name, type_ in _EDGE.items()]
-    return document_head(keys)
-
-
-def document_head(keys: Sequence[tuple[str, str, str]], *, directed: bool = False) -> str:
-    """The same, of any attributes: their ids, what they are of, and their types."""
-    edges = "directed" if directed else "undirected"
+def head(nodes: pa.Table, edges: pa.Table, *, directed: bool = False) -> str:
+    """Everything before the first node. nodes, edges: empty tables with their columns."""
     declared = "".join(
-        f'  <key id="{id_}" for="{of}" attr.name="{id_.removeprefix("edge_")}" attr.type="{type_}"/>\n'
-        for id_, of, type_ in keys
+        f'  <key id="{id_}" for="{of}" attr.name="{id_.removeprefix("edge_")}" '
+        f'attr.type="{_type(column)}"/>\n'
+        for of, columns in (("node", _node_data(nodes)), ("edge", _edge_data(edges)))
+        for id_, column in columns.items()
     )
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -60,57 +55,64 @@ def document_head(keys: Sequence[tuple[str, str, str]], *, directed: bool = Fals
         '    xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"\n'
         '    xsi:schemaLocation="http://graphml.graphdrawing.org/xmlns '
         'http://graphml.graphdrawing.org/xmlns/1.0/graphml.xsd">\n'
-        f'{declared}  <graph edgedefault="{edges}">\n'
+        f'{declared}  <graph edgedefault="{"directed" if directed else "undirected"}">\n'
     )
 
 
-FOOT = "  </graph>\n</graphml>\n"
+def node_lines(nodes: pa.Table) -> str:
+    """Nodes as elements."""
+    return "".join(
+        _elements((f'<node id="{id_}">' for id_ in _ids(nodes, "id")), _node_data(nodes), "</node>")
+    )
 
 
-def node_lines(entities: pa.Table, levels: list[pa.Array]) -> str:
-    """Entities as elements; levels: the community of each at C0, C1, …"""
-    title = for_xml(entities["title"])
-    columns = {"label": title, "title": title, "type": for_xml(entities["type"])}
-    columns |= {"description": for_xml(entities["description"])}
-    columns |= {name: entities[name] for name in ("degree", "frequency")}
-    columns |= {f"C{level}": column for level, column in enumerate(levels)}
-    opened = (f'<node id="n{number}">' for number in entities["human_readable_id"].to_pylist())
-    return "".join(elements(opened, columns, "</node>"))
-
-
-def edge_lines(relationships: pa.Table, source: pa.Array, target: pa.Array) -> str:
-    """Relationships as elements; source, target: short ids of the ends."""
-    ids = relationships["human_readable_id"].to_pylist()
+def edge_lines(edges: pa.Table) -> str:
+    """Edges as elements."""
+    ends = list(zip(_ids(edges, "source"), _ids(edges, "target"), strict=True))
+    if "id" not in edges.column_names:
+        return "".join(f'    <edge source="{a}" target="{b}"/>\n' for a, b in ends)
     opened = (
-        f'<edge id="e{number}" source="n{a}" target="n{b}">'
-        for number, a, b in zip(ids, source.to_pylist(), target.to_pylist(), strict=True)
+        f'<edge id="e{id_}" source="{a}" target="{b}">'
+        for id_, (a, b) in zip(edges["id"].to_pylist(), ends, strict=True)
     )
-    columns = {"weight": relationships["weight"], "edge_description": for_xml(relationships["description"])}
-    return "".join(elements(opened, columns, "</edge>"))
+    return "".join(_elements(opened, _edge_data(edges), "</edge>"))
 
 
-def elements(
-    opened: Iterator[str], columns: dict[str, pa.ChunkedArray | pa.Array], closed: str
-) -> Iterator[str]:
+def _ids(table: pa.Table, name: str) -> Iterator[str]:
+    return (id_ if isinstance(id_, str) else f"n{id_}" for id_ in table[name].to_pylist())
+
+
+def _node_data(nodes: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """Attributes by the ids of their keys, which are unique in the document; a node of a graph has its name
+    as a title, too."""
+    label = {"label": nodes["label"]} | ({"title": nodes["label"]} if "type" in nodes.column_names else {})
+    return label | {name: nodes[name] for name in nodes.column_names if name not in ("id", "label")}
+
+
+def _edge_data(edges: pa.Table) -> dict[str, pa.ChunkedArray]:
+    ids = {"description": "edge_description"}
+    return {ids.get(name, name): edges[name] for name in edges.column_names if name not in _ENDS}
+
+
+def _type(column: pa.ChunkedArray) -> str:
+    if pa.types.is_string(column.type):
+        return "string"
+    return "long" if pa.types.is_integer(column.type) else "double"
+
+
+def _elements(opened: Iterator[str], columns: dict[str, pa.ChunkedArray], closed: str) -> Iterator[str]:
     starts = [f'<data key="{name}">' for name in columns]
-    values = zip(*(column.to_pylist() for column in columns.values()), strict=True)
+    escaped = (for_xml(c) if pa.types.is_string(c.type) else c for c in columns.values())
+    values = zip(*(column.to_pylist() for column in escaped), strict=True)
     for start, row in zip(opened, values, strict=True):
         data = [f"{s}{v}</data>" for s, v in zip(starts, row, strict=True) if v is not None and v != ""]
         yield f"    {start}{''.join(data)}{closed}\n"
 
 
-def _write_nodes(reader: Reader, nodes: Nodes, file: TextIO) -> None:
-    columns = ["human_readable_id", "title", "type", "description", "degree", "frequency"]
-    start = 0
-    for rows in reader.pieces("entities", columns, AT_ONCE):
-        end = start + rows.num_rows
-        levels = [nodes.at_level(level, start, end) for level in range(len(nodes.community))]
-        file.write(node_lines(rows, levels))
-        start = end
-
-
-def _write_edges(reader: Reader, nodes: Nodes, file: TextIO) -> None:
-    columns = ["human_readable_id", "source_id", "target_id", "weight", "description"]
-    for rows in reader.pieces("relationships", columns, AT_ONCE):
-        source, target = (nodes.numbers(rows[end]) for end in ("source_id", "target_id"))
-        file.write(edge_lines(rows, source, target))
+EXPORTER = Exporter(
+    write,
+    "the graph for Gephi and the like: communities as C0, C1, … of each node",
+    (PATH,),
+    lambda url: "Open it in Gephi; colour nodes by C0, C1, …, their communities; in a tree by kind or level.",
+    trees=True,
+)

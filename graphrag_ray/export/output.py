@@ -20,14 +20,26 @@ NOTE = "export.json"
 _SPOOL = ".tmp-export-"
 
 
+class UndeclaredFile(UsageError):
+    """An exporter writes what its `files` do not name."""
+
+
 @dataclass(frozen=True)
 class Output:
-    """files: what was written so far; rows: of tables, by the path of their file or folder; about: what the
-    note says besides."""
+    """Where an exporter writes.
+
+    store   the folder
+    spool   a local folder for files that are being written
+    about   what the note says besides
+    names   paths that may be written, with a slash at the end for a folder
+    files   what was written so far
+    rows    of tables, by the path of their file or folder
+    """
 
     store: Store
     spool: Path
     about: Mapping[str, Any]
+    names: tuple[str, ...]
     files: list[str] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
 
@@ -63,7 +75,11 @@ class Output:
         shutil.rmtree(local)
 
     def _announce(self, *paths: str) -> None:
-        """Nothing of ours is ever there that the note does not name: it tells what may be replaced."""
+        """Nothing of ours is ever there that the note does not name: it tells what may be replaced. Raises
+        UndeclaredFile."""
+        folders = tuple(name for name in self.names if name.endswith("/"))
+        if odd := [path for path in paths if path not in self.names and not path.startswith(folders)]:
+            raise UndeclaredFile(f"writes {odd[0]!r}, which its `files` do not name")
         self.files.extend(paths)
         _note(self.store, {**self.about, "complete": False, "files": self.files})
 
@@ -87,7 +103,7 @@ def open_output(
         raise UsageError(f"--out {store.url} is not empty: {_holds(store, there)}. Name another folder, or "
                          "replace it with --overwrite")  # fmt: skip
     ours = _written(store, there)
-    _refuse_others(store, set(there) - ours, tuple(names))
+    _refuse_others(store, set(there) - ours, (*names,))
     _note(store, {**about, "complete": False, "files": sorted(ours - {NOTE})})
     for path in there:
         if path in ours - {NOTE} or path.startswith(_SPOOL):
@@ -96,7 +112,7 @@ def open_output(
     for left in Path(beside).glob(f"{_SPOOL}*") if beside else []:
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_SPOOL, dir=beside) as spool:
-        output = Output(store, Path(spool), about)
+        output = Output(store, Path(spool), about, (*names,))
         yield output
     _note(store, {**about, "complete": True, "rows": output.rows, "files": output.files})
 

@@ -151,8 +151,6 @@ def test_a_batch_that_was_refused_is_not_taken_for_the_one_before_it(
     columns.write_text("asked\nWho?\n")
     broken = tmp_path / "broken.yaml"
     broken.write_text("storage: {regoin: r}")
-    unnamed = tmp_path / "unnamed.yaml"
-    unnamed.write_text("{}")
 
     def line(changes: dict[str, object]) -> list[object]:
         return [*itertools.chain(*((k, v) for k, v in (good | changes).items() if v is not None))]
@@ -166,10 +164,6 @@ def test_a_batch_that_was_refused_is_not_taken_for_the_one_before_it(
         ({}, ["--config", broken], "unknown setting 'storage.regoin'"),
         ({}, ["--snapshot", 7], "snapshot 7"),
         ({}, ["--level", "C9"], "there is no level 'C9'"),
-        ({"--config": tmp_path / "none.yaml", "--root": None}, [], "there is no settings file"),
-        ({"--config": unnamed, "--root": None}, [], "Or name it as `root`"),
-        ({}, ["--mehtod", "local"], "No such option '--mehtod'"),
-        ({}, ["--budget-tokens", "many"], "'many' is not a valid integer"),
         ({}, ["Who?"], "give a question, or a file of them"),
         (
             {"--batch": f"https://me:{password}@127.0.0.1:9/q.csv"},
@@ -195,16 +189,6 @@ def test_a_batch_that_was_refused_is_not_taken_for_the_one_before_it(
     assert run("query", *line({"--out": tmp_path / "a.csv"})).exit_code == 2
     assert run("query", "Who?", "--root", town.root, "--out", tmp_path / "b.parquet").exit_code == 2
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_job_whose_line_names_no_batch_tells_where_the_answers_should_have_gone(
-    town: World, run: Command, monkeypatch: pytest.MonkeyPatch
-):
-    command = ["query", "--ray", "--root", town.root, f"--out={out(town)}", "--bach", questions(town, "Who?")]
-    assert run(*command).exit_code == 2 and not Path(f"{out(town)}.work").exists()
-    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    assert run(*command).exit_code == 2
-    assert outcome(town)["exit_code"] == 2 and "No such option '--bach'" in outcome(town)["message"]
 
 
 def test_a_refusal_does_not_stand_for_the_batch_that_is_at_work_there(town: World, run: Command):

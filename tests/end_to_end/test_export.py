@@ -24,7 +24,7 @@ from graphrag_ray import open_index
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
-from graphrag_ray.export.cells import plain
+from graphrag_ray.export.graph_tables import plain
 from graphrag_ray.export.microsoft import VECTORS
 from graphrag_ray.indexing.index import index
 from graphrag_ray.query.ask import Index

@@ -1,5 +1,5 @@
-"""A search method of another package: installed, listed, asked by the command line and by the API; and what
-happens where such a package is broken."""
+"""A search method and an export format of another package: installed, listed, used by the command line and by
+the API; and what happens where such a package is broken."""
 
 from __future__ import annotations
 
@@ -23,19 +23,39 @@ BROKEN = {
         "it asked for 5",
     ),
 }
+BROKEN_EXPORTERS = {
+    "no-module": ("import not_installed_anywhere\n", "ModuleNotFoundError"),
+    "no-exporter": ("EXPORTER = 'a text'\n", "it is a str"),
+    "raises": (
+        "from graphrag_ray.export.exporters import Exporter\n"
+        "EXPORTER = Exporter(lambda snapshot, output: {}['x'], 'raises', ())\n",
+        "KeyError",
+    ),
+    "notes-nonsense": (
+        "from graphrag_ray.export.exporters import Exporter\n"
+        "EXPORTER = Exporter(lambda snapshot, output: [5], 'nonsense', ())\n",
+        "no list of texts",
+    ),
+    "writes-elsewhere": (
+        "from graphrag_ray.export.exporters import Exporter\n"
+        "EXPORTER = Exporter(lambda snapshot, output: output.write('b', ''), 'elsewhere', ('a',))\n",
+        "'b', which its `files` do not name",
+    ),
+}
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sample package, and packages that are broken, as pip leaves them."""
     folder = install(tmp_path_factory.mktemp("site") / "packages")
-    for name, (code, _) in BROKEN.items():
+    for name, (code, _) in (BROKEN | BROKEN_EXPORTERS).items():
         module = name.replace("-", "_")
         (folder / f"{module}.py").write_text(code)
         info = folder / f"{module}-0.3.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 0.3\n")
-        (info / "entry_points.txt").write_text(f"[graphrag_ray.methods]\n{name} = {module}:METHOD\n")
+        group, attribute = ("methods", "METHOD") if name in BROKEN else ("exporters", "EXPORTER")
+        (info / "entry_points.txt").write_text(f"[graphrag_ray.{group}]\n{name} = {module}:{attribute}\n")
     info = folder / "rival-0.4.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rival\nVersion: 0.4\n")
@@ -95,3 +115,34 @@ def test_a_broken_package_is_named_and_breaks_no_other_method(installed: Path, t
 def test_a_built_in_method_wins_over_one_of_its_name(installed: Path, town: World):
     asked = query(installed, town, "hybrid")
     assert asked.returncode == 0 and "rival 0.4" in asked.stderr
+
+
+def export(installed: Path | None, world: World, out: Path, format_: str) -> subprocess.CompletedProcess[str]:
+    words = ["export", "--root", str(world.root), "--out", str(out), "--format", format_]
+    return run(installed, "-m", "graphrag_ray", *words)
+
+
+def test_an_export_format_is_listed_with_its_package_and_writes_its_files(
+    installed: Path, town: World, tmp_path: Path
+):
+    listed = run(installed, "-m", "graphrag_ray", "export", "--formats")
+    assert "pairs      pairs of related entities, one a line (graphrag-ray-sample 1.0)" in listed.stdout
+    assert "graphml    the graph for Gephi" in listed.stdout
+    done = export(installed, town, tmp_path / "out", "pairs")
+    assert done.returncode == 0 and "pairs.txt" in done.stdout, done.stderr
+    lines = (tmp_path / "out" / "pairs.txt").read_text("utf-8").splitlines()
+    assert lines and all(len(line.split("\t")) == 2 for line in lines)
+
+
+def test_without_its_package_an_export_format_is_unknown(town: World, tmp_path: Path):
+    done = export(None, town, tmp_path / "out", "pairs")
+    assert done.returncode == 2 and "'pairs' is not one of 'graphrag'" in done.stderr
+
+
+@pytest.mark.parametrize("name", BROKEN_EXPORTERS)
+def test_a_broken_export_format_is_named_with_its_package(
+    installed: Path, town: World, tmp_path: Path, name: str
+):
+    done = export(installed, town, tmp_path / "out", name)
+    assert done.returncode == 2 and BROKEN_EXPORTERS[name][1] in done.stderr
+    assert f"{name.replace('-', '_')} 0.3" in done.stderr and "Traceback" not in done.stderr

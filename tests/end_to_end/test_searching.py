@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,9 +147,10 @@ def test_a_text_is_embedded_once_for_all_searches_and_accounted_for(
     world.write(TOWN)
     world.index(models=models, embeddings={"max_tokens": 20})
     before = len(world.endpoint.bodies("/embeddings"))
-    monkeypatch.setattr(methods, "method", lambda name: a_method(*searches))
     text = "a question that is longer than the embedding model can take " * 3
     searches = [Search(kind, "vector", text, 2) for kind in KINDS]
+    vector = replace(methods.find("vector"), search=a_method(*searches))
+    monkeypatch.setattr(methods, "find", lambda name: vector)
     answer = world.open(models=models, embeddings={"max_tokens": 20}).ask("What?")
     assert len(answer.text.split()) == 7
     (sent,) = world.endpoint.bodies("/embeddings")[before:]

@@ -391,54 +391,6 @@ def test_settings_that_do_not_say_how_the_index_is_reached_are_told_beside_it_by
     assert run("status", "--root", world.root, "--watch").exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--root", "ROOT", "--confg", "x.yaml"], "No such option '--confg'"),
-        (["--root=ROOT", "--max-in-flight", "abc"], "'abc' is not a valid integer"),
-        (["--add=yes", "--root", "ROOT"], "'--add' does not take a value"),
-        (["--root", "ROOT", "--set", "run.flush_s=1", "INPUT", "--rpm"], "'--rpm' requires an argument"),
-        (["--config", "CONFIG", "--adress", "auto"], "No such option '--adress'"),
-        (["a", "https://me:correct-horse@host/b", "--root", "ROOT"], "extra argument (https://host/b"),
-    ],
-)
-def test_a_line_that_cannot_be_parsed_is_told_beside_the_index_that_it_names_by_a_job(
-    world: World, run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], told: str
-):
-    config = tmp_path / "settings.yaml"
-    config.write_text("root: index")
-    places = {"ROOT": str(world.root), "INPUT": str(world.input), "CONFIG": str(config)}
-    line = [re.sub("[A-Z]{4,}", lambda m: places[m[0]], word) for word in options]
-    assert run("index", *line).exit_code == 2 and not world.root.exists()
-    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    shown = run("index", *line)
-    assert shown.exit_code == 2 and "Error: " in shown.stderr
-    found = status_of(world.store)["refused"]
-    assert found["exit_code"] == 2 and told in found["message"] and "correct-horse" not in str(found)
-    assert run("status", "--root", world.root, "--watch").exit_code == 2
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--root", "my", "index", "docs"],
-        ["--root", "--max-in-flight", "abc", "--confg"],
-        ["--root", "one", "--root", "two", "--bogus"],
-        ["--root", "mine", "--config", "a.yaml", "--config", "b.yaml", "--bogus"],
-        ["--bogus", "--", "--root", "mine"],
-        ["--bogus", "--root"],
-        ["--bogus", "--root="],
-    ],
-)
-def test_a_line_that_leaves_in_doubt_which_index_it_names_makes_nothing(
-    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    assert run("index", *options).exit_code == 2
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_settings_file_that_names_input_and_root_is_all_that_a_command_needs(
     world: World, run: Command, tmp_path: Path
 ):

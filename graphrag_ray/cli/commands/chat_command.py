@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import click
 
-from graphrag_ray.base.errors import FAILED_ITEMS
+from graphrag_ray.base.errors import FAILED_ITEMS, GraphRagError, SnapshotRemoved, UsageError
+from graphrag_ray.base.wording import plural
+from graphrag_ray.cli import console
 from graphrag_ray.cli.options import (
+    Given,
     asking_options,
     cache_option,
-    naming_root,
-    open_root,
     raw_option,
-    settings_from,
     settings_options,
+    spare_pandas,
     way_options,
 )
 from graphrag_ray.cli.program import Command, root_option
-from graphrag_ray.cli.quick import spare_pandas
+from graphrag_ray.cli.writing import print_answer, print_sources, write_stream
+from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.methods import check_modes
 
 if TYPE_CHECKING:
     from graphrag_ray.query.ask import Index
+    from graphrag_ray.query.chat import Chat
+    from graphrag_ray.query.methods.answer import Answer
+
+PROMPT = "> "
+NEWEST = "newest"
 
 
 @click.command(cls=Command)
@@ -35,16 +45,13 @@ if TYPE_CHECKING:
 @cache_option
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 def chat(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     method: str,
     level: str | None,
     where: tuple[str, ...],
     raw: bool,
     cache: str | None,
     snapshot: int | None,
-    **short: Any,
 ) -> None:
     """Ask the index one question after the other. A question may lean on those before it; /help lists what
     else can be said. From a pipe, every line is a question, and the exit code is 3 where one failed.
@@ -55,23 +62,159 @@ def chat(
       graphrag-ray chat --root ./my-index --method global --level C1 < questions.txt
     """
     spare_pandas()
-    from graphrag_ray import open_index
-    from graphrag_ray.cli.conversation import Conversation
     from graphrag_ray.query import traces
     from graphrag_ray.query.chat import Chat
-    from graphrag_ray.store.snapshots import open_latest
 
-    check_modes(method, short)
-    store = open_root(root, config, overrides)
+    check_modes(method, given.short)
 
     def reopen(number: int | None) -> Index:
-        with naming_root(root):
-            manifest = open_latest(store, number)
-        settings = settings_from(config, overrides, short, manifest.settings, store.url)
-        return open_index(root, snapshot=manifest.number, settings=settings, cache=cache)
+        return given.index(number, cache)
 
     with traces.exported(), Chat(reopen(snapshot), method, level, where) as conversation:
         asked = Conversation(conversation, reopen, typed=sys.stdin.isatty(), raw=raw)
         asked.run()
     if asked.failed and not asked.typed:
         sys.exit(FAILED_ITEMS)
+
+
+@dataclass
+class Conversation:
+    """reopen   a snapshot of the index by its number; None: the newest
+    typed    somebody sits at a terminal; else questions are repeated before their answers
+    raw      Markdown is not rendered
+    failed   questions without an answer, or with a part of one
+    """
+
+    chat: Chat
+    reopen: Callable[[int | None], Index]
+    typed: bool
+    raw: bool = False
+    failed: int = 0
+    _last: Answer | None = None
+    _over: bool = False
+    _told: set[str] = field(default_factory=set)
+
+    def run(self) -> None:
+        """Until /quit, or the end of what is typed."""
+        from graphrag_ray.engine.drive import note_bug
+
+        click.echo(self._introduction())
+        for line in self._lines():
+            text = line.strip()
+            if not self.typed and text:
+                click.echo(f"\n{PROMPT}{text}")
+            try:
+                text = "/quit" if text in ("exit", "quit") else text
+                self._obey(text) if text.startswith("/") else self._answer(text)
+            except KeyboardInterrupt:
+                click.echo("[stopped]")
+            except GraphRagError as e:
+                self.failed += 1
+                hint = f" (/snapshot {NEWEST})" if isinstance(e, SnapshotRemoved) else ""
+                click.echo(f"graphrag-ray: {e}{hint}", err=True)
+            except Exception as e:  # noqa: BLE001 - one question, or one command, and not the conversation
+                self.failed += 1
+                click.echo(f"graphrag-ray: {console.safe(note_bug(e))}", err=True)
+            if self._over:
+                return
+
+    def _introduction(self) -> str:
+        index = self.chat.index
+        held = plural(index.manifest.counts.get("documents", 0), "document")
+        return f"{index.store.url}, snapshot {index.manifest.number}, {held}. {self._way()}. /help: more."
+
+    def _way(self) -> str:
+        chat = self.chat
+        level = f", level {chat.level}" if chat.level is not None else ""
+        where = f", where {' and '.join(chat.where)}" if chat.where else ""
+        return f"Method {chat.method}{level}{where}"
+
+    def _lines(self) -> Iterator[str]:
+        if not self.typed:
+            yield from sys.stdin
+            return
+        with suppress(ImportError):  # not on every system
+            import readline  # noqa: F401 - it lets `input` edit a line, and keep those before it
+
+        while True:
+            try:
+                yield input(PROMPT)
+            except EOFError:
+                click.echo()
+                return
+            except KeyboardInterrupt:
+                click.echo()
+
+    def _answer(self, question: str) -> None:
+        if not question:
+            return
+        self._last = None
+        answer = write_stream(self.chat.stream(question), self.raw)
+        print_answer(answer, self.chat.index, None, written=True, told=self._told)
+        self._told.update(answer.notes)
+        self._last = answer
+        self.failed += bool(answer.failed_parts)
+
+    def _obey(self, line: str) -> None:
+        name, _, argument = line.partition(" ")
+        if name not in COMMANDS:
+            raise UsageError(f"there is no command {name}; there are {', '.join(COMMANDS)}")
+        COMMANDS[name].do(self, argument.strip())
+
+    def _method(self, name: str) -> None:
+        if name:
+            methods.check(name, None, ())
+            self.chat.method = name
+        click.echo(f"{self._way()}. Methods: {', '.join(methods.METHODS)}")
+
+    def _level(self, level: str) -> None:
+        if level:
+            self.chat.level = None if level == "auto" else level
+        click.echo(self._way())
+
+    def _where(self, condition: str) -> None:
+        self.chat.where = (*self.chat.where, condition) if condition else ()
+        click.echo(self._way())
+
+    def _sources(self, _: str) -> None:
+        if self._last is None:
+            raise UsageError("there is no answer yet whose sources could be shown")
+        print_sources(console.console_of(), self.chat.index.sources(self._last.references, self._last))
+
+    def _snapshot(self, wanted: str) -> None:
+        if wanted and wanted != NEWEST and not wanted.isdecimal():
+            raise UsageError(f"/snapshot takes a number, or {NEWEST}")
+        if wanted:
+            self.chat.open(self.reopen(None if wanted == NEWEST else int(wanted)))
+        click.echo(self._introduction())
+
+    def _new(self, _: str) -> None:
+        self.chat.turns.clear()
+        click.echo("What was said before is forgotten.")
+
+    def _help(self, _: str) -> None:
+        for name, command in COMMANDS.items():
+            click.echo(f"  {name + ' ' + command.argument:<22} {command.help}")
+        click.echo("Anything else is a question. Ctrl-C ends an answer, Ctrl-D the conversation.")
+
+    def _quit(self, _: str) -> None:
+        self._over = True
+
+
+@dataclass(frozen=True)
+class ChatCommand:
+    do: Callable[[Conversation, str], None]
+    help: str
+    argument: str = ""
+
+
+COMMANDS = {
+    "/method": ChatCommand(Conversation._method, "how answers are found from now on", "NAME"),
+    "/level": ChatCommand(Conversation._level, "which communities; auto: the method's own choice", "C0..Cn"),
+    "/where": ChatCommand(Conversation._where, "a further condition on documents; alone: none", "CONDITION"),
+    "/sources": ChatCommand(Conversation._sources, "what lies under the last answer"),
+    "/snapshot": ChatCommand(Conversation._snapshot, "ask another snapshot of the index", f"N|{NEWEST}"),
+    "/new": ChatCommand(Conversation._new, "forget what was said: the next question stands alone"),
+    "/help": ChatCommand(Conversation._help, "this"),
+    "/quit": ChatCommand(Conversation._quit, "end the conversation"),
+}

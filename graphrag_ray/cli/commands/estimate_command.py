@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.cli.options import (
-    build_option,
-    input_of,
-    json_option,
-    naming_root,
-    open_root,
-    settings_from,
-    settings_options,
-)
+from graphrag_ray.base.wording import price_setting
+from graphrag_ray.cli import console
+from graphrag_ray.cli.options import Given, build_option, input_of, json_option, naming_root, settings_options
 from graphrag_ray.cli.program import Command
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from graphrag_ray.indexing.forecast.assumptions import Assumption
+    from graphrag_ray.indexing.forecast.forecast import Forecast, StageForecast
 
 
 @click.command(cls=Command)
@@ -40,16 +41,13 @@ from graphrag_ray.cli.program import Command
 @click.option("--assume", multiple=True, metavar="NAME=VALUE", help="Replace one of the assumptions printed.")
 @json_option
 def estimate(
+    given: Given,
     input_url: str | None,
-    config: str | None,
-    overrides: tuple[str, ...],
-    root: str | None,
     sample: int | None,
     full: bool,
     new_prompts: bool,
     assume: tuple[str, ...],
     as_json: bool,
-    **short: Any,
 ) -> None:
     """What indexing INPUT will take: calls, tokens, cost and time of each stage. Nothing is asked or written.
 
@@ -65,31 +63,107 @@ def estimate(
       graphrag-ray index ./some-documents --root ./trial --config settings.yaml
       graphrag-ray estimate ./documents --root ./trial --config settings.yaml
     """
-    from graphrag_ray.cli import console
-    from graphrag_ray.cli.print_estimate import print_forecast
     from graphrag_ray.indexing.estimate import READ_BYTES, SAMPLE_CHUNKS
     from graphrag_ray.indexing.estimate import estimate as forecast_of
     from graphrag_ray.indexing.forecast.assumptions import parse_assumptions
     from graphrag_ray.store.snapshots import latest
 
-    given = parse_assumptions(assume)
+    assumed = parse_assumptions(assume)
     said, url = None, None
-    if root is not None and config is None:
-        store = open_root(root, config, overrides)
-        with naming_root(root):
+    if given.root is not None and given.config is None:
+        store = given.store()
+        with naming_root(given.root):
             parent = latest(store)
         said, url = (parent.settings if parent else None), store.url
-    settings = settings_from(config, overrides, short, said, url)
+    settings = given.settings(said, url)
     found = forecast_of(
         input_of(input_url, settings),
         settings,
-        root=root,
+        root=given.root,
         sample=sample or SAMPLE_CHUNKS,
-        given=given,
+        given=assumed,
         read_bytes=None if full else READ_BYTES,
         new_prompts=new_prompts,
     )
     if as_json:
-        click.echo(console.as_json(found.as_dict()))
+        console.print_json(found.as_dict())
     else:
-        print_forecast(found, root)
+        _print_forecast(found, given.root)
+
+
+def _print_forecast(found: Forecast, root: str | None) -> None:
+    """The table of stages, what is left of a partly done index, the assumptions, and the notes."""
+    out = console.console_of()
+    corpus = found.corpus
+    about = "" if corpus.read_share == 1 else "some "
+    out.print(
+        f"{corpus.files:,} files, {about}{corpus.documents:,} documents"
+        f"{' read' if about else ''}, {about}{corpus.chunks:,.0f} chunks, "
+        f"{about}{_count(corpus.chunk_tokens)} tokens of text"
+    )
+    shown = ", ".join(f"{_count(found.graph[k])} {k}" for k in ("entities", "relationships", "communities"))
+    out.print(f"Modelled: {shown}\n")
+    _print_stages(out, found)
+    left = found.left
+    if root is not None and left["calls"] < found.totals["calls"]:
+        out.print(
+            f"\nLeft to do for the index at {root}: {_count(left['calls'])} calls, "
+            f"{_count(left['prompt_tokens'])} prompt and {_count(left['completion_tokens'])} completion "
+            f"tokens, {_money(left['cost_usd'])}",
+        )
+    out.print("\nAssumptions (change one with --assume name=value)")
+    rows = [(a.name, _value(a), a.source) for a in found.assumptions]
+    out.print(console.table(("", "", ""), rows, show_header=False))
+    for note in found.notes:
+        out.print(f"  {note}", style="dim")
+
+
+def _print_stages(out: Console, found: Forecast) -> None:
+    rows = [(s.volume.stage, s.model_id, *_numbers(_columns(s)), _remark(s)) for s in found.stages]
+    if found.totals["seconds"] is not None:  # where no call's time is known, neither is what it adds to
+        own = console.duration(found.own_s)
+        rows.append(("no calls", *[""] * 5, own, "Ray's start, reading, tables"))
+    columns = ("stage", "model", "calls", "prompt", "completion", "cost", "time", "")
+    table = console.table(columns, rows, left=2)
+    table.add_row("total", "", *_numbers(found.totals), "", style="bold")
+    out.print(table)
+    if found.totals["cost_usd"] is None:
+        out.print(f"What it costs is known with {price_setting()}")
+
+
+def _columns(stage: StageForecast) -> dict[str, Any]:
+    """The columns that a stage shares with the total."""
+    v = stage.volume
+    return {
+        "calls": v.calls,
+        "prompt_tokens": v.prompt_tokens,
+        "completion_tokens": v.completion_tokens,
+        "cost_usd": stage.cost_usd,
+        "seconds": stage.bound.seconds if stage.bound else None,
+    }
+
+
+def _numbers(row: Mapping[str, Any]) -> list[str]:
+    counts = [_count(row[c]) for c in ("calls", "prompt_tokens", "completion_tokens")]
+    seconds = row["seconds"]
+    return [*counts, _money(row["cost_usd"]), "unknown" if seconds is None else console.duration(seconds)]
+
+
+def _remark(s: StageForecast) -> str:
+    by = f"by {s.bound.by}" if s.bound and s.volume.calls else ""
+    return ", ".join(filter(None, [by, s.exact]))
+
+
+def _count(value: float) -> str:
+    """Whole, and not more exact than a forecast is once it is large."""
+    return f"{value:,.0f}" if value < 10_000_000 else f"{value / 1e6:,.1f} M"
+
+
+def _money(usd: float | None) -> str:
+    if usd is None:
+        return "unknown"
+    return "$0" if usd == 0 else f"${usd:,.4f}" if usd < 1 else f"${usd:,.2f}"
+
+
+def _value(a: Assumption) -> str:
+    return f"{a.value:,.0f}" if a.value >= 100 else f"{a.value:.3g}"

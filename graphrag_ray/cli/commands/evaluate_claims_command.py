@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import click
 
 from graphrag_ray.base.errors import FAILED_ITEMS
-from graphrag_ray.cli.evaluation_options import (
+from graphrag_ray.cli import console
+from graphrag_ray.cli.commands.evaluate_command import (
     condition_option,
     opened,
+    print_table,
+    print_warnings,
     questions_option,
     running,
     running_options,
 )
-from graphrag_ray.cli.options import json_option, settings_options
+from graphrag_ray.cli.options import Given, json_option, settings_options
 from graphrag_ray.cli.program import Command, root_option
 
 
@@ -27,9 +29,7 @@ from graphrag_ray.cli.program import Command, root_option
 @running_options
 @json_option
 def claims(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     questions_url: str,
     conditions: tuple[str, ...],
     out: str,
@@ -37,7 +37,6 @@ def claims(
     address: str | None,
     quiet: bool,
     as_json: bool,
-    **short: Any,
 ) -> None:
     """Count the factual claims of each condition's answers, repeats left out, and the clusters of claims that
     say nearly the same. More claims: more comprehensive; more clusters: more diverse (the paper's second
@@ -48,15 +47,13 @@ def claims(
       graphrag-ray evaluate claims --root ./my-index --questions questions.csv \\
           --condition C0=global:C0 --condition vector=vector --out ./evaluation
     """
-    from graphrag_ray.cli import console
-    from graphrag_ray.cli.print_evaluation import print_table, print_warnings
     from graphrag_ray.evaluate.claims_of_answers import count_claims, failed_claims, judgements_on
     from graphrag_ray.evaluate.comparison import answered
     from graphrag_ray.evaluate.conditions import check_conditions, parse_conditions
     from graphrag_ray.evaluate.evaluation_files import questions_of
     from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE
 
-    index = opened(root, config, overrides, short)
+    index = opened(given)
     posed, warnings = questions_of(questions_url, index.settings.storage.of(questions_url))
     known = parse_conditions(conditions)
     check_conditions(index, known)
@@ -69,7 +66,7 @@ def claims(
         told.append(f"{missing:,} of {len(answers):,} answers are missing")
     warnings += told
     if as_json:
-        click.echo(console.as_json({name: table.to_pylist() for name, table in tables.items()}))
+        console.print_json({name: table.to_pylist() for name, table in tables.items()})
     else:
         print_table(tables["claim_counts"])
         if len(tables.get("agreement", ())):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from graphrag_ray.cli.evaluation_options import opened
-from graphrag_ray.cli.options import json_option, reach_options
+from graphrag_ray.cli import console
+from graphrag_ray.cli.commands.evaluate_command import opened, print_table
+from graphrag_ray.cli.options import Given, json_option, reach_options
 from graphrag_ray.cli.program import Command, root_option
 
 
@@ -13,7 +14,7 @@ from graphrag_ray.cli.program import Command, root_option
 @root_option
 @reach_options
 @json_option
-def communities(root: str, config: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
+def communities(given: Given, as_json: bool) -> None:
     """For each hierarchy and level: modularity in the graph, Calinski-Harabasz index and mean cosine over
     the embeddings of entities (higher is better for all three), sizes, communities of one member, and the
     share of entities that are in one.
@@ -22,13 +23,11 @@ def communities(root: str, config: str | None, overrides: tuple[str, ...], as_js
     Example:
       graphrag-ray evaluate communities --root ./my-index
     """
-    from graphrag_ray.cli import console
-    from graphrag_ray.cli.print_evaluation import print_table
     from graphrag_ray.evaluate.community_measures import measured_communities
 
-    found = measured_communities(opened(root, config, overrides, {}))
+    found = measured_communities(opened(given))
     if as_json:
-        click.echo(console.as_json({"communities": found.to_pylist()}))
+        console.print_json({"communities": found.to_pylist()})
     elif not len(found):
         click.echo("This index has no communities of entities to measure.")
     else:

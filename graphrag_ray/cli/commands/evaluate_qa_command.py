@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import click
 
 from graphrag_ray.base.errors import FAILED_ITEMS
-from graphrag_ray.cli.evaluation_options import condition_option, opened, running, running_options
-from graphrag_ray.cli.options import json_option, settings_options
+from graphrag_ray.cli import console
+from graphrag_ray.cli.commands.evaluate_command import (
+    cell,
+    condition_option,
+    heading,
+    opened,
+    print_table,
+    print_warnings,
+    running,
+    running_options,
+)
+from graphrag_ray.cli.options import Given, json_option, settings_options
 from graphrag_ray.cli.program import Command, root_option
 
 
@@ -34,9 +43,7 @@ from graphrag_ray.cli.program import Command, root_option
 @running_options
 @json_option
 def qa(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     questions_url: str,
     conditions: tuple[str, ...],
     retrieval_only: bool,
@@ -47,7 +54,6 @@ def qa(
     address: str | None,
     quiet: bool,
     as_json: bool,
-    **short: Any,
 ) -> None:
     """Score answers where the right ones are known (accuracy, recall, exact match, F1, BLEU-1, ROUGE-L,
     METEOR without synonyms, a judge that says yes or no), and retrieval where the documents that are needed
@@ -60,21 +66,28 @@ def qa(
           --condition hybrid=hybrid --condition keyword=keyword
       graphrag-ray evaluate qa --root ./my-index --questions gold.jsonl --condition local=local
     """
-    from graphrag_ray.cli import console
-    from graphrag_ray.cli.print_evaluation import print_measures, print_table, print_warnings
     from graphrag_ray.evaluate.evaluation_files import gold_questions
     from graphrag_ray.evaluate.judging.answer_metrics import KS
     from graphrag_ray.evaluate.known_answers import known_answers
 
-    index = opened(root, config, overrides, short)
+    index = opened(given)
     gold, warnings = gold_questions(questions_url, index.settings.storage.of(questions_url))
     with running(index, out, "qa", ray, address, quiet or as_json) as run:
         found = known_answers(run, gold, conditions, retrieval_only, judge, ks or KS)
     if as_json:
         told = {name: table.to_pylist() for name, table in found.tables.items()}
-        click.echo(console.as_json(told | {"warnings": [*warnings, *found.warnings]}))
+        console.print_json(told | {"warnings": [*warnings, *found.warnings]})
     else:
-        print_measures(found.tables["summary"])
+        summary = found.tables["summary"]
+        # A row for each measure, a column for each condition.
+        measures = {n: summary[n].to_pylist() for n in summary.column_names if n != "condition"}
+        rows = (
+            [name.replace("_", " "), *map(cell, values)]
+            for name, values in measures.items()
+            if any(value is not None for value in values)
+        )
+        columns = ["", *map(heading, summary["condition"].to_pylist())]
+        console.console_of().print(console.table(columns, rows))
         if "qa_conditions" in found.tables:
             click.echo("\nConditions:")
             print_table(found.tables["qa_conditions"])

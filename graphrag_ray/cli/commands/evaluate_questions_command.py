@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import click
 
 from graphrag_ray.base.errors import FAILED_ITEMS, UsageError
-from graphrag_ray.cli.evaluation_options import opened, running
-from graphrag_ray.cli.options import json_option, settings_options
+from graphrag_ray.cli import console
+from graphrag_ray.cli.commands.evaluate_command import opened, print_warnings, running
+from graphrag_ray.cli.options import Given, json_option, settings_options
 from graphrag_ray.cli.program import Command, root_option
 
 
@@ -31,9 +31,7 @@ from graphrag_ray.cli.program import Command, root_option
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but results and errors.")
 @json_option
 def questions(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     description: str | None,
     personas: int,
     tasks: int,
@@ -43,7 +41,6 @@ def questions(
     address: str | None,
     quiet: bool,
     as_json: bool,
-    **short: Any,
 ) -> None:
     """Write questions that need an understanding of the whole corpus: a model thinks of users, of their
     tasks, and of what they would ask (the paper's Algorithm 1). Replies are kept in the folder OUT.work.
@@ -54,8 +51,6 @@ def questions(
       graphrag-ray evaluate questions --root ./my-index --personas 3 --tasks 3 --each 3 --out questions.csv \\
           --description "Minutes of a town council, for people who follow local politics"
     """
-    from graphrag_ray.cli import console
-    from graphrag_ray.cli.print_evaluation import print_warnings
     from graphrag_ray.evaluate.written_questions import (
         as_csv,
         as_table,
@@ -68,7 +63,7 @@ def questions(
     if not out.lower().endswith(".csv"):
         raise UsageError(f"--out {out!r}: questions are written as a .csv file; name one")
     check_counts((personas, tasks, each))
-    index = opened(root, config, overrides, short)
+    index = opened(given)
     target, name = Store.of_file(out, index.settings.storage.of(out))
     with running(index, f"{out}.work", "questions", ray, address, quiet or as_json) as run:
         about = described(run, description)
@@ -79,7 +74,7 @@ def questions(
     if as_json:
         rows = as_table(found).to_pylist()
         told = {"description": about, "questions": rows, "failures": failures, "out": out}
-        click.echo(console.as_json(told))
+        console.print_json(told)
     else:
         wanted = personas * tasks * each
         click.echo(f"{len(found)} of {wanted} questions are in {out}")

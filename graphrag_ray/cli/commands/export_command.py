@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict
 
 import click
 
-from graphrag_ray.cli.options import (
-    hierarchy_option,
-    json_option,
-    naming_root,
-    open_root,
-    settings_from,
-    settings_options,
-)
+from graphrag_ray.base.plugins import PluginError
+from graphrag_ray.base.wording import plural
+from graphrag_ray.cli import console
+from graphrag_ray.cli.options import Given, hierarchy_option, json_option, naming_root, settings_options
 from graphrag_ray.cli.program import Command, root_option
+from graphrag_ray.export.exporters import EXPORTERS
 
-FORMATS = ("graphrag", "graphml", "csv")
+
+def _list_formats(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        for name in EXPORTERS:
+            package = EXPORTERS.package_of(name)
+            try:
+                told = EXPORTERS[name].help
+            except PluginError as e:
+                told = str(e)
+            click.echo(f"{name:<10} {told}{f' ({package})' if package else ''}")
+        ctx.exit()
 
 
 @click.command(cls=Command)
 @root_option
 @click.option(
-    "--format", "format_", type=click.Choice(FORMATS), required=True, help="What is to read it (see above)."
+    "--format", "format_", type=click.Choice([*EXPORTERS]), required=True, help="What is to read it."
+)
+@click.option(
+    "--formats",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_formats,
+    help="List the formats, and what each writes.",
 )
 @click.option("--out", required=True, metavar="URL", help="An empty folder, or s3://… and other fsspec URLs.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export in that folder. Other files stay.")
@@ -31,25 +46,19 @@ FORMATS = ("graphrag", "graphml", "csv")
 @settings_options
 @json_option
 def export(
-    root: str,
+    given: Given,
     format_: str,
     out: str,
     overwrite: bool,
     snapshot: int | None,
     hierarchy: str | None,
-    config: str | None,
-    overrides: tuple[str, ...],
     as_json: bool,
-    **short: Any,
 ) -> None:
     """Write a snapshot in the files of other programs. The index stays as it is.
 
-    \b
-    graphrag  a project of microsoft/graphrag, for its own `query`: parquet tables,
-              vectors (with pip install '.[lancedb]') and a settings.yaml
-              that names the models of the index, or those of --model and --set
-    graphml   the graph for Gephi and the like: communities as C0, C1, … of each node
-    csv       nodes, edges, communities and memberships for spreadsheets
+    --formats lists the formats, those of other installed packages too. graphrag needs
+    pip install '.[lancedb]' for vectors; its settings.yaml names the models of the index, or those of --model
+    and --set.
 
     Of hierarchy tree, graphml and csv hold summaries and chunks, and which summary was written from which.
 
@@ -61,23 +70,26 @@ def export(
       graphrag-ray export --root ./my-index --format graphml --out ./graph
       graphrag-ray export --root s3://bucket/index --format graphrag --out ./project
     """
-    from graphrag_ray.cli import console
-    from graphrag_ray.cli.print_export import exported_json, print_exported
     from graphrag_ray.export.export_snapshot import export as write
     from graphrag_ray.query.reading import Reader
     from graphrag_ray.store.files import Store
-    from graphrag_ray.store.snapshots import open_latest
 
-    store = open_root(root, config, overrides)
-    with naming_root(root):
-        manifest = open_latest(store, snapshot)
-    settings = settings_from(config, overrides, short, manifest.settings, store.url)
+    store, manifest = given.snapshot(snapshot)
+    settings = given.settings(manifest.settings, store.url)
     with naming_root(out, "--out"):
         target = Store(out, settings.storage.of(out))
         done = write(
             Reader(store, manifest), settings, target, format_, overwrite=overwrite, hierarchy=hierarchy
         )
     if as_json:
-        click.echo(console.as_json(exported_json(done)))
-    else:
-        print_exported(done)
+        console.print_json(asdict(done))
+        return
+    echo = console.console_of().print
+    echo(f"Snapshot {done.snapshot} is exported to {done.url}")
+    for path, rows in done.rows.items():
+        of = "node" if path.endswith(".graphml") else "row"
+        echo(f"  {path:<46}{plural(rows, of):>16}")
+    for note in done.notes:
+        echo(f"\n{note}.")
+    if then := EXPORTERS[format_].then(done.url):
+        echo(f"\n{then}", soft_wrap=True)

@@ -10,7 +10,9 @@ import click
 
 from graphrag_ray.base.declarations import FAILING, JOURNALS
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.cli.options import json_option, naming_root, open_root, reach_options
+from graphrag_ray.base.wording import plural
+from graphrag_ray.cli import console
+from graphrag_ray.cli.options import Given, json_option, naming_root, reach_options
 from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
@@ -30,9 +32,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def failures(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     snapshot: int | None,
     retry: bool,
     stage: str | None,
@@ -54,7 +54,6 @@ def failures(
       graphrag-ray failures --root ./my-index --show 3f9a
       graphrag-ray failures --root ./my-index --retry --stage extract --document "letters/*"
     """
-    from graphrag_ray.cli import console
     from graphrag_ray.indexing.failures import Choice, failed_items, next_command, put_back
 
     if show is not None and (retry or snapshot is not None):
@@ -63,28 +62,26 @@ def failures(
         )
     if retry and snapshot is not None:
         raise UsageError("--retry is about the newest snapshot: leave --snapshot out")
-    store = open_root(root, config, overrides)
-    with naming_root(root):
+    store = given.store()
+    with naming_root(given.root):
         rows = failed_items(store, snapshot, Choice(stage, document, (*key, *filter(None, [show]))))
     if show is not None:
         _show(store, rows, show, as_json)
         return
     if retry:
-        done, command = put_back(store, rows), next_command(store, root)
+        done, command = put_back(store, rows), next_command(store, given.root)
         if as_json:
-            click.echo(console.as_json({**asdict(done), "next": command}))
+            console.print_json({**asdict(done), "next": command})
         else:
-            console.print_put_back(done.retried, done.before, done.anyway, command)
+            _print_put_back(done.retried, done.before, done.anyway, command)
     elif as_json:
-        click.echo(console.as_json(rows))
+        console.print_json(rows)
     else:
-        console.print_failures(rows)
+        _print_failures(rows)
 
 
 def _show(store: Store, rows: Sequence[Mapping[str, Any]], key: str, as_json: bool) -> None:
     """Prompts and replies of one failed item."""
-    from graphrag_ray.cli import console
-    from graphrag_ray.cli.safe import console_of
     from graphrag_ray.indexing.replay import conversation
 
     found = {row["key"]: row for row in rows if row["stage"] in JOURNALS}
@@ -96,10 +93,10 @@ def _show(store: Store, rows: Sequence[Mapping[str, Any]], key: str, as_json: bo
     ((whole, row),) = found.items()
     turns = conversation(store, row["stage"], whole)
     if as_json:
-        click.echo(console.as_json({**row, "turns": [asdict(turn) for turn in turns]}))
+        console.print_json({**row, "turns": [asdict(turn) for turn in turns]})
         return
-    out = console_of()
-    console.print_failures([row])
+    out = console.console_of()
+    _print_failures([row])
     if not any(turn.messages for turn in turns):
         out.print("\nThe prompt cannot be rebuilt: settings, prompts or the program have changed since.")
     for turn in turns:
@@ -112,3 +109,44 @@ def _show(store: Store, rows: Sequence[Mapping[str, Any]], key: str, as_json: bo
         if turn.error:
             out.print("\nerror", style="bold")
             out.print(turn.error)
+
+
+def _print_failures(rows: Sequence[Mapping[str, Any]]) -> None:
+    out = console.console_of()
+    if not rows:
+        out.print("No failed items.")
+        return
+    for r in rows:
+        out.print(f"{r['stage']}: {_item(r)}", style="bold")
+        when = f", {r['first_at']} to {r['last_at']}" if r["last_at"] else ""
+        out.print(f"  {r['error']}")
+        out.print(f"  {plural(r['attempts'], 'attempt')}{when}; {_again(r)}")
+    out.print(f"\n{plural(len(rows), 'failed item')}")
+
+
+def _print_put_back(retried: int, before: int, anyway: int, command: str) -> None:
+    """What `failures --retry` did, and what to run next."""
+    out = console.console_of()
+    if not retried + before + anyway:
+        out.print("No failed items.")
+        return
+    if retried or before:
+        again = f" ({before:,} had been put back before)" if before else ""
+        out.print(f"{plural(retried + before, 'item')} put back{again}: the next run asks for them again.")
+    if anyway:
+        out.print(f"{anyway:,} that every run tries again by itself.")
+    out.print(f"\nRun: {command}", soft_wrap=True)
+
+
+def _item(row: Mapping[str, Any]) -> str:
+    if not row["document"] or row["item"] == row["document"]:
+        return str(row["item"])
+    return f"{'row ' if row['stage'] == 'read' else ''}{row['item']} in {row['document']}"
+
+
+def _again(row: Mapping[str, Any]) -> str:
+    if row["kind"] == "transient":
+        return "the next run tries again"
+    if row["stage"] == "read":
+        return "fails again until the file changes"
+    return "not tried again until its text, prompt or model changes, or --retry puts it back"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,36 +12,28 @@ import click
 
 from graphrag_ray.base.errors import FAILED_ITEMS, SettingsError, UsageError
 from graphrag_ray.base.urls import shown
-from graphrag_ray.cli.misread import Misread
+from graphrag_ray.base.wording import plural
+from graphrag_ray.cli import console
 from graphrag_ray.cli.options import (
+    Given,
     build_option,
     input_of,
     json_option,
     naming_root,
-    open_root,
     rows_of,
-    settings_from,
     settings_options,
 )
-from graphrag_ray.cli.program import Command, root_option, root_otherwise
+from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.engine.observer import Observer
+    from graphrag_ray.indexing.index import Indexed
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import Manifest
 
 
-def _misread(line: Misread) -> None:
-    """A line that cannot be run is told like settings that cannot be used, where it says of which index."""
-    config = line.value("--config")
-    root = line.value("--root") or root_otherwise(config)
-    if root:
-        with _attempt(root, config, line.values("--set"), {}):
-            raise line.error
-
-
-@click.command(cls=Command, misread=_misread)
+@click.command(cls=Command)
 @click.argument("input_url", metavar="[INPUT]", required=False)
 @click.option(
     "--input",
@@ -92,23 +85,16 @@ def _misread(line: Misread) -> None:
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @json_option
 def index(
+    given: Given,
     input_url: str | None,
     function: str | None,
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
     add: bool,
     allow_deletes: bool,
-    reset_communities: bool,
-    verify: bool,
-    verify_input: bool,
     new_prompts: bool,
     yes: bool,
-    address: str | None,
-    on_ray: bool | None,
     quiet: bool,
     as_json: bool,
-    **short: Any,
+    **how: Any,
 ) -> None:
     """Index INPUT: a file, folder, glob or URL with .txt, .md, .html, .jsonl, .csv or .parquet files,
     and those of installed document readers. Without it, the `input.url` of --config.
@@ -127,84 +113,69 @@ def index(
       graphrag-ray index --input articles:dataset --root ./my-index --set input.id_column=id
     """
     from graphrag_ray import build_index
-    from graphrag_ray.cli import console
     from graphrag_ray.cli.progress import observer_for_people
 
     observer = observer_for_people(quiet=quiet or as_json)
     shown_input = function or (shown(input_url) if input_url else None)
-    given = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
-    with _attempt(root, config, overrides, given) as store:
-        settings = _settings(store, root, config, overrides, short, observer, new_prompts)
+    attempt = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
+    with _attempt(given, attempt) as store:
+        settings = _settings(store, given, observer, new_prompts)
         done = build_index(
             rows_of(function, input_url) if function else input_of(input_url, settings),
-            root,
+            given.root,
             settings=settings,
             observer=observer,
             add=add,
             allow_deletes=allow_deletes,
-            reset_communities=reset_communities,
-            verify=verify,
-            verify_input=verify_input,
             new_prompts=new_prompts,
             agree=observer.note if yes else _agree,
-            address=address,
-            on_ray=on_ray,
+            **how,
         )
     if as_json:
-        click.echo(console.as_json(console.indexed_json(done)))
+        console.print_json(_as_dict(done))
     elif not quiet:
-        console.print_indexed(done, root)
+        _print_indexed(done, given.root)
     if done.failed:
         if quiet and not as_json:
-            click.echo(f"graphrag-ray: {console.failed_line(done, root)}", err=True)
+            click.echo(f"graphrag-ray: {_failed_line(done, given.root)}", err=True)
         sys.exit(FAILED_ITEMS)
 
 
 @contextmanager
-def _attempt(
-    root: str, config: str | None, overrides: tuple[str, ...], given: Mapping[str, Any]
-) -> Iterator[Store]:
+def _attempt(given: Given, attempt: Mapping[str, Any]) -> Iterator[Store]:
     """Around an attempt to index: where it comes to no run, that is told beside the index. Raises
     SettingsError, UsageError."""
     from graphrag_ray.engine.ray.discovery import submitted
     from graphrag_ray.indexing.run_record import attempted
 
     try:
-        store = open_root(root, config, overrides)
+        store = given.store()
     except SettingsError:
         # They do not say how the index is reached: whoever watches it is told where the environment says.
-        with attempted(open_root(root, None, ()), given, always=submitted()):
+        with attempted(Given(given.root, None, ()).store(), attempt, always=submitted()):
             raise
-    with attempted(store, given, always=submitted()):
+    with attempted(store, attempt, always=submitted()):
         yield store
 
 
-def _settings(
-    store: Store,
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
-    short: Mapping[str, Any],
-    observer: Observer,
-    new_prompts: bool,
-) -> Settings:
+def _settings(store: Store, given: Given, observer: Observer, new_prompts: bool) -> Settings:
     """Those given, or else those of what is there; people are told which. Raises UsageError."""
     from graphrag_ray.indexing.build import before_of
     from graphrag_ray.indexing.contents import require_paths
     from graphrag_ray.store import locks, runs
     from graphrag_ray.store.snapshots import readable
 
-    says_model = short["model"] is not None or any(o.startswith("models.") for o in overrides)
-    with naming_root(root):
+    says_model = given.short["model"] is not None or any(o.startswith("models.") for o in given.overrides)
+    with naming_root(given.root):
         locks.check_free(store)  # before anything is said of the run that goes on
         parent, _ = readable(store)
         last = runs.latest(store) if parent is None else None
-        before = before_of(store) if config is None and (parent or last or not says_model) else None
+        before = before_of(store) if given.config is None and (parent or last or not says_model) else None
     said = before.settings if before else {}
-    settings = settings_from(config, overrides, short, said if before else None, store.url)
+    settings = given.settings(said if before else None, store.url)
     require_paths(said, settings, new_prompts=new_prompts)
     if parent:
-        _tell_settings(observer, parent, settings, config)
+        _tell_settings(observer, parent, settings, given.config)
     elif before is not None:
         observer.note(
             "Settings of the run before this one, which was not finished or whose snapshot is damaged "
@@ -215,11 +186,9 @@ def _settings(
 
 def _agree(cost: str) -> None:
     """Raises UsageError where nobody at a terminal agrees to it."""
-    from graphrag_ray.cli.safe import safe
-
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"{cost} Nothing was asked yet: --yes confirms it.")
-    click.echo(safe(cost), err=True)
+    click.echo(console.safe(cost), err=True)
     if not click.confirm("Ask anew with the new prompts?", default=False, err=True):
         raise UsageError("nothing was asked. Without --new-prompts the index goes on with its own prompts")
 
@@ -234,3 +203,57 @@ def _tell_settings(observer: Observer, parent: Manifest, settings: Settings, con
             f"Snapshot {parent.number} was written with {paid_for}; these settings name no model, so the "
             "offline engine writes it anew. What the model answered is kept for another run with it."
         )
+
+
+def _print_indexed(done: Indexed, root: str) -> None:
+    """The summary of a finished run."""
+    out = console.console_of()
+    manifest = done.manifest
+    counts = manifest.counts
+    if not done.committed:
+        out.print(f"Nothing has changed: snapshot {manifest.number} at {root} is up to date.")
+    else:
+        out.print(f"Snapshot {manifest.number} is committed at {root}")
+    # What was added and removed is told of the run that did it.
+    console.print_counts(out, _counts(done))
+    if done.committed:
+        seconds = "  ".join(f"{name} {s:.1f}" for name, s in done.seconds.items() if s >= 0.05)
+        out.print(f"  seconds        {seconds}")
+    total = done.accounts.total
+    if total.calls:
+        retries = plural(total.retries, "retry", "retries")
+        out.print(f"  model calls    {total.calls:,} ({retries}), {console.cost(total.cost_usd)}")
+    if "entities" in manifest.tables and not counts.get("entities"):
+        out.print("  No entities were found: answers will say that the index holds nothing.")
+    if done.failed:
+        out.print(f"  {_failed_line(done, root)}", soft_wrap=True)
+    way = "" if done.manifest.hierarchies else " --method ppr"
+    ask = f'graphrag-ray query "What are the main themes?"{way} --root'
+    out.print(f"\nAsk: {ask} {shlex.quote(root)}", soft_wrap=True)
+
+
+def _failed_line(done: Indexed, root: str) -> str:
+    """How many items of a run failed, and where they are listed."""
+    kept = done.manifest.counts.get("kept", 0)
+    as_before = f" ({kept:,} of them kept as {'it was' if kept == 1 else 'they were'})" if kept else ""
+    listed = f"graphrag-ray failures --root {shlex.quote(root)}"
+    return f"{plural(done.failed, 'item')} failed{as_before}: {listed}"
+
+
+def _counts(done: Indexed) -> Mapping[str, Any]:
+    """Of the snapshot; of a run that changed nothing without what the run before it changed."""
+    left_out = () if done.committed else console.CHANGES
+    return {name: n for name, n in done.manifest.counts.items() if name not in left_out}
+
+
+def _as_dict(done: Indexed) -> dict[str, Any]:
+    m = done.manifest
+    return {
+        "snapshot": m.number,
+        "committed": done.committed,
+        "counts": _counts(done),
+        "changes": m.run.get("changes", {}) if done.committed else {},
+        "seconds": done.seconds,
+        "usage": list(done.accounts.rows()),
+        "notes": m.notes,
+    }

@@ -6,7 +6,9 @@ from dataclasses import asdict
 
 import click
 
-from graphrag_ray.cli.options import hierarchy_option, json_option, naming_root, reach_options
+from graphrag_ray.base.wording import plural
+from graphrag_ray.cli import console
+from graphrag_ray.cli.options import Given, hierarchy_option, json_option, naming_root, reach_options
 from graphrag_ray.cli.program import Command, root_option
 
 
@@ -17,9 +19,7 @@ from graphrag_ray.cli.program import Command, root_option
 @hierarchy_option
 @json_option
 def levels(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     snapshot: int | None,
     hierarchy: str | None,
     as_json: bool,
@@ -33,14 +33,20 @@ def levels(
     """
     from graphrag_ray import open_index
     from graphrag_ray.base.settings_file import load_storage
-    from graphrag_ray.cli import console
-    from graphrag_ray.cli.print_levels import print_levels
 
-    with naming_root(root):
-        opened = open_index(root, snapshot=snapshot, storage=load_storage(config, overrides))
+    with naming_root(given.root):
+        opened = open_index(
+            given.root, snapshot=snapshot, storage=load_storage(given.config, given.overrides)
+        )
     found = opened.levels(hierarchy)
     if as_json:
-        rows = [asdict(row) for row in found]
-        click.echo(console.as_json({"snapshot": opened.manifest.number, "levels": rows}))
-    else:
-        print_levels(found)
+        console.print_json({"snapshot": opened.manifest.number, "levels": [asdict(row) for row in found]})
+        return
+    out = console.console_of()
+    rows = ((row.name, f"{row.n_units:,}", f"{row.n_tokens:,}", f"{row.share:.1%}") for row in found)
+    out.print(console.table(("level", "units", "tokens", "of the largest"), rows))
+    out.print("\nC0, C1, …: community reports; TS: chunks of the source text.")
+    for row in found:
+        if row.missing:
+            missing = plural(row.missing, "community", "communities")
+            out.print(f"{row.name} lacks {missing} whose report failed.")

@@ -11,32 +11,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphrag_ray.base.errors import FAILED_ITEMS, SettingsError, SnapshotRemoved, UsageError
-from graphrag_ray.cli.misread import Misread
+from graphrag_ray.base.wording import plural
+from graphrag_ray.cli import console
 from graphrag_ray.cli.options import (
+    Given,
     asking_options,
     cache_option,
     json_option,
-    naming_root,
-    open_root,
     raw_option,
-    settings_from,
     settings_options,
+    spare_pandas,
     way_options,
 )
 from graphrag_ray.cli.program import Command, root_option
-from graphrag_ray.cli.quick import spare_pandas
 from graphrag_ray.query.methods.methods import METHODS, check_modes, find, usable
 
 if TYPE_CHECKING:
     from graphrag_ray.query.ask import Index
+    from graphrag_ray.query.question_sweep import Batch
     from graphrag_ray.query.sources import Source
-
-
-def _misread(line: Misread) -> None:
-    """A line that cannot be run is the outcome of a batch, where it says of which."""
-    batch = line.value("--batch")
-    with _attempt(line.value("--out"), batch, line.value("--config"), line.values("--set")):
-        raise line.error
 
 
 def _list_methods(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
@@ -47,7 +40,7 @@ def _list_methods(ctx: click.Context, option: click.Parameter, wanted: bool) -> 
         ctx.exit()
 
 
-@click.command(cls=Command, misread=_misread)
+@click.command(cls=Command)
 @click.argument("words", nargs=-1, metavar="[QUESTION]")
 @root_option
 @settings_options
@@ -83,10 +76,8 @@ def _list_methods(ctx: click.Context, option: click.Parameter, wanted: bool) -> 
 @click.option("-q", "--quiet", is_flag=True, help="With --batch: print nothing but errors.")
 @json_option
 def query(
+    given: Given,
     words: tuple[str, ...],
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
     method: str,
     level: str | None,
     where: tuple[str, ...],
@@ -101,7 +92,6 @@ def query(
     address: str | None,
     quiet: bool,
     as_json: bool,
-    **short: Any,
 ) -> None:
     """Answer QUESTION from the index, with references to what the answer rests on; or, with --batch, the
     questions of a file.
@@ -125,19 +115,19 @@ def query(
     question = " ".join(words) if words else None  # without quotation marks, too
     one = question is not None
     spare_pandas()
-    with _attempt(out, batch, config, overrides):
+    with _attempt(given, out, batch):
         if one == (batch is not None):
             raise UsageError("give a question, or a file of them with --batch")
         if (out is None) == (batch is not None) or (one and (ray or address)):
             raise UsageError(
                 "--batch needs --out, a .parquet file; --out, --ray and --address are for --batch"
             )
-        if short["dynamic"] and not find(method).dynamic:
+        if given.short["dynamic"] and not find(method).dynamic:
             raise UsageError(
                 f"--dynamic selects the reports of global search; {method} search has no use for it"
             )
-        check_modes(method, short)
-        opened = _opened(root, config, overrides, short, snapshot, cache)
+        check_modes(method, given.short)
+        opened = given.index(snapshot, cache)
     way = {"level": level, "method": method, "where": where}
     if question is not None:
         from graphrag_ray.query import traces
@@ -152,9 +142,7 @@ def query(
 
 
 @contextmanager
-def _attempt(
-    out: str | None, batch: str | None, config: str | None, overrides: tuple[str, ...]
-) -> Iterator[None]:
+def _attempt(given: Given, out: str | None, batch: str | None) -> Iterator[None]:
     """Around all that comes before a batch: where it ends with an error, that is the outcome of the batch.
     Without --batch, where there was one before, or in a job, which was meant to be one. Raises UsageError for
     what can be no --out."""
@@ -168,32 +156,13 @@ def _attempt(
 
     always = batch is not None or submitted()
     try:
-        reached = load_storage(config, overrides).of(out)
+        reached = load_storage(given.config, given.overrides).of(out)
     except SettingsError:
         # They do not say how --out is reached: it is told where the environment says.
         with attempted(AnswersFile.at(out, {}).work, always):
             raise
     with attempted(AnswersFile.at(out, reached).work, always):
         yield
-
-
-def _opened(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
-    short: Mapping[str, Any],
-    snapshot: int | None,
-    cache: str | None,
-) -> Index:
-    """Raises UsageError, SettingsError, StoreError."""
-    from graphrag_ray import open_index
-    from graphrag_ray.store.snapshots import open_latest
-
-    store = open_root(root, config, overrides)
-    with naming_root(root):
-        manifest = open_latest(store, snapshot)
-    settings = settings_from(config, overrides, short, manifest.settings, store.url)
-    return open_index(root, snapshot=manifest.number, settings=settings, cache=cache)
 
 
 def _ask_one(
@@ -206,8 +175,7 @@ def _ask_one(
     as_json: bool,
 ) -> bool:
     """Whether a part of the answer is missing."""
-    from graphrag_ray.cli import console
-    from graphrag_ray.cli.writing import write_stream
+    from graphrag_ray.cli.writing import print_answer, write_stream
 
     opened = replace(opened, notice=lambda text: click.echo(text, err=True))
     streamed = stream and not as_json and sys.stdout.isatty()
@@ -218,10 +186,11 @@ def _ask_one(
             cited = answer.references
             found, answer = opened.beside(answer, lambda: opened.sources(cited, answer), "The sources")
         if as_json:
-            click.echo(console.as_json(console.answer_json(answer, found or (), opened.manifest.number)))
+            told = {"snapshot": opened.manifest.number, **answer.as_dict()}
+            console.print_json({**told, "sources": [vars(source) for source in found or ()]})
         else:
             shown = found if sources else None
-            console.print_answer(answer, opened, shown, written=streamed, raw=raw)
+            print_answer(answer, opened, shown, written=streamed, raw=raw)
     except SnapshotRemoved as e:
         phases = answer.phases.values()
         tokens = sum(phase.prompt_tokens + phase.completion_tokens for phase in phases)
@@ -239,7 +208,6 @@ def _ask_many(
     as_json: bool,
 ) -> bool:
     """Whether a question has no answer, or not all of it."""
-    from graphrag_ray.cli import console
     from graphrag_ray.cli.progress import observer_for_people
     from graphrag_ray.query.asking import Ask
     from graphrag_ray.query.batch import answer_batch
@@ -248,7 +216,27 @@ def _ask_many(
     observer.checked(opened.settings, "map")
     done = answer_batch(opened, batch, out, Ask(**way), observer=observer, **cluster)
     if as_json:
-        click.echo(console.as_json(console.batch_json(done)))
+        console.print_json(_batch_dict(done))
     elif not quiet:
-        console.print_batch(done)
+        _print_batch(done)
     return bool(done.failed)
+
+
+def _print_batch(done: Batch) -> None:
+    """The summary of a finished batch."""
+    out, total = console.console_of(), done.accounts.total
+    failed = f", {done.failed:,} without an answer or a part of it (columns error, failed_parts)"
+    out.print(f"{plural(done.questions, 'question')}{failed if done.failed else ''}: {done.url}")
+    asked = f"{plural(total.calls, 'call')}, {total.total_tokens:,} tokens, {console.cost(total.cost_usd)}"
+    free = "every reply was there already, no model was asked"
+    out.print(f"[{asked if total.calls else free}, {done.seconds:.1f} s]", style="dim")
+
+
+def _batch_dict(done: Batch) -> dict[str, Any]:
+    return {
+        "out": done.url,
+        "questions": done.questions,
+        "failed": done.failed,
+        "seconds": done.seconds,
+        "usage": list(done.accounts.rows()),
+    }

@@ -22,15 +22,7 @@ import click
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.cli.options import (
-    asking_options,
-    cache_option,
-    forms_of,
-    naming_root,
-    open_root,
-    settings_from,
-    settings_options,
-)
+from graphrag_ray.cli.options import Given, asking_options, cache_option, forms_of, settings_options
 from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
@@ -71,14 +63,12 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 @click.option("--open-metrics", is_flag=True, help="Let /metrics be read without the token.")
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it, the one of this machine.")
 def serve(
-    root: str,
-    config: str | None,
-    overrides: tuple[str, ...],
+    given: Given,
     host: str,
     port: int,
     prefix: str,
     address: str | None,
-    **given: Any,
+    **values: Any,
 ) -> None:
     """Answer questions over HTTP: POST /query, and OpenAI's protocol below /v1, for chat front ends.
 
@@ -97,11 +87,12 @@ def serve(
     from graphrag_ray.engine.gateways import Models, probe
     from graphrag_ray.engine.ray.cluster import connected
     from graphrag_ray.engine.ray.discovery import will_be_private
+    from graphrag_ray.query.methods import methods
 
-    options, settings = _options(root, config, overrides, given)
+    options, settings = _options(given, values)
     guarded = _guarded(options, host)
     only_here, options = guarded != options, guarded
-    _check(options)
+    methods.check(options.method, options.level, ())
     port = port or _free_port(host)
     private = will_be_private(address)
     if private:
@@ -117,6 +108,7 @@ def serve(
 
         if not private:
             check_nodes(Store(options.root, settings.storage.of(options.root)), [])
+        informs = logging.getLogger("graphrag_ray").isEnabledFor(logging.INFO)
         held = {} if private else _held(options, settings)
         with (
             _until_told() as told,
@@ -127,13 +119,13 @@ def serve(
                 prefix=prefix,
                 held=held,
                 grace_s=options.grace_s,
-                log_level=_log_level(),
+                log_level="INFO" if informs else "WARNING",
                 log_json=logs.as_json(),
                 private=private,
                 only_here=only_here,
             ) as own_address,
         ):
-            url = _url(host, port, prefix)
+            url = f"http://{f'[{host}]' if ':' in host else host}:{port}{prefix.rstrip('/')}"
             _say_how(options, url, own_address)
             if own_address and (problem := _problem(options, url)):
                 click.echo(f"No question can be answered yet: {problem}", err=True)
@@ -142,9 +134,7 @@ def serve(
             click.echo(f"Ending; questions that run have {options.grace_s:g} s.", err=True)
 
 
-def _options(
-    root: str, config: str | None, overrides: tuple[str, ...], given: Mapping[str, Any]
-) -> tuple[ServiceOptions, Settings]:
+def _options(given: Given, values: Mapping[str, Any]) -> tuple[ServiceOptions, Settings]:
     """And how the newest snapshot is asked. Raises UsageError, SettingsError; IndexNotFound where there is
     nothing to ask."""
     from pydantic import ValidationError
@@ -153,28 +143,22 @@ def _options(
     from graphrag_ray.base.settings_file import read_settings
     from graphrag_ray.base.user_settings import Known
     from graphrag_ray.service.service_options import ServiceOptions
-    from graphrag_ray.store.snapshots import open_latest
 
-    own = {name: given[name] for name in ServiceOptions.model_fields if given.get(name) is not None}
-    short = {name: value for name, value in given.items() if name not in own}
-    store = open_root(root, config, overrides)
-    with naming_root(root):
-        manifest = open_latest(store)
-    base = of_index(manifest.settings) if config is None else None
-    settings = read_settings(config) if config is not None else None
-    forms = tuple(forms_of(config, overrides, short, base))
-    settings_from(config, overrides, short, manifest.settings, store.url)  # raises where it must
+    own = {name: value for name, value in values.items() if value is not None}
+    store, manifest = given.snapshot()
+    base = of_index(manifest.settings) if given.config is None else None
+    settings = read_settings(given.config) if given.config is not None else None
+    forms = tuple(forms_of(given.config, given.overrides, given.short, base))
+    given.settings(manifest.settings, store.url)  # raises where it must
     # The nodes that serve may be others: they are told what this machine knows.
-    known = Known.read(store.url if config is None else None)
+    known = Known.read(store.url if given.config is None else None)
     try:
         options = ServiceOptions(root=store.url, settings=settings, overrides=forms, known=known, **own)
     except ValidationError as e:
-        raise UsageError("; ".join(_told(problem) for problem in e.errors(include_url=False))) from None
+        problems = [(".".join(map(str, p["loc"])), p["msg"]) for p in e.errors(include_url=False)]
+        told = "; ".join(f"--{name.replace('_', '-')}: {message}" for name, message in problems)
+        raise UsageError(told) from None
     return options, options.settings_of(manifest, settings)
-
-
-def _told(problem: Any) -> str:
-    return f"--{'.'.join(map(str, problem['loc'])).replace('_', '-')}: {problem['msg']}"
 
 
 def _guarded(options: ServiceOptions, host: str) -> ServiceOptions:
@@ -207,13 +191,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _check(options: ServiceOptions) -> None:
-    """Raises UsageError for a way of asking that there is not."""
-    from graphrag_ray.query.methods import methods
-
-    methods.check(options.method, options.level, ())
 
 
 @dataclass
@@ -252,10 +229,6 @@ def _held(options: ServiceOptions, settings: Settings) -> dict[str, SecretStr]:
     return {name: SecretStr(value) for name in sorted(names) if (value := os.environ.get(name, "").strip())}
 
 
-def _log_level() -> str:
-    return "INFO" if logging.getLogger("graphrag_ray").getEffectiveLevel() <= logging.INFO else "WARNING"
-
-
 def _free_port(host: str) -> int:
     """One that stays free until Ray Serve listens: of those that neither Ray nor the system gives away."""
     for port in random.sample(range(20_000, 32_000), 100):
@@ -268,17 +241,9 @@ def _free_port(host: str) -> int:
 def _check_free(host: str, port: int) -> None:
     """Raises UsageError where something listens there already, or nothing can."""
     try:
-        socket.create_server((host, port), family=_family(host)).close()
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError as e:
         raise UsageError(f"cannot listen at {host}:{port}: {e.strerror}. Name another --port") from e
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
-def _url(host: str, port: int, prefix: str) -> str:
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}{prefix.rstrip('/')}"
 
 
 def _problem(options: ServiceOptions, url: str) -> str:

@@ -137,11 +137,10 @@ def check(name: str, level: str | int | None, where: Sequence[str], baselines: b
 
 def check_modes(name: str, asked: Mapping[str, object]) -> None:
     """Raises UsageError where a question has an option that is another method's. asked: by option."""
-    own = find(name)
-    said = {option for option, value in asked.items() if value is not None and option != own.option[0]}
+    said = {option for option, value in asked.items() if value is not None}
     for other, kind in usable().items() if said else ():
         option, setting = kind.option
-        if option in said and kind.option != own.option:
+        if option in said and find(name).option != kind.option:
             from graphrag_ray.base.index_settings import Query
 
             choices = get_args(Query.model_fields[setting].annotation)  # of a Literal

@@ -11,7 +11,8 @@ from types import ModuleType
 import pytest
 
 from graphrag_ray import _observer
-from graphrag_ray.cli.progress import ProgressDisplay, duration, observer_for_people, progress_line, step_line
+from graphrag_ray.cli.console import duration
+from graphrag_ray.cli.progress import ProgressDisplay, observer_for_people, progress_line, step_line
 from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.engine.pace import RATE_OVER_S, Amount, Recent, StagePace, seconds_left
 from graphrag_ray.llm.accounting import Accounts, CallTotals, InFlight, Limits

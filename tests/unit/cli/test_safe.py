@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from graphrag_ray.cli import console
-from graphrag_ray.cli.safe import SafeConsole, one_line, safe
+from graphrag_ray.cli.console import one_line, safe
+from graphrag_ray.cli.safe import SafeConsole
 
 CLEAR = "\x1b[2J\x1b]0;owned\x07"
 HOSTILE = f"before {CLEAR}\x9b31m\u202eafter\r"

@@ -16,6 +16,7 @@ import yaml
 from documents import JOBS, PAGES, TOP, Typed, arguments_in, blocks, shell_lines, typed
 
 from graphrag_ray.cli.command_line import COMMANDS, main
+from graphrag_ray.export.exporters import EXPORTERS
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -86,6 +87,13 @@ def test_every_command_stands_in_the_readme_and_in_the_page_on_commands():
     assert every <= {name for cell in cells for name in re.findall(r"\w+", cell)}
     page = (TOP / "docs" / "commands.md").read_text("utf-8")
     assert every <= set(re.findall(r"^\| `graphrag-ray (\w+)", page, re.MULTILINE))
+
+
+def test_every_export_format_stands_in_the_page_on_commands_and_in_that_on_exports():
+    commands = (TOP / "docs" / "commands.md").read_text("utf-8")
+    page = (TOP / "docs" / "inspect-and-export.md").read_text("utf-8")
+    assert "--format " + r"\|".join(EXPORTERS) + "`" in commands
+    assert all(f"**`--format {name}`**" in page for name in EXPORTERS)
 
 
 def test_the_jobs_that_pages_submit_are_there():

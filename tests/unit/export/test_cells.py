@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.export.cells import for_spreadsheet, for_xml, plain
+from graphrag_ray.export.graph_tables import for_spreadsheet, for_xml, plain
 
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\nx", "\rx", "＝1", "＋1", "－1", "＠x"]
 

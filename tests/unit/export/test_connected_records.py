@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from graphrag_ray.base import schema
-from graphrag_ray.export.connected_records import claim
-from graphrag_ray.export.view import View
+from graphrag_ray.export.connected_records import View, claim
 from graphrag_ray.query.reading import Reader
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import write_part

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.export.cells import plain
+from graphrag_ray.export.graph_tables import plain
 from graphrag_ray.export.graphml import FOOT, edge_lines, head, node_lines
 
 HOSTILE = [
@@ -23,18 +23,23 @@ HOSTILE = [
 def written(names: list[str], descriptions: list[str], levels: list[list[int | None]]) -> str:
     n = len(names)
     numbers = pa.array(range(1, n + 1), pa.int64())
-    entities = pa.table(
+    nodes = pa.table(
         {
-            "human_readable_id": numbers, "title": names, "type": names, "description": descriptions,
-            "degree": numbers, "frequency": numbers,
+            "id": numbers, "label": pa.array(names, pa.string()), "type": pa.array(names, pa.string()),
+            "description": pa.array(descriptions, pa.string()), "degree": numbers, "frequency": numbers,
         },
     )  # fmt: skip
+    for level, community in enumerate(levels):
+        nodes = nodes.append_column(f"C{level}", pa.array(community, pa.int32()))
     ring = pa.array([i % n + 1 for i in range(1, n + 1)], pa.int64())
     edges = pa.table(
-        {"human_readable_id": numbers, "weight": np.arange(n) + 0.5, "description": descriptions}
-    )
-    nodes = node_lines(entities, [pa.array(level, pa.int32()) for level in levels])
-    return head(len(levels)) + nodes + edge_lines(edges, numbers, ring) + FOOT
+        {
+            "id": numbers, "source": numbers, "target": ring,
+            "source_label": nodes["label"], "target_label": nodes["label"],
+            "weight": pa.array(np.arange(n) + 0.5), "description": nodes["description"],
+        }
+    )  # fmt: skip
+    return head(nodes[:0], edges[:0]) + node_lines(nodes) + edge_lines(edges) + FOOT
 
 
 def read(text: str, folder: Path) -> igraph.Graph:
@@ -74,4 +79,4 @@ def test_any_names_are_read_back(names: list[str], tmp_path: Path):
 
 @pytest.mark.parametrize("n_levels", [0, 3])
 def test_a_graph_without_nodes_is_a_document_too(n_levels: int, tmp_path: Path):
-    assert read(head(n_levels) + FOOT, tmp_path).vcount() == 0
+    assert read(written([], [], [[]] * n_levels), tmp_path).vcount() == 0

@@ -10,7 +10,7 @@ import yaml
 
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.export.project import settings_yaml
+from graphrag_ray.export.microsoft import settings_yaml
 
 VARIABLES = {
     "GRAPHRAG_API_KEY": "k", "GRAPHRAG_API_BASE": "http://a/v1", "GRAPHRAG_MODEL": "m",
