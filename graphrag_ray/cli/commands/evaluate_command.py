@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from graphrag_ray.evaluate.evaluation_run import EvaluationRun
     from graphrag_ray.query.ask import Index
 
-NEEDED = ("scipy", "rapidfuzz", "nltk", "pandas")
+NEEDED = ("scipy", "rapidfuzz", "nltk", "pandas", "jinja2")
 DEFAULT_OUT = "evaluation"
 
 EVALUATE_COMMANDS = {

@@ -112,7 +112,7 @@ def compare(
 def _print_comparison(found: Comparison) -> None:
     """A matrix of win rates for each criterion; what the judge's verdicts are worth; what each condition came
     to."""
-    from graphrag_ray.evaluate.judging.judgements import SIGNIFICANT
+    from graphrag_ray.evaluate.judging.head_to_head import SIGNIFICANT
 
     out = console.console_of()
     if found.offline:
@@ -144,7 +144,7 @@ def _win_rate(cells: Mapping[tuple[str, str], Mapping[str, Any]], row: str, colu
     found = cells.get((row, column)) or cells.get((column, row))
     if found is None or found["win_rate"] is None:
         return ""
-    from graphrag_ray.evaluate.judging.judgements import SIGNIFICANT
+    from graphrag_ray.evaluate.judging.head_to_head import SIGNIFICANT
 
     rate = found["win_rate"] if (row, column) in cells else 100 - found["win_rate"]
     return f"{rate:.0f}{'*' if found['p_holm'] < SIGNIFICANT else ' '}"
