@@ -81,7 +81,7 @@ def rows_of(function: str, input_url: str | None) -> GivenRows:
     return GivenRows(found, function)
 
 
-def options(*each: Callable[..., Any]) -> Callable[..., Any]:
+def options(*each: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Several options as one decorator; help lists them in this order."""
 
     def put(f: Callable[..., Any]) -> Callable[..., Any]:
