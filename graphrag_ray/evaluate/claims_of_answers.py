@@ -125,6 +125,6 @@ def _agreement(claims: pa.Table, judgements: pa.Table) -> pa.Table:
             continue
         columns = (claims[c].to_pylist() for c in ("question_id", "condition", name))
         counts = {(q, c): float(n) for q, c, n in zip(*columns, strict=True) if n is not None}
-        found = agreement(counts, judgements, criterion)
-        rows.append({"measure": name, "criterion": criterion, "cases": found.cases, "agreement": found.share})
+        share, cases = agreement(counts, judgements, criterion)
+        rows.append({"measure": name, "criterion": criterion, "cases": cases, "agreement": share})
     return pa.Table.from_pylist(rows, schema=AGREEMENT)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphrag_ray.base.declarations import HIERARCHIES
-from graphrag_ray.evaluate.judging.community_quality import Vectors, community_quality
+from graphrag_ray.evaluate.judging.community_quality import Vectors, modularity, scatter, sizes
 from graphrag_ray.export.graph_tables import Ints, Nodes, read_nodes
 from graphrag_ray.graph.integer_arrays import id_prefixes
 from graphrag_ray.query.ask import Index
@@ -42,8 +42,11 @@ def measured_communities(index: Index) -> pa.Table:
         nodes = read_nodes(index.reader, kind.communities)
         vectors, edges = _vectors(index, nodes), _edges(index, nodes)
         for level, community in enumerate(nodes.community):
-            measures = community_quality(community, vectors, *edges)
-            rows.append({"hierarchy": name, "level": level, **measures})
+            row: dict[str, Any] = {"hierarchy": name, "level": level, **sizes(community)}
+            row["modularity"] = modularity(community, *edges)
+            if vectors is not None:
+                row["calinski_harabasz"], row["mean_cosine"] = scatter(community, vectors)
+            rows.append(row)
     return pa.Table.from_pylist(rows, schema=COMMUNITIES)
 
 

@@ -124,22 +124,7 @@ def create_app(
                 await service.live.close()
                 aside.shutdown(wait=False)
 
-    app = FastAPI(
-        title="graphrag-ray",
-        version=__version__,
-        lifespan=life,
-        middleware=_around(options, token, service),
-        docs_url=None,  # pages that would load scripts of others into this origin
-        redoc_url=None,
-    )
-    app.state.service = service
-    _routes(app, service)
-    _errors(app, options)
-    return app
-
-
-def _around(options: ServiceOptions, token: SecretStr | None, service: Service) -> list[Middleware]:
-    """What requests come through, the first one first."""
+    # What requests come through, the first one first.
     around = [Middleware(Counting, service.measures), Middleware(Guard, token, options)]
     if options.origins:  # before the guard: browsers ask without the token first whether they may ask
         cors = Middleware(
@@ -150,7 +135,18 @@ def _around(options: ServiceOptions, token: SecretStr | None, service: Service) 
             expose_headers=["Retry-After"],
         )
         around.insert(1, cors)
-    return around
+    app = FastAPI(
+        title="graphrag-ray",
+        version=__version__,
+        lifespan=life,
+        middleware=around,
+        docs_url=None,  # pages that would load scripts of others into this origin
+        redoc_url=None,
+    )
+    app.state.service = service
+    _routes(app, service)
+    _errors(app, options)
+    return app
 
 
 def _routes(app: FastAPI, service: Service) -> None:

@@ -6,7 +6,6 @@ Comprehensiveness is the mean number of an answer's claims, diversity that of th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +21,6 @@ MOST_CLAIMS = 500
 """That are clustered at once: all pairs of them are compared. An answer of the paper has 31."""
 MOST_CLAIM_WORDS = 200
 """Of a claim that are compared; a claim is a sentence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """share: of the cases where the condition with the higher count is the judge's; None without a case."""
-
-    share: float | None
-    cases: int
 
 
 def distinct(claims: Iterable[str]) -> list[str]:
@@ -64,14 +55,18 @@ def clusters(claims: Sequence[str], thresholds: Sequence[float] = THRESHOLDS) ->
     return found
 
 
-def agreement(counts: Mapping[tuple[str, str], float], judgements: pa.Table, criterion: str) -> Agreement:
+def agreement(
+    counts: Mapping[tuple[str, str], float], judgements: pa.Table, criterion: str
+) -> tuple[float | None, int]:
     """How often a judge names the answer that has more.
 
     counts          of claims or clusters, by question id and condition
     judgements      JUDGEMENTS, of which those under `criterion` count
 
     A case is a question and pair of conditions where the majority of the verdicts (`head_to_head.majorities`)
-    is no tie, both answers have counts, and the counts differ. Raises ValueError as `majorities` does.
+    is no tie, both answers have counts, and the counts differ. Returns the share of the cases where the
+    judge's winner has more, None without a case, and the number of cases. Raises ValueError as `majorities`
+    does.
     """
     rows = majorities(judgements.filter(pc.equal(judgements["criterion"], criterion)))
     agreed = cases = 0
@@ -82,7 +77,7 @@ def agreement(counts: Mapping[tuple[str, str], float], judgements: pa.Table, cri
         if winner and a is not None and b is not None and a != b:
             cases += 1
             agreed += winner == (first if a > b else second)
-    return Agreement(agreed / cases if cases else None, cases)
+    return agreed / cases if cases else None, cases
 
 
 def _distances(claims: Sequence[str]) -> npt.NDArray[np.float64]:

@@ -20,26 +20,6 @@ _ROUNDING = 1e-24
 """Of the sum of squares: a smaller scatter is what rounding left."""
 
 
-def community_quality(
-    community: npt.NDArray[np.integer[Any]],
-    vectors: Vectors | None,
-    source: npt.NDArray[np.integer[Any]],
-    target: npt.NDArray[np.integer[Any]],
-    weight: npt.NDArray[np.floating[Any]],
-) -> dict[str, float | int | None]:
-    """All measures of this module by name; None for one that is not defined here.
-
-    vectors                   [members, dims] or None; it may be mapped from disk
-    source, target, weight    [edges] of an undirected graph, each edge once: member numbers and weights
-
-    Raises ValueError as the single measures do.
-    """
-    found: dict[str, float | int | None] = {**sizes(community)}
-    found["modularity"] = modularity(community, source, target, weight)
-    index, cosine = (None, None) if vectors is None else scatter(community, vectors)
-    return found | {"calinski_harabasz": index, "mean_cosine": cosine}
-
-
 def sizes(community: npt.NDArray[np.integer[Any]]) -> dict[str, float | int | None]:
     """communities: how many there are; smallest, median and largest: how many members they have, None without
     a community; singletons: how many have one member; coverage: share of the members that are in one, None
@@ -63,6 +43,8 @@ def modularity(
     weight: npt.NDArray[np.floating[Any]],
 ) -> float | None:
     """Weighted modularity (Newman 2004); None where no edge has a weight.
+
+    source, target, weight    [edges] of an undirected graph, each edge once: member numbers and weights
 
     A member that is in no community counts as one of its own. Raises ValueError for weights that are negative
     or not finite and for ends that are no member.
@@ -88,6 +70,8 @@ def modularity(
 
 def scatter(community: npt.NDArray[np.integer[Any]], vectors: Vectors) -> tuple[float | None, float | None]:
     """The Calinski-Harabasz index (1974), and the mean cosine of a member to its community's centroid.
+
+    vectors    [members, dims]; they may be mapped from disk
 
     With N members in C communities of n_i, centroids c_i and their common mean c, the index is
     ((N - C) / (C - 1)) · Σ n_i‖c_i - c‖² / Σ_i Σ_x ‖x - c_i‖². It is None for fewer than two communities,

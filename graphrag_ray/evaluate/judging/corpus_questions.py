@@ -38,19 +38,11 @@ class CorpusQuestion:
     task: str
 
 
-@dataclass(frozen=True)
-class QuestionSpecs:
-    """How each of the three lists is asked for."""
-
-    personas: AnswerSpec
-    tasks: AnswerSpec
-    corpus_questions: AnswerSpec
-
-
-def question_specs(settings: Settings, prompts: Mapping[str, Prompt]) -> QuestionSpecs:
+def question_specs(settings: Settings, prompts: Mapping[str, Prompt]) -> dict[str, AnswerSpec]:
+    """How each of the three lists is asked for, by the name of its prompt."""
     specs = {name: spec_of(STAGE, settings, prompts, MAX_LIST_TOKENS, name) for name in _LISTS}
     language = _language(settings, "description")
-    return QuestionSpecs(**{name: replace(spec, language=language) for name, spec in specs.items()})
+    return {name: replace(spec, language=language) for name, spec in specs.items()}
 
 
 def _language(settings: Settings, shown: str) -> str:
@@ -60,7 +52,7 @@ def _language(settings: Settings, shown: str) -> str:
 
 
 def corpus_questions(
-    description: str, counts: tuple[int, int, int], specs: QuestionSpecs
+    description: str, counts: tuple[int, int, int], specs: Mapping[str, AnswerSpec]
 ) -> Generator[Any, Any, tuple[list[CorpusQuestion], list[str]]]:
     """Yields `Dialogues`, each all at once. counts: of personas, tasks of each, questions of each task.
 
@@ -68,18 +60,18 @@ def corpus_questions(
     """
     n_personas, n_tasks, n_questions = counts
     about = {"description": description}
-    (personas,), failures = yield from _lists("personas", [about], n_personas, specs.personas)
+    (personas,), failures = yield from _lists("personas", [about], n_personas, specs["personas"])
     if not personas:
         raise DialogueFailed(failures[0])
     users = [about | {"persona": persona} for persona in personas]
-    tasks, failed = yield from _lists("tasks", users, n_tasks, specs.tasks)
+    tasks, failed = yield from _lists("tasks", users, n_tasks, specs["tasks"])
     failures += failed
     plans = [
         (f"{p}.{t}", user | {"task": task})
         for p, (user, own) in enumerate(zip(users, tasks, strict=True), 1)
         for t, task in enumerate(own, 1)
     ]
-    spec = specs.corpus_questions
+    spec = specs["corpus_questions"]
     asked, failed = yield from _lists("corpus_questions", [plan for _, plan in plans], n_questions, spec)
     found = [
         CorpusQuestion(f"{place}.{n}", question, plan["persona"], plan["task"])

@@ -19,7 +19,6 @@ from graphrag_ray.evaluate.judging.claim_clusters import (
     MOST_CLAIM_WORDS,
     MOST_CLAIMS,
     THRESHOLDS,
-    Agreement,
     agreement,
     clusters,
     distinct,
@@ -153,9 +152,9 @@ def test_agreement_is_over_majorities_and_counts_that_differ():
         ("q5", "c", "A", "B", ["A"]),  # no counts
         ("q1", "d", "A", "B", ["B"]),  # another criterion
     )
-    assert agreement(counts, verdicts, "c") == Agreement(0.5, 2)
-    assert agreement(counts, verdicts, "d") == Agreement(0.0, 1)
-    assert agreement(counts, verdicts, "e") == Agreement(None, 0)
+    assert agreement(counts, verdicts, "c") == (0.5, 2)
+    assert agreement(counts, verdicts, "d") == (0.0, 1)
+    assert agreement(counts, verdicts, "e") == (None, 0)
 
 
 def test_agreement_reads_no_winner_that_cannot_be():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import calinski_harabasz_score
 
 from graphrag_ray.evaluate.judging import community_quality as quality
-from graphrag_ray.evaluate.judging.community_quality import community_quality, modularity, scatter, sizes
+from graphrag_ray.evaluate.judging.community_quality import modularity, scatter, sizes
 
 LABELS = st.lists(st.sampled_from([-1, 0, 1, 2, 70_000]), min_size=1, max_size=12)
 
@@ -133,18 +133,3 @@ def test_sizes():
     nothing = {"communities": 0, "smallest": None, "median": None, "largest": None, "singletons": 0}
     assert sizes(np.array([-1, -1])) == {**nothing, "coverage": 0.0}
     assert sizes(np.zeros(0, np.int64)) == {**nothing, "coverage": None}
-
-
-@given(graphs(), st.booleans())
-def test_all_measures_stand_beside_one_another(drawn: tuple[Any, Any, Any, Any], embedded: bool):
-    community, source, target, weight = drawn
-    vectors = points(community, 1) if embedded else None
-    found = community_quality(community, vectors, source, target, weight)
-    index, cosine = (None, None) if vectors is None else scatter(community, vectors)
-    assert found == {
-        **sizes(community),
-        "modularity": modularity(community, source, target, weight),
-        "calinski_harabasz": index,
-        "mean_cosine": cosine,
-    }
-    assert all(value is None or type(value) in (int, float) for value in found.values())

@@ -202,7 +202,7 @@ def test_the_offline_engine_lists_exactly_as_many_as_asked_for(
 ):
     variables = {"description": description, "persona": persona, "task": task, "n": str(n), "language": "any"}
     for prompt, entry in ENTRIES.items():
-        request = ChatRequest(prompt, (), SPECS.personas.call, variables)
+        request = ChatRequest(prompt, (), SPECS["personas"].call, variables)
         found = json.loads(offline_answer(request).text)
         (told,) = found.values()
         assert len({one[entry].strip() for one in told}) == len(told) == n
