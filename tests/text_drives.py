@@ -25,13 +25,13 @@ from graphrag_ray.base.prompts import PLACEHOLDERS, load_criteria, load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.urls import display_url, without_secrets
 from graphrag_ray.corpus.boundaries import character_end, last_character_end
-from graphrag_ray.corpus.byte_ranges import jsonl_is_split, jsonl_segments, lines_of
+from graphrag_ray.corpus.byte_ranges import Stretch, jsonl_is_split, jsonl_segments, lines_of
 from graphrag_ray.corpus.chunks import chunk, documents_table, text_units_table
 from graphrag_ray.corpus.decode import codec_of_bom, codec_of_head, decode
 from graphrag_ray.corpus.document import Document
 from graphrag_ray.corpus.document_titles import header, label, own_title, title_name
 from graphrag_ray.corpus.embedding import Embedder
-from graphrag_ray.corpus.parse import segments_of
+from graphrag_ray.corpus.parse import documents_of_stretch, segments_of
 from graphrag_ray.corpus.quotes import best_sentence
 from graphrag_ray.corpus.readers import documents_in
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
@@ -79,9 +79,9 @@ from graphrag_ray.indexing.forecast.assumptions import parse_assumptions
 from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter
 from graphrag_ray.indexing.forecast.sample import sample_graph
 from graphrag_ray.offline import answer as offline_answer
+from graphrag_ray.offline import embed_many
 from graphrag_ray.offline.prune_names import weak_names, word_hash
 from graphrag_ray.offline.question_terms import why_nothing
-from graphrag_ray.offline.static_embeddings import embed_many
 from graphrag_ray.query.answer_streams import Written
 from graphrag_ray.query.methods import condense, methods, where
 from graphrag_ray.query.methods.asked_hierarchy import looked_at
@@ -178,6 +178,8 @@ def in_stretches(text: str) -> Any:
     data = plainly(text)
     quietly(lambda: segments_of(io.BytesIO(in_parquet(text)), Input()))
     jsonl_segments(lines_of(data), 0, 100)
+    stretch = Stretch(0, len(data))
+    quietly(lambda: list(documents_of_stretch("a.jsonl", io.BytesIO(data), Input(), stretch, set())))
     return jsonl_is_split(data, "text"), is_json_array(data), json_line(data, "utf-8")
 
 
@@ -510,7 +512,9 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         "chunks": cut,
         "titles": titled,
         "tokens": counted,
-        "embedded": lambda t: replace(Embedder.of(parse_settings({})), max_tokens=9).embed(t),
+        "embedded": lambda t: [
+            do(t) for e in [replace(Embedder.of(parse_settings({})), max_tokens=9)] for do in (e.embed, e.cut)
+        ],
     },
     "graph": {
         "records": lambda t: [parse_records(t, truncated=cut_off) for cut_off in (False, True)],
