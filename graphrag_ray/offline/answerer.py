@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -152,7 +152,8 @@ def find(asked: str, variables: Variables, part: float = 1.0) -> Found | None:
             Quote(
                 texts[i],
                 records[owner[i]].title.replace("*", ""),
-                _reference(holders[texts[i].casefold()]),
+                # The record under whose title it stands comes first: a reference names few of many.
+                _reference(dict.fromkeys([records[owner[i]], *holders[texts[i].casefold()]])),
                 flat[i],
             )
             for i in chosen
@@ -195,7 +196,7 @@ def _spread(
     return kept
 
 
-def _reference(records: Sequence[Record]) -> str:
+def _reference(records: Iterable[Record]) -> str:
     by_section: dict[str, list[str]] = {}
     for record in records:
         by_section.setdefault(record.section, []).append(record.number)

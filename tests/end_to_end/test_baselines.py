@@ -75,7 +75,7 @@ def test_a_conversation_that_asks_for_it_goes_on_with_its_method(demo: Path, run
 def test_a_batch_a_conversation_and_python_refuse_it_too(town: World):
     opened = town.open()
     with pytest.raises(UsageError, match="alone"):
-        opened.ask(QUESTION, Ask(method="none"))
+        opened.ask(QUESTION, method="none")
     questions = town.root.parent / "questions.csv"
     questions.write_text("question\nWho?\n")
     with pytest.raises(UsageError, match="alone"):

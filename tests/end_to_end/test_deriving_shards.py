@@ -152,9 +152,9 @@ def test_an_earlier_shard_that_is_damaged_is_not_needed(
     derived = update(sound)["derived"]
     damage(people, parts_of(people, step, table))
     told = update(people)
-    assert told["derived"] < derived and stored(people) == stored(other)
-    if step == "search":
-        assert people.observer.notes == other.observer.notes
+    assert told["derived"] < derived
+    if step == "search":  # else it is not known which reports are kept, and all are written again
+        assert stored(people) == stored(other) and people.observer.notes == other.observer.notes
 
 
 def test_a_shard_under_a_name_that_is_not_its_own_is_not_derived_from(

@@ -93,6 +93,7 @@ def earlier_reports(
     needed = [p for result in (written, found) for name in result.tables for p in result.parts(name)]
     needed += [p for name in ("text_units", *ELEMENTS) for p in parent.parts(name)]
     needed += run.of_parent["read"].parts("documents")
+    needed += [part for step, table in _COMPARED for part in run.of_parent[step].parts(table)]
     rows = [sum(part.rows for part in written.parts(name)) for name in ("reports", "sketches")]
     if "sketches" not in written.tables or rows[0] != rows[1] or run.lost(needed):
         return None
@@ -179,14 +180,19 @@ def report_of(row: Mapping[str, Any]) -> Report:
     )
 
 
+_COMPARED = (("describe", "entities"), ("describe", "relationships"), ("merge", "covariates"))
+"""Steps and tables of the parent snapshot whose ids are compared with those of now."""
+
+
 def _lost(run: Run, corpus: Result, layout: Layout) -> Lost:
     assert run.parent is not None
     assert layout.edge_keys is not None, "of Leiden's communities they are known"
     assert layout.claim_keys is not None, "as these"
     no_more = [
-        np.setdiff1d(_parent_ids(run, "describe", "entities"), layout.node_keys),
-        np.setdiff1d(_parent_ids(run, "describe", "relationships"), layout.edge_keys),
-        np.setdiff1d(_parent_ids(run, "merge", "covariates"), layout.claim_keys),
+        np.setdiff1d(_parent_ids(run, step, table), now)
+        for (step, table), now in zip(
+            _COMPARED, (layout.node_keys, layout.edge_keys, layout.claim_keys), strict=True
+        )
     ]
     then, now = (Counter(of.parts("documents")) for of in (run.of_parent["read"], corpus))
     went, come = (
