@@ -1,10 +1,14 @@
-"""How numbers of things are said, and what others said."""
+"""How numbers of things are said, and texts of others shown."""
 
 from __future__ import annotations
 
 import re
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Control characters but tab and line feed (C1 too, which some terminals obey in UTF-8), line and paragraph
+separators, and what overrides the direction of text."""
 
 
 def plural(count: int, one: str, many: str = "") -> str:
@@ -33,3 +37,19 @@ def rough_time(seconds: float) -> str:
         if seconds >= 2 * size or (unit != "days" and seconds >= size):
             return f"{seconds / size:,.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def safe(text: str) -> str:
+    """The text with what would steer a terminal as `\\x1b` or `\\u202e`."""
+    return _STEERING.sub(lambda m: ascii(m.group())[1:-1], text.replace("\r\n", "\n"))
+
+
+def safe_json(text: str) -> str:
+    """JSON whose strings hold no such character as it is."""
+    return _STEERING.sub(lambda m: f"\\u{ord(m.group()):04x}", text)
+
+
+def one_line(text: str, longest: int | None = None) -> str:
+    """All white space folded; cut with an ellipsis where it is longer."""
+    folded = " ".join(text.split())
+    return folded if longest is None or len(folded) <= longest else folded[: longest - 1] + "…"

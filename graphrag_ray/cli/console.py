@@ -5,38 +5,18 @@ Importing this module imports no library: help and short messages shall not wait
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.base.wording import price_setting
+from graphrag_ray.base.wording import price_setting, safe_json
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 CHANGES = ("added", "changed", "removed")
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Control characters but tab and line feed (C1 too, which some terminals obey in UTF-8), line and paragraph
-separators, and what overrides the direction of text."""
-
-
-def safe(text: str) -> str:
-    """The text with what would steer a terminal as `\\x1b` or `\\u202e`."""
-    return _STEERING.sub(lambda m: ascii(m.group())[1:-1], text.replace("\r\n", "\n"))
-
-
-def safe_json(text: str) -> str:
-    """JSON whose strings hold no such character as it is."""
-    return _STEERING.sub(lambda m: f"\\u{ord(m.group()):04x}", text)
-
-
-def one_line(text: str, longest: int | None = None) -> str:
-    """All white space folded; cut with an ellipsis where it is longer."""
-    folded = " ".join(text.split())
-    return folded if longest is None or len(folded) <= longest else folded[: longest - 1] + "…"
 
 
 def console_of(stderr: bool = False) -> Console:

@@ -13,7 +13,7 @@ from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.base.unforeseen import is_unforeseen, told
 from graphrag_ray.base.urls import shown
-from graphrag_ray.cli.console import one_line, safe
+from graphrag_ray.base.wording import one_line, safe
 
 _LONGEST_LINE = 600
 _WHAT_NOW = "What was answered is kept. With --traceback the same command shows where the error came from."

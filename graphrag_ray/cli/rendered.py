@@ -17,7 +17,7 @@ from rich.markdown import Heading, Markdown, MarkdownElement
 from rich.segment import Segment
 from rich.text import Text
 
-from graphrag_ray.cli.console import safe
+from graphrag_ray.base.wording import safe
 
 LONGEST = 20_000
 """Characters of a block; a longer one is no prose, and is shown as it is."""

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.segment import Segment
 from rich.text import Text
 
-from graphrag_ray.cli.console import safe
+from graphrag_ray.base.wording import safe
 
 
 class SafeConsole(Console):

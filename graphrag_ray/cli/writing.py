@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphrag_ray.base.declarations import OF_SECTION, REPORT_SECTIONS
-from graphrag_ray.base.wording import plural
-from graphrag_ray.cli.console import console_of, cost, safe
+from graphrag_ray.base.wording import plural, safe
+from graphrag_ray.cli.console import console_of, cost
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,7 +20,6 @@ from graphrag_ray.service.access import HEALTH, METRICS, path_of
 from graphrag_ray.service.faults import CLIENT_GONE
 
 if TYPE_CHECKING:
-    from graphrag_ray.service.answering import QuestionPlaces
     from graphrag_ray.service.live import LiveIndex
 
 EVERY_S = 5.0
@@ -58,11 +57,18 @@ OTHER = "other"
 _KINDS: Mapping[str, Any] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
 
 
+class Places(Protocol):
+    """Questions now: being answered, and waiting for that."""
+
+    running: int
+    waiting: int
+
+
 class Measures:
     """replica: a label of all, since each process counts its own."""
 
     def __init__(
-        self, live: LiveIndex, places: QuestionPlaces, replica: str = "", recorder: Recorder | None = None
+        self, live: LiveIndex, places: Places, replica: str = "", recorder: Recorder | None = None
     ) -> None:
         self._live, self._places = live, places
         self._registry = CollectorRegistry()

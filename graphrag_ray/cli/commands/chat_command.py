@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from graphrag_ray.base.errors import FAILED_ITEMS, GraphRagError, SnapshotRemoved, UsageError
-from graphrag_ray.base.wording import plural
+from graphrag_ray.base.wording import plural, safe
 from graphrag_ray.cli import console
 from graphrag_ray.cli.options import (
     Given,
@@ -114,7 +114,7 @@ class Conversation:
                 click.echo(f"graphrag-ray: {e}{hint}", err=True)
             except Exception as e:  # noqa: BLE001 - one question, or one command, and not the conversation
                 self.failed += 1
-                click.echo(f"graphrag-ray: {console.safe(note_bug(e))}", err=True)
+                click.echo(f"graphrag-ray: {safe(note_bug(e))}", err=True)
             if self._over:
                 return
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.wording import safe
 from graphrag_ray.cli import console
 from graphrag_ray.cli.options import Given, options
 from graphrag_ray.cli.program import Commands
@@ -149,7 +150,7 @@ def print_table(table: pa.Table) -> None:
 
 
 def heading(name: str) -> str:
-    return console.safe(re.sub(r"_0_(\d)$", r" at .\1", name).replace("_", " "))
+    return safe(re.sub(r"_0_(\d)$", r" at .\1", name).replace("_", " "))
 
 
 def cell(value: Any) -> str:
@@ -157,9 +158,9 @@ def cell(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.3f}" if abs(value) < 10 else f"{value:,.1f}"
-    return f"{value:,}" if isinstance(value, int) else console.safe(str(value))
+    return f"{value:,}" if isinstance(value, int) else safe(str(value))
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
     for warning in warnings:
-        click.echo(f"note: {console.safe(warning)}", err=True)
+        click.echo(f"note: {safe(warning)}", err=True)

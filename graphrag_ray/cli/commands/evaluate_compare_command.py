@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphrag_ray.base.errors import FAILED_ITEMS, UsageError
+from graphrag_ray.base.wording import safe
 from graphrag_ray.cli import console
 from graphrag_ray.cli.commands.evaluate_command import (
     condition_option,
@@ -122,7 +123,7 @@ def _print_comparison(found: Comparison) -> None:
     for criterion in found.criteria:
         out.print(f"{criterion}: win rate of the row over the column, in %")
         cells = {(r["first"], r["second"]): r for r in rates if r["criterion"] == criterion}
-        rows = ([console.safe(row), *(_win_rate(cells, row, column) for column in names)] for row in names)
+        rows = ([safe(row), *(_win_rate(cells, row, column) for column in names)] for row in names)
         out.print(console.table(["", *map(heading, names)], rows))
         out.print()
     out.print(f"* significant: p below {SIGNIFICANT} (Wilcoxon's signed-rank test, Holm's correction)\n")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from graphrag_ray.base.wording import price_setting
+from graphrag_ray.base.wording import price_setting, safe
 from graphrag_ray.cli import console
 from graphrag_ray.cli.commands.evaluate_command import (
     condition_option,
@@ -69,7 +69,7 @@ def _print_planned(costs: Sequence[PlannedCost]) -> None:
     rows = []
     for cost in costs:
         told = "unknown" if cost.cost_usd is None else f"${cost.cost_usd:,.2f}"
-        rows.append([console.safe(cost.name), *(f"{getattr(cost, n):,.0f}" for n in names), told])
+        rows.append([safe(cost.name), *(f"{getattr(cost, n):,.0f}" for n in names), told])
     table = console.table(["", "calls", "prompt tokens", "reply tokens", "cost"], rows)
     sums = (sum(getattr(cost, n) for cost in costs) for n in names)
     table.add_row("total", *(f"{n:,.0f}" for n in sums), total, style="bold")

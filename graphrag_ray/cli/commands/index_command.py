@@ -12,7 +12,7 @@ import click
 
 from graphrag_ray.base.errors import FAILED_ITEMS, SettingsError, UsageError
 from graphrag_ray.base.urls import shown
-from graphrag_ray.base.wording import plural
+from graphrag_ray.base.wording import plural, safe
 from graphrag_ray.cli import console
 from graphrag_ray.cli.options import (
     Given,
@@ -188,7 +188,7 @@ def _agree(cost: str) -> None:
     """Raises UsageError where nobody at a terminal agrees to it."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"{cost} Nothing was asked yet: --yes confirms it.")
-    click.echo(console.safe(cost), err=True)
+    click.echo(safe(cost), err=True)
     if not click.confirm("Ask anew with the new prompts?", default=False, err=True):
         raise UsageError("nothing was asked. Without --new-prompts the index goes on with its own prompts")
 

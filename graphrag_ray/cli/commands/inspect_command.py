@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.base.wording import plural
+from graphrag_ray.base.wording import one_line, plural
 from graphrag_ray.cli import console, writing
-from graphrag_ray.cli.console import one_line
 from graphrag_ray.cli.options import Given, hierarchy_option, json_option, reach_options, spare_pandas
 from graphrag_ray.cli.program import Command, root_option
 

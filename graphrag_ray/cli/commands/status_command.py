@@ -10,7 +10,7 @@ import click
 
 from graphrag_ray.base.declarations import ASKING_STAGES, COMPARED
 from graphrag_ray.base.errors import StoreError
-from graphrag_ray.base.wording import plural, price_setting
+from graphrag_ray.base.wording import plural, price_setting, safe
 from graphrag_ray.cli import console
 from graphrag_ray.cli.options import Given, json_option, naming_root, reach_options
 from graphrag_ray.cli.program import Command, root_option
@@ -101,7 +101,7 @@ def _watch(store: Store, following: bool, as_json: bool) -> int:
     if last is None:
         return _without_a_run(store, as_json)
     if not as_json:
-        click.echo(console.safe(_ending(last)))
+        click.echo(safe(_ending(last)))
     code = last["exit_code"]
     return StoreError.exit_code if code is None else int(code)
 
@@ -111,7 +111,7 @@ def _without_a_run(store: Store, as_json: bool) -> int:
     from graphrag_ray.indexing.status import refused_since, status_of
 
     if refused := refused_since(store):
-        click.echo(console.as_json(refused, indent=False) if as_json else console.safe(_refusal(refused)))
+        click.echo(console.as_json(refused, indent=False) if as_json else safe(_refusal(refused)))
         return int(refused["exit_code"])
     found = status_of(store)
     if as_json:

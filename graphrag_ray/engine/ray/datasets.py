@@ -24,7 +24,7 @@ from graphrag_ray.base.wording import without_colors
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.executor import Parted, TableFunction, Tables, Written, write_all
 from graphrag_ray.engine.given_rows import after, reading_failed
-from graphrag_ray.engine.ray.table_tasks import Attempts, died_told, own_error
+from graphrag_ray.engine.ray.task_attempts import Attempts, died_told, own_error
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import ray
 from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayActorError, RayError
@@ -26,17 +26,14 @@ from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, RunStopped
 from graphrag_ray.base.wording import without_colors
 from graphrag_ray.engine.drive import Refused
-from graphrag_ray.engine.executor import ItemSource, RunningSweep, Sweep
+from graphrag_ray.engine.executor import Executor, ItemSource, RunningSweep, Sweep
 from graphrag_ray.engine.leases import LeaseBook
-from graphrag_ray.engine.ray.metrics import Queue, SweepMetrics
+from graphrag_ray.engine.ray.metrics import Metrics, Queue, SweepMetrics
 from graphrag_ray.engine.ray.worker import WorkerReport
-from graphrag_ray.engine.ray.worker_pool import Changes, Member
+from graphrag_ray.engine.ray.worker_pool import Changes, Member, WorkerPool
 from graphrag_ray.engine.work import Outcome, Row, Work, killed_row, outcome_of
 from graphrag_ray.llm.accounting import InFlight
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
-
-if TYPE_CHECKING:
-    from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -93,10 +90,19 @@ class Line:
         self.ref = self.repeat()
 
 
+class Host(Executor, Protocol):
+    """What a sweep needs of the executor that runs it."""
+
+    def workers(self) -> WorkerPool: ...
+
+    def metrics(self) -> Metrics: ...
+
+    def put(self, value: Any) -> Any:
+        """A reference to a value in the object store."""
+
+
 class RaySweep(RunningSweep[T]):
-    def __init__(
-        self, executor: RayExecutor, work: Work[T], source: ItemSource[T], index: JournalIndex
-    ) -> None:
+    def __init__(self, executor: Host, work: Work[T], source: ItemSource[T], index: JournalIndex) -> None:
         super().__init__(executor, work, source, index)
         self.executor, self.models, self.pool = executor, executor.models, executor.workers()
         self._book: LeaseBook[Row] = LeaseBook()

@@ -13,8 +13,8 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
+from graphrag_ray.base.wording import one_line, safe
 from graphrag_ray.cli import console
-from graphrag_ray.cli.console import one_line, safe
 from graphrag_ray.cli.safe import SafeConsole
 
 CLEAR = "\x1b[2J\x1b]0;owned\x07"
