@@ -576,8 +576,8 @@ def test_a_storm_of_faults_loses_nothing():
     assert [r.text for r in replies] == [f"call {i}" for i in range(300)]
     total = world.accounts.total
     assert (total.calls, total.failed) == (300, 0)
-    # A request on a connection that the server was just closing never arrives.
-    assert 0 <= total.requests - len(endpoint.requests) <= 10
+    # A request on a connection that the server was just closing never arrives, nor one that timed out before.
+    assert 0 <= total.requests - len(endpoint.requests) <= total.unanswered
 
 
 def test_the_event_loop_turns_while_calls_wait_and_run():
