@@ -115,7 +115,9 @@ def test_a_long_outage_stops_the_spending_then_the_run_and_costs_its_last_second
     index = JournalIndex.load(again.store, "echo")  # a write that was under way may have come through by now
     again.sweep(WORK, source, index)
     assert len(source.outcomes) == ITEMS
-    assert len(model.asked) - paid == ITEMS - index.keys_done(), "asked again: what was not kept, and nothing else"
+    assert len(model.asked) - paid == ITEMS - index.keys_done(), (
+        "asked again: what was not kept, and nothing else"
+    )
 
 
 def test_a_short_outage_holds_a_run_up_and_costs_nothing(make: Callable[[], Executor], model: Model):
