@@ -33,6 +33,9 @@ class LocalProvider(Provider, ABC):
     def embed(self, requests: Sequence[EmbeddingRequest]) -> Sequence[EmbeddingReply]:
         """A vector for each text, all of one length, as little-endian float32."""
 
+    def prepare(self) -> None:
+        """Load what the first call would wait for. Called in processes that compute beside a run."""
+
 
 class Client(ABC):
     """Calls one endpoint of one model, and never retries. The gateway limits, retries, hedges and accounts.

@@ -25,6 +25,7 @@ from typing import Any, Generic, TypeVar
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import ProcessDied
+from graphrag_ray.base.providers import PROVIDERS, LocalProvider
 from graphrag_ray.base.unforeseen import from_elsewhere
 
 X = TypeVar("X")
@@ -249,7 +250,9 @@ def _begin(parent: int, logging_: logs.Logging | None) -> None:
 
 
 def _nothing() -> None:
-    import graphrag_ray.offline.replies  # noqa: F401 - so that the first who computes need not wait for it
+    provider = PROVIDERS["offline"]
+    assert isinstance(provider, LocalProvider)
+    provider.prepare()
 
 
 def _called(fn: Callable[..., R], *args: Any) -> R:

@@ -38,5 +38,8 @@ class OfflineProvider(LocalProvider):
     def embed(self, requests: Sequence[EmbeddingRequest]) -> list[EmbeddingReply]:
         return [EmbeddingReply(vector) for vector in embed_many([r.text for r in requests])]
 
+    def prepare(self) -> None:
+        from graphrag_ray.offline import replies  # noqa: F401
+
 
 PROVIDER = OfflineProvider()
