@@ -18,7 +18,7 @@ from graphrag_ray.base.messages import CallParameters, ChatReply, Dialogue
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.records import parse_sections, references_in
 from graphrag_ray.engine.drive import Complete, Driver, Open
-from graphrag_ray.graph.descriptions import describe, describe_spec
+from graphrag_ray.graph.descriptions import describe, describe_spec, distinct
 from graphrag_ray.graph.extraction_dialogue import (
     ExtractedRecords,
     ShownChunk,
@@ -107,7 +107,7 @@ def result(dialogue: Dialogue[T], *replies: Recorded) -> T:
         kind = re.sub("_(entity|relationship)$", "", reply.kind)
         assert kind == request.prompt, f"{reply.id}: asked for {request.prompt}"
         driver.send([ChatReply(reply.reply)])
-    assert isinstance(driver.state, Complete), f"{replies[-1].id}: {driver.state}"
+    assert isinstance(driver.state, Complete), f"{[reply.id for reply in replies]}: {driver.state}"
     return driver.state.result
 
 
@@ -140,7 +140,9 @@ def test_a_description_is_taken_as_it_is(recorded, kind):
         name = re.search(rf"^The {kind}: (.*)$", one.asked, re.M).group(1)
         texts = one.asked.partition("to the end of this message:\n\n")[2].split("\n")
         spec = describe_spec(PROMPTS, SETTINGS)
-        assert result(describe(kind, name, texts, spec), one) == " ".join(one.reply.split())
+        # Where the texts differ by quotation marks alone nothing is asked, and the model's text is one of them.
+        replies = [one] if len(distinct(texts)) > 1 else []
+        assert result(describe(kind, name, texts, spec), *replies) == " ".join(one.reply.split())
 
 
 def test_every_claim_is_read_and_quotes_its_passage(recorded):
