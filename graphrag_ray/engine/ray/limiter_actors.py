@@ -41,6 +41,7 @@ UNUSED_S = 300.0
 """A limiter that outlives who started it ends when nobody has shown himself for so long."""
 TOLD_EVERY_S = 0.9 * PULSE_S
 """Between two records of what it sees of endpoints, where nobody else records that."""
+REMEMBERED_CALLS = 10_000
 AGAIN_S = 1.0
 """Before a limiter that is gone is started again, and again."""
 
@@ -92,8 +93,7 @@ class Calls:
     """Those of one caller."""
 
     def __init__(self) -> None:
-        self._by = uuid.uuid4().hex
-        self._numbers = count(1)
+        self._by, self._numbers = uuid.uuid4().hex, count(1)
 
     def next(self) -> Call:
         return Call(self._by, next(self._numbers))
@@ -117,23 +117,6 @@ class Answers:
         return answered
 
 
-class Carried:
-    """Which of the latest calls were carried out. For calls that nobody waits for, in any order."""
-
-    def __init__(self, most: int = 10_000) -> None:
-        self._calls = dict[Call, None]()
-        self._most = most
-
-    def first(self, call: Call) -> bool:
-        """Whether it comes for the first time."""
-        if call in self._calls:
-            return False
-        self._calls[call] = None
-        if len(self._calls) > self._most:
-            del self._calls[next(iter(self._calls))]
-        return True
-
-
 class LimiterShell:
     """After a restart it starts empty: no burst of what its buckets hold follows. It does not know of the
     calls that its earlier life let go: for as long as these take, twice as many may be in flight.
@@ -155,7 +138,8 @@ class LimiterShell:
         logs.follow(logging)
         self._limiter = LocalLimiter({name: model}, default_in_flight)
         self._life = uuid.uuid4().hex
-        self._answers, self._told = Answers(), Carried()
+        self._answers = Answers()
+        self._told: dict[Call, None] = {}
         self._name = name
         self._holders: set[str] = set()
         self._seen: dict[str, float] = {}
@@ -169,20 +153,27 @@ class LimiterShell:
         self, call: Call, model: str, wants: Sequence[int], usable: Sequence[int], holder: str, batch: Batch
     ) -> GivenPermits:
         """batch: to settle before."""
-        return await self._answers.once(call, partial(self._acquire, model, wants, usable, holder, batch))
 
-    async def _acquire(
-        self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str, batch: Batch
-    ) -> GivenPermits:
-        self._holders.add(holder)
-        self._settle(model, batch, holder)
-        endpoints = await self._limiter.acquire(model, wants, usable, holder)
-        linger_s = min(LONGEST_LINGER_S, max(LINGER_S, len(self._holders) / BATCHES_S))
-        return GivenPermits(self._life, endpoints, linger_s, self._limiter.all_quirks())
+        async def answer() -> GivenPermits:
+            self._holders.add(holder)
+            self._settle(model, batch, holder)
+            endpoints = await self._limiter.acquire(model, wants, usable, holder)
+            linger_s = min(LONGEST_LINGER_S, max(LINGER_S, len(self._holders) / BATCHES_S))
+            return GivenPermits(self._life, endpoints, linger_s, dict(self._limiter.all_quirks))
+
+        return await self._answers.once(call, answer)
 
     async def settle(self, call: Call, model: str, batch: Batch, holder: str) -> None:
-        if self._told.first(call):
+        if self._first(call):
             self._settle(model, batch, holder)
+
+    def _first(self, call: Call) -> bool:
+        """Whether a call that nobody waits for comes for the first time, as far as the latest tell."""
+        known = call in self._told
+        self._told[call] = None
+        if len(self._told) > REMEMBERED_CALLS:
+            del self._told[next(iter(self._told))]
+        return not known
 
     def _settle(self, model: str, batch: Batch, holder: str) -> None:
         for life, settled in batch.items():
@@ -198,7 +189,7 @@ class LimiterShell:
 
     async def forget(self, holder: str, call: Call | None = None) -> None:
         """call: of a holder that goes on, and is not to lose what it has got since."""
-        if call is None or self._told.first(call):
+        if call is None or self._first(call):
             self._holders.discard(holder)
             self._limiter.forget(holder)
 
@@ -324,9 +315,14 @@ class RayLimiter:
         linger_s = SHORTEST_LINGER_S
         if ended is not None:
             linger_s = max(linger_s, LINGER_SHARE * ended.latency_s)
-        # What an endpoint said holds for everyone.
-        told = ended is not None and ended.told is not None
-        self._send_within(model, 0.0 if told else min(self._unsent[model].linger_s, linger_s))
+            if ended.told is not None:  # it holds for everyone
+                linger_s = 0.0
+        loop, unsent = asyncio.get_running_loop(), self._unsent[model]
+        due = loop.time() + min(unsent.linger_s, linger_s)
+        if unsent.timer is None or unsent.timer.when() > due:
+            if unsent.timer is not None:
+                unsent.timer.cancel()
+            unsent.timer = loop.call_at(due, self._send, model)
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         """At once: everyone shall know."""
@@ -345,15 +341,6 @@ class RayLimiter:
         for model in self._unsent:
             self._send(model)
 
-    def _send_within(self, model: str, seconds: float) -> None:
-        loop, unsent = asyncio.get_running_loop(), self._unsent[model]
-        due = loop.time() + seconds
-        if unsent.timer is not None:
-            if unsent.timer.when() <= due:
-                return
-            unsent.timer.cancel()
-        unsent.timer = loop.call_at(due, self._send, model)
-
     def _send(self, model: str) -> None:
         if batch := self._take(model):
             self._actors[model].settle.remote(self._told.next(), model, batch, self._holder)
@@ -366,12 +353,13 @@ class RayLimiter:
             unsent.timer.cancel()
             unsent.timer = None
         now = time.monotonic()
-        return {life: [_aged(one, now - at) for at, one in settled] for life, settled in batch.items()}
-
-
-def _aged(settled: Settled, ago_s: float) -> Settled:
-    ended = settled.ended
-    return settled if ended is None else settled._replace(ended=ended._replace(ago_s=ago_s))
+        return {
+            life: [
+                one._replace(ended=one.ended._replace(ago_s=now - at)) if one.ended else one
+                for at, one in settled
+            ]
+            for life, settled in batch.items()
+        }
 
 
 class SharedLimiter(RayLimiter):
@@ -402,7 +390,10 @@ class SharedLimiter(RayLimiter):
                 return await super().acquire(model, wants, usable)
             except (RayActorError, ActorUnschedulableError):
                 _log.warning("the limiter of model %s is gone: it is started again", model)
-                await self._start_again()
+                await asyncio.sleep(AGAIN_S)  # until its name is free
+                with suppress(RayError, ValueError):  # else the next attempt says so
+                    found = await asyncio.to_thread(self._start)
+                    self._actors.update(zip(self._models, found, strict=True))
             except TaskCancelledError:
                 _log.warning("the limiter of model %s had not heard of us for long: it is asked again", model)
 
@@ -416,9 +407,3 @@ class SharedLimiter(RayLimiter):
             for actor in self._actors.values():
                 actor.beat.remote(self._holder)
             await asyncio.sleep(PULSE_S)
-
-    async def _start_again(self) -> None:
-        await asyncio.sleep(AGAIN_S)  # until its name is free
-        with suppress(RayError, ValueError):  # else the next attempt says so
-            found = await asyncio.to_thread(self._start)
-            self._actors.update(zip(self._models, found, strict=True))

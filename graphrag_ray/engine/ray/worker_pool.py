@@ -114,14 +114,11 @@ class WorkerPool:
         self._closed = Event()
         self._looking: Future[SeenNodes] | None = None
         self._looked_at = -math.inf
+        self._limiter_prefix = f"graphrag-limiter-{self._run}"
         self.limiters = start_limiters(self._limiter_prefix, models)
         self._fit, self._unfit = set(fit), set[str]()
         self._asking: list[tuple[set[str], Future[dict[str, str]]]] = []
         self.follow(seen_now())
-
-    @property
-    def _limiter_prefix(self) -> str:
-        return f"graphrag-limiter-{self._run}"
 
     @property
     def working(self) -> list[Member]:
@@ -152,11 +149,29 @@ class WorkerPool:
         changes = Changes()
         if self._closed.is_set():
             return changes
-        self._ask_new({node.id for node in seen.staying})
+        # Whether nodes that joined can do their part is asked in a thread, before they have workers: what is
+        # journalled into a folder that is not the index would be lost. Those that did not answer, or were not
+        # even asked, are asked again.
+        staying = {node.id for node in seen.staying}
+        for asking in [a for a in self._asking if a[1].done()]:
+            self._asking.remove(asking)
+            asked, answered = asking
+            if (error := answered.exception()) is not None:
+                logger.warning("nodes that joined get no LLM workers until they can be asked: %s", error)
+                continue
+            answers = answered.result()
+            if silent := staying & asked - answers.keys():
+                logger.warning("nodes get no LLM workers until they answer: %s", ", ".join(sorted(silent)))
+            for node, why in answers.items():
+                if why:
+                    logger.warning("%s It gets no LLM workers.", why)
+                (self._unfit if why else self._fit).add(node)
+        if new := staying.difference(self._fit, self._unfit, *(asked for asked, _ in self._asking)):
+            self._asking.append((new, _in_thread(ask_nodes, self._store, [], new, self._closed)))
         fit = [node for node in seen.staying if node.id in self._fit]
         having = Counter(member.node for member in self.working)
         wanted = workers_on(fit, self._models, self._per_node, having + self._died)
-        alive = {node.id for node in seen.staying} | set(seen.draining)
+        alive = staying | set(seen.draining)
         for member in list(self.members.values()):
             if member.node not in alive:
                 self._drop(member)
@@ -168,27 +183,6 @@ class WorkerPool:
             missing = number - having[node] - self._died[node]
             changes.joined += [self._start(node) for _ in range(missing)]
         return changes
-
-    def _ask_new(self, nodes: set[str]) -> None:
-        """Whether nodes that joined can do their part is asked in a thread, before they have workers: what
-        is journalled into a folder that is not the index would be lost. Those that did not answer, or were
-        not even asked, are asked again."""
-        for asking in [a for a in self._asking if a[1].done()]:
-            self._asking.remove(asking)
-            asked, answered = asking
-            if (error := answered.exception()) is not None:
-                logger.warning("nodes that joined get no LLM workers until they can be asked: %s", error)
-                continue
-            answers = answered.result()
-            if silent := nodes & asked - answers.keys():
-                logger.warning("nodes get no LLM workers until they answer: %s", ", ".join(sorted(silent)))
-            for node, why in answers.items():
-                if why:
-                    logger.warning("%s It gets no LLM workers.", why)
-                (self._unfit if why else self._fit).add(node)
-        new = nodes.difference(self._fit, self._unfit, *(asked for asked, _ in self._asking))
-        if new:
-            self._asking.append((new, _in_thread(ask_nodes, self._store, [], new, self._closed)))
 
     def gone(self, name: str, died: bool) -> None:
         """A worker's part is over: it left, or it died for good. Where its node is there, none takes its
