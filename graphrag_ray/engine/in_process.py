@@ -111,7 +111,7 @@ class LocalExecutor(Executor):
 
     def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
         with self.stop.while_asking():
-            return awaited(_LocalSweep(self, work, source, index).run())
+            return runner()(_LocalSweep(self, work, source, index).run())
 
 
 class _LocalSweep(RunningSweep[T]):
@@ -231,14 +231,18 @@ class _LocalSweep(RunningSweep[T]):
                 self.taken += 1
 
 
-def awaited(coroutine: Coroutine[Any, Any, R]) -> R:
-    """What it returns; where this thread has a running event loop, as in a notebook, by a loop of another."""
+def runner() -> Callable[[Coroutine[Any, Any, R]], R]:
+    """`asyncio.run`; where this thread has a running event loop, as in a notebook, that of another thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(coroutine)
-    with ThreadPoolExecutor(1) as other:
-        return other.submit(asyncio.run, coroutine).result()
+        return asyncio.run
+
+    def run(coroutine: Coroutine[Any, Any, R]) -> R:
+        with ThreadPoolExecutor(1) as other:
+            return other.submit(asyncio.run, coroutine).result()
+
+    return run
 
 
 async def run_dialogues(

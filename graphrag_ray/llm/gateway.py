@@ -190,15 +190,15 @@ class Packer:
         """Send one pack and hand out the answers, or the error."""
         try:
             called = await self._send([request for request, _ in wanted], stage)
-        except PermanentCallError as e:
-            if len(wanted) == 1:
-                _fail(wanted, e)
-                return
-            middle = len(wanted) // 2
-            await self._deliver(wanted[:middle], stage)
-            await self._deliver(wanted[middle:], stage)
         except Exception as e:  # noqa: BLE001 - handed to those who asked, with its type
-            _fail(wanted, e)
+            if isinstance(e, PermanentCallError) and len(wanted) > 1:
+                middle = len(wanted) // 2
+                await self._deliver(wanted[:middle], stage)
+                await self._deliver(wanted[middle:], stage)
+                return
+            for _, answer in wanted:
+                if not answer.done():
+                    answer.set_exception(e)
         except asyncio.CancelledError:
             for _, answer in wanted:
                 answer.cancel()
@@ -207,12 +207,6 @@ class Packer:
             for (_, answer), reply in zip(wanted, called.reply, strict=True):
                 if not answer.done():
                     answer.set_result(Called(reply, called.endpoint, called.latency_s, called.attempts))
-
-
-def _fail(wanted: list[_Wanted], error: Exception) -> None:
-    for _, answer in wanted:
-        if not answer.done():
-            answer.set_exception(error)
 
 
 T = TypeVar("T")
@@ -318,10 +312,8 @@ def _counted(provider: LocalProvider, request: ChatRequest) -> _Counted:
 
 def _counted_together(provider: LocalProvider, requests: Sequence[ChatRequest]) -> list[_Counted | None]:
     """None for one that fails: it is answered again by whoever asked, who sees where it does."""
-    found: list[_Counted | None] = []
-    for request in requests:
-        try:
-            found.append(_counted(provider, request))
-        except BaseException:  # noqa: BLE001 - see above; a panic of a library in Rust is no Exception
-            found.append(None)
+    found: list[_Counted | None] = [None] * len(requests)
+    for n, request in enumerate(requests):
+        with suppress(BaseException):  # a panic of a library in Rust is no Exception
+            found[n] = _counted(provider, request)
     return found

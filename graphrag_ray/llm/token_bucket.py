@@ -94,16 +94,13 @@ class Bucket:
         burst_s: float = BURST_S,
         window_s: float = WINDOW_S,
     ) -> None:
-        self.requests_per_minute = requests_per_minute
-        self.tokens_per_minute = tokens_per_minute
         self._burst_s, self._window_s = burst_s, window_s
-        self._requests = _changed(None, requests_per_minute, burst_s, window_s)
-        self._tokens = _changed(None, tokens_per_minute, burst_s, window_s)
+        self._requests: BucketLevel | None = None
+        self._tokens: BucketLevel | None = None
         self._goal = (0.0, 0.0)
         self._credit = False
-        self._now = now
-        self._filled_at = now
-        self._paused_until = now
+        self._now = self._filled_at = self._paused_until = now
+        self.relimit(now, requests_per_minute, tokens_per_minute)
 
     def lend(self, now: float) -> None:
         """Let the first request go at once, on credit: what follows waits until it is paid back, so that no
@@ -115,10 +112,17 @@ class Bucket:
         """Other limits from now on. What is saved up stays below a burst of the new ones; a limit that was
         not there starts empty."""
         self._refill(now)
-        self._requests = _changed(self._requests, requests_per_minute, self._burst_s, self._window_s)
-        self._tokens = _changed(self._tokens, tokens_per_minute, self._burst_s, self._window_s)
-        self.requests_per_minute = requests_per_minute
-        self.tokens_per_minute = tokens_per_minute
+        self.requests_per_minute, self.tokens_per_minute = requests_per_minute, tokens_per_minute
+
+        def changed(before: BucketLevel | None, per_minute: float | None) -> BucketLevel | None:
+            if per_minute is None:
+                return None
+            level = BucketLevel(per_minute, self._burst_s, self._window_s)
+            level.level = min(before.level, level.cap) if before else 0.0
+            return level
+
+        self._requests = changed(self._requests, requests_per_minute)
+        self._tokens = changed(self._tokens, tokens_per_minute)
 
     @property
     def limited(self) -> bool:
@@ -202,14 +206,3 @@ class Bucket:
             self._requests.refill(seconds, self._goal[0])
         if self._tokens is not None:
             self._tokens.refill(seconds, self._goal[1])
-
-
-def _changed(
-    meter: BucketLevel | None, per_minute: float | None, burst_s: float, window_s: float
-) -> BucketLevel | None:
-    if per_minute is None:
-        return None
-    changed = BucketLevel(per_minute, burst_s, window_s)
-    if meter is not None:
-        changed.level = min(meter.level, changed.cap)
-    return changed

@@ -49,9 +49,6 @@ AGAIN_S = 1.0
 LINGER_S = 0.05
 """A place that is free again is told of after so long at the latest, or with the next question, together with
 all others: a call of an actor costs it as much as a hundred settles."""
-LONGEST_LINGER_S = 0.1
-BATCHES_S = 640
-"""Such calls a second, of all holders together: with many, each lingers longer."""
 LINGER_SHARE = 0.05
 """Of the time that a call took: while others wait for its place, no more of it shall be lost."""
 SHORTEST_LINGER_S = 0.002
@@ -65,55 +62,32 @@ Batch: TypeAlias = Mapping[str, Sequence[Settled]]
 class GivenPermits:
     """Endpoints for the first waiters, and which life of the limiter gave them.
 
-    linger_s   for how long whoever got them may wait to tell that places are free again
     quirks     what endpoints have taught anybody
     """
 
     life: str
     endpoints: Sequence[int]
-    linger_s: float = LINGER_S
     quirks: Mapping[tuple[str, int], frozenset[str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call of an actor, by whose number the actor knows when it comes again.
+class Once:
+    """What an actor answered to its latest calls, each of which has a name that no other has.
 
     Where a connection between two living processes breaks, Ray says `ActorUnavailableError`, or repeats the
     call by itself: in either case it may have been carried out already.
-
-    by: a name that no other caller has or had; number: of its calls, made one after the other.
     """
 
-    by: str
-    number: int
+    def __init__(self, remembered: int = 10_000) -> None:
+        self._answers: dict[str, asyncio.Future[Any]] = {}
+        self._remembered = remembered
 
-
-class Calls:
-    """Those of one caller."""
-
-    def __init__(self) -> None:
-        self._by, self._numbers = uuid.uuid4().hex, count(1)
-
-    def next(self) -> Call:
-        return Call(self._by, next(self._numbers))
-
-
-class Answers:
-    """What an actor answered last to each of its callers."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[int, asyncio.Future[Any]]] = {}
-
-    async def once(self, call: Call, answer: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def answer(self, call: str, answer: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What the call answers, or answered when it came first."""
-        last = self._last.get(call.by)
-        if last is None or last[0] < call.number:
-            last = call.number, asyncio.ensure_future(answer())
-            self._last[call.by] = last
-        elif last[0] > call.number:
-            raise ValueError(f"{call} came late: its caller has gone on, and waits for no answer")
-        answered: T = await asyncio.shield(last[1])
+        if call not in self._answers:
+            self._answers[call] = asyncio.ensure_future(answer())
+            if len(self._answers) > self._remembered:
+                del self._answers[next(iter(self._answers))]
+        answered: T = await asyncio.shield(self._answers[call])
         return answered
 
 
@@ -138,10 +112,8 @@ class LimiterShell:
         logs.follow(logging)
         self._limiter = LocalLimiter({name: model}, default_in_flight)
         self._life = uuid.uuid4().hex
-        self._answers = Answers()
-        self._told: dict[Call, None] = {}
+        self._once = Once()
         self._name = name
-        self._holders: set[str] = set()
         self._seen: dict[str, float] = {}
         self._beaten_at = time.monotonic()
         self._meter = CallMeter(RayRecorder((ENDPOINTS, {"run": run})), {name: model}) if run else None
@@ -150,30 +122,22 @@ class LimiterShell:
             threading.Thread(target=self._end_unused, args=(unused_s,), daemon=True).start()
 
     async def acquire(
-        self, call: Call, model: str, wants: Sequence[int], usable: Sequence[int], holder: str, batch: Batch
+        self, call: str, model: str, wants: Sequence[int], usable: Sequence[int], holder: str, batch: Batch
     ) -> GivenPermits:
         """batch: to settle before."""
 
         async def answer() -> GivenPermits:
-            self._holders.add(holder)
             self._settle(model, batch, holder)
             endpoints = await self._limiter.acquire(model, wants, usable, holder)
-            linger_s = min(LONGEST_LINGER_S, max(LINGER_S, len(self._holders) / BATCHES_S))
-            return GivenPermits(self._life, endpoints, linger_s, dict(self._limiter.all_quirks))
+            return GivenPermits(self._life, endpoints, dict(self._limiter.all_quirks))
 
-        return await self._answers.once(call, answer)
+        return await self._once.answer(call, answer)
 
-    async def settle(self, call: Call, model: str, batch: Batch, holder: str) -> None:
-        if self._first(call):
+    async def settle(self, call: str, model: str, batch: Batch, holder: str) -> None:
+        async def answer() -> None:
             self._settle(model, batch, holder)
 
-    def _first(self, call: Call) -> bool:
-        """Whether a call that nobody waits for comes for the first time, as far as the latest tell."""
-        known = call in self._told
-        self._told[call] = None
-        if len(self._told) > REMEMBERED_CALLS:
-            del self._told[next(iter(self._told))]
-        return not known
+        await self._once.answer(call, answer)
 
     def _settle(self, model: str, batch: Batch, holder: str) -> None:
         for life, settled in batch.items():
@@ -187,11 +151,13 @@ class LimiterShell:
     async def learn(self, model: str, endpoint: int, quirks: Sequence[str]) -> None:
         self._limiter.learn(model, endpoint, quirks)
 
-    async def forget(self, holder: str, call: Call | None = None) -> None:
+    async def forget(self, holder: str, call: str | None = None) -> None:
         """call: of a holder that goes on, and is not to lose what it has got since."""
-        if call is None or self._first(call):
-            self._holders.discard(holder)
+
+        async def answer() -> None:
             self._limiter.forget(holder)
+
+        await self._once.answer(call or uuid.uuid4().hex, answer)
 
     async def beat(self, holder: str) -> None:
         """A holder that nobody watches is alive. What others had, which were silent for long, is over."""
@@ -255,12 +221,10 @@ class _Unsent:
 
     batch      by the life that gave them, each with when it was settled
     timer      sends them; None: nothing is there
-    linger_s   as the actor last said
     """
 
     batch: dict[str, list[tuple[float, Settled]]] = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
-    linger_s: float = LINGER_S
 
 
 class RayLimiter:
@@ -273,8 +237,7 @@ class RayLimiter:
         self._lives: defaultdict[tuple[str, int], deque[str]] = defaultdict(deque)
         self._actors = {name: ray.get_actor(f"{prefix}-{name}", namespace) for name in models}
         self._unsent = {name: _Unsent() for name in self._actors}
-        self._questions: defaultdict[str, list[Calls]] = defaultdict(list)
-        self._told = Calls()
+        self._calls = map(f"{uuid.uuid4().hex}-{{}}".format, count())
         self._quirks: dict[tuple[str, int], frozenset[str]] = {}
 
     async def start_afresh(self) -> None:
@@ -286,20 +249,12 @@ class RayLimiter:
     def _forget(self) -> list[Any]:
         self.send()
         self._lives.clear()
-        return [actor.forget.remote(self._holder, self._told.next()) for actor in self._actors.values()]
+        return [actor.forget.remote(self._holder, next(self._calls)) for actor in self._actors.values()]
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
-        # Several questions may be open, of hedges and of retries, and each is repeated by itself: so each
-        # has numbers of its own.
-        free = self._questions[model]
-        calls = free.pop() if free else Calls()
-        try:
-            places: GivenPermits = await self._actors[model].acquire.remote(
-                calls.next(), model, list(wants), list(usable), self._holder, self._take(model)
-            )
-        finally:
-            free.append(calls)
-        self._unsent[model].linger_s = places.linger_s
+        places: GivenPermits = await self._actors[model].acquire.remote(
+            next(self._calls), model, list(wants), list(usable), self._holder, self._take(model)
+        )
         for at, quirks in places.quirks.items():
             self._quirks[at] = self._quirks.get(at, frozenset()) | quirks
         for endpoint in places.endpoints:
@@ -318,7 +273,7 @@ class RayLimiter:
             if ended.told is not None:  # it holds for everyone
                 linger_s = 0.0
         loop, unsent = asyncio.get_running_loop(), self._unsent[model]
-        due = loop.time() + min(unsent.linger_s, linger_s)
+        due = loop.time() + min(LINGER_S, linger_s)
         if unsent.timer is None or unsent.timer.when() > due:
             if unsent.timer is not None:
                 unsent.timer.cancel()
@@ -343,7 +298,7 @@ class RayLimiter:
 
     def _send(self, model: str) -> None:
         if batch := self._take(model):
-            self._actors[model].settle.remote(self._told.next(), model, batch, self._holder)
+            self._actors[model].settle.remote(next(self._calls), model, batch, self._holder)
 
     def _take(self, model: str) -> Batch:
         """What is to be sent; it is with whoever takes it."""
