@@ -284,13 +284,12 @@ def write_all(store: Store, tables: Iterable[Tables]) -> dict[str, list[Part]]:
 class RowSource(Generic[T]):
     """The items of a stream of tables, each row one item; rows with an equal key run once.
 
-    key_column holds the item key and is dropped before the row becomes an item. The stream is read in
+    The column `key` holds the item key and is dropped before the row becomes an item. The stream is read in
     a thread, a few tables ahead: finding what is still open may take long, and must hold nothing up. The
     thread ends with the stream or at `close`.
     """
 
-    def __init__(self, tables: Iterator[pa.Table], total: int | None, key_column: str = "key") -> None:
-        self._key_column = key_column
+    def __init__(self, tables: Iterator[pa.Table], total: int | None) -> None:
         self._seen: set[int] = set()
         self._ahead: queue.Queue[pa.Table | BaseException | None] = queue.Queue(maxsize=TABLES_AHEAD)
         self._closed = threading.Event()
@@ -311,7 +310,7 @@ class RowSource(Generic[T]):
             raise table
         rows = []
         for row in table.to_pylist():
-            prefix = int(row.pop(self._key_column)[:16], 16)
+            prefix = int(row.pop("key")[:16], 16)
             if prefix not in self._seen:
                 self._seen.add(prefix)
                 rows.append(row)

@@ -19,7 +19,7 @@ from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.accounting import Latencies
 from graphrag_ray.llm.adaptive import AdaptiveBound
 from graphrag_ray.llm.limit_headers import RateLimitInfo
-from graphrag_ray.llm.token_bucket import BURST_S, Bucket, check_within_limit
+from graphrag_ray.llm.token_bucket import Bucket, check_within_limit
 
 logger = logging.getLogger(__name__)
 
@@ -127,10 +127,10 @@ class _Gate:
                 with every settle
     """
 
-    def __init__(self, endpoint: Endpoint, default_in_flight: int, now: float, burst_s: float) -> None:
+    def __init__(self, endpoint: Endpoint, default_in_flight: int, now: float) -> None:
         rpm, tpm = endpoint.requests_per_minute, endpoint.tokens_per_minute
         self.endpoint = endpoint
-        self.bucket = Bucket(rpm, tpm, now, burst_s)
+        self.bucket = Bucket(rpm, tpm, now)
         self.max_in_flight = endpoint.max_in_flight
         self.adaptive: AdaptiveBound | None = None
         if self.max_in_flight is None and not self.bucket.limited:
@@ -227,10 +227,8 @@ class LimiterState:
     an answer may hold fewer places than were wanted, and the rest asks again.
     """
 
-    def __init__(
-        self, endpoints: Sequence[Endpoint], default_in_flight: int, now: float, burst_s: float = BURST_S
-    ) -> None:
-        self._gates = [_Gate(e, default_in_flight, now, burst_s) for e in endpoints]
+    def __init__(self, endpoints: Sequence[Endpoint], default_in_flight: int, now: float) -> None:
+        self._gates = [_Gate(e, default_in_flight, now) for e in endpoints]
         self._queue: list[_Ticket] = []
         self._next = 0
         self._peak = 0

@@ -42,10 +42,9 @@ class BucketLevel:
     Levels above the cap come from refunds or from waiting for one large reservation, and are kept.
     """
 
-    def __init__(self, per_minute: float, burst_s: float, window_s: float) -> None:
-        self.limit = per_minute * window_s / 60.0
-        self.window_s = window_s
-        self.cap = self.limit * burst_s / window_s
+    def __init__(self, per_minute: float) -> None:
+        self.limit = per_minute * WINDOW_S / 60.0
+        self.cap = self.limit * BURST_S / WINDOW_S
         self.level = 0.0
         self._largest = [0.0, 0.0]  # of this window and the one before
         self._window_end = 0.0
@@ -53,9 +52,9 @@ class BucketLevel:
     def note_size(self, now: float, amount: float) -> None:
         """Remember the largest reservation of the last one to two windows."""
         if now >= self._window_end:
-            stale = now >= self._window_end + self.window_s
+            stale = now >= self._window_end + WINDOW_S
             self._largest = [0.0, 0.0 if stale else self._largest[0]]
-            self._window_end = now + self.window_s
+            self._window_end = now + WINDOW_S
         self._largest[0] = max(self._largest[0], amount)
 
     @property
@@ -63,7 +62,7 @@ class BucketLevel:
         """Refill per second."""
         burst = max(self.cap, max(self._largest) + self.cap * HOLD)
         share = min(MAX_BURST_SHARE, burst / self.limit)
-        return self.limit / self.window_s * (1.0 - share)
+        return self.limit / WINDOW_S * (1.0 - share)
 
     def refill(self, seconds: float, goal: float) -> None:
         """goal: what the first waiter needs, which may be more than the cap; half a burst may gather
@@ -91,10 +90,7 @@ class Bucket:
         requests_per_minute: float | None,
         tokens_per_minute: float | None,
         now: float,
-        burst_s: float = BURST_S,
-        window_s: float = WINDOW_S,
     ) -> None:
-        self._burst_s, self._window_s = burst_s, window_s
         self._requests: BucketLevel | None = None
         self._tokens: BucketLevel | None = None
         self._goal = (0.0, 0.0)
@@ -117,7 +113,7 @@ class Bucket:
         def changed(before: BucketLevel | None, per_minute: float | None) -> BucketLevel | None:
             if per_minute is None:
                 return None
-            level = BucketLevel(per_minute, self._burst_s, self._window_s)
+            level = BucketLevel(per_minute)
             level.level = min(before.level, level.cap) if before else 0.0
             return level
 

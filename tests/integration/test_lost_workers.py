@@ -228,10 +228,10 @@ class Notice:
     def give(self) -> None:
         self.given = self.given or workers(self._executor)
 
-    def _now(self) -> worker_pool.SeenNodes:
+    def _now(self) -> worker_pool.Seen:
         seen = self.seen()
         if any(worker in self.given for worker in workers(self._executor)):
-            return worker_pool.SeenNodes([], {node.id: time.time() + 60 for node in seen.staying})
+            return [], {node.id: time.time() + 60 for node in seen[0]}
         return seen
 
 
@@ -257,7 +257,7 @@ def test_a_run_whose_last_node_is_to_go_ends_and_says_so(
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     executor.start()
-    gone = worker_pool.SeenNodes([], {node.id: time.time() + 60 for node in worker_pool.seen_now().staying})
+    gone = [], {node.id: time.time() + 60 for node in worker_pool.seen_now()[0]}
     monkeypatch.setattr(worker_pool, "LOOK_S", 0.1)
     monkeypatch.setattr(worker_pool, "seen_now", lambda: gone)
     with pytest.raises(GraphRagError, match="all LLM workers left"):

@@ -29,7 +29,7 @@ from graphrag_ray.base.wording import without_colors
 from graphrag_ray.engine.drive import Refused
 from graphrag_ray.engine.executor import ItemSource, RunningSweep, Sweep
 from graphrag_ray.engine.leases import LeaseBook
-from graphrag_ray.engine.ray.metrics import Metrics, Queue, SweepMetrics
+from graphrag_ray.engine.ray.metrics import RunMetrics
 from graphrag_ray.engine.ray.table_tasks import RayTables, unwrapped
 from graphrag_ray.engine.ray.worker import WorkerReport
 from graphrag_ray.engine.ray.worker_pool import Member, WorkerPool
@@ -106,7 +106,7 @@ class RayExecutor(RayTables):
     fit: Collection[str] = ()
     _pool: WorkerPool | None = None
     _index: tuple[JournalIndex, Any] | None = None
-    _metrics: Metrics | None = None
+    _metrics: RunMetrics | None = None
 
     def share(self, value: T) -> Callable[[], T]:
         return partial(ray.get, self.put(value))
@@ -123,9 +123,9 @@ class RayExecutor(RayTables):
             self._index = (value, ray.put(value))
         return self._index[1]
 
-    def metrics(self) -> Metrics:
+    def metrics(self) -> RunMetrics:
         """Of the run."""
-        self._metrics = self._metrics or Metrics.of(self.run, self.models.online)
+        self._metrics = self._metrics or RunMetrics(self.run, self.models.online)
         return self._metrics
 
     def start(self) -> WorkerPool:
@@ -158,7 +158,8 @@ class RaySweep(RunningSweep[T]):
         self._taken = 0
         self._closed = False
         self._shown_at = -math.inf
-        self._metrics = SweepMetrics(executor.metrics(), work.name, self.pool.limiters)
+        self._metrics = executor.metrics()
+        self._metrics.begin(work.name, self.pool.limiters)
         self._lines: dict[str, Line] = {}
         self._last_death: RayError | None = None
 
@@ -342,9 +343,9 @@ class RaySweep(RunningSweep[T]):
         """Workers on new nodes join the sweep; those whose node is to go hand back what they have. Raises
         when no worker is left, nor can be started."""
         for look in (self.pool.look, self.pool.look_again):
-            changes = look()
-            self._begin(changes.joined)
-            for name, seconds in changes.leaving.items():
+            joined, leaving = look()
+            self._begin(joined)
+            for name, seconds in leaving.items():
                 if name in self._lines:
                     self._lines[name].leave_at = time.monotonic() + seconds
             if self._lines:
@@ -382,8 +383,8 @@ class RaySweep(RunningSweep[T]):
             return
         self._shown_at = now
         lag_s = max((line.report.lag_s for line in self._lines.values()), default=0.0)
-        queue = Queue(self.source.total, self._book.waiting, self._book.leased, lag_s, len(self._lines))
-        self._metrics.look(self.sweep, queue)
+        waiting, leased = self._book.waiting, self._book.leased
+        self._metrics.look(self.sweep, self.source.total, waiting, leased, lag_s, len(self._lines))
         self.show(self._in_flight())
 
     def _peak_in_flight(self) -> int:
