@@ -345,7 +345,7 @@ class WorkerSession:
             self.error = self.error or e
         else:
             if not self.work.returns and outcome.status == "complete":
-                outcome = Outcome(outcome.key, "complete")
+                outcome = Outcome(outcome.key, "complete", turns=outcome.turns)
             self.unflushed.append((number, outcome))
             return
         self.news.set()
