@@ -104,9 +104,8 @@ class ReplyCache:
         try:
             if self._writer.flush() is not None:
                 self._written_at = time.monotonic()
-                if (
-                    self._not_looked >= LOOK_EVERY
-                ):  # no answer waits for the merging; a program that ends does
+                if self._not_looked >= LOOK_EVERY:
+                    # No answer waits for the merging; a program that ends does.
                     self._not_looked = 0
                     threading.Thread(target=self._merge, name="cache").start()
             self.failure = ""

@@ -6,6 +6,7 @@ Pure. `merged` is associative and commutative: counts and costs are whole number
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -150,12 +151,12 @@ _PER_DOUBLING = 8
 class Latencies:
     """A histogram of durations from 1 ms on, in buckets 9% wide, and the longest."""
 
-    counts: dict[int, int] = field(default_factory=dict)
+    counts: Counter[int] = field(default_factory=Counter)
     longest_s: float = 0.0
 
     def add(self, seconds: float) -> None:
         bucket = math.floor(math.log2(max(seconds, _FIRST_S) / _FIRST_S) * _PER_DOUBLING)
-        self.counts[bucket] = self.counts.get(bucket, 0) + 1
+        self.counts[bucket] += 1
         self.longest_s = max(self.longest_s, seconds)
 
     @staticmethod
@@ -174,8 +175,7 @@ class Latencies:
         return None
 
     def absorb(self, other: Latencies) -> None:
-        for bucket, n in other.counts.items():
-            self.counts[bucket] = self.counts.get(bucket, 0) + n
+        self.counts.update(other.counts)
         self.longest_s = max(self.longest_s, other.longest_s)
 
 
@@ -242,6 +242,10 @@ class CallTotals:
         self.cost_pico_usd = cost
 
 
+_SHOWN = (
+    *("calls", "requests", "retries", "hedged", "rate_limited", "failed", "unanswered", "unreported"),
+    *("prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd"),
+)
 _COUNTS = [f.name for f in fields(CallTotals) if f.name not in ("latency", "cost_pico_usd")]
 
 
@@ -344,21 +348,8 @@ class Accounts:
             yield {
                 "stage": stage,
                 "model": model_id,
-                "calls": t.calls,
-                "requests": t.requests,
-                "retries": t.retries,
-                "hedged": t.hedged,
-                "rate_limited": t.rate_limited,
-                "failed": t.failed,
-                "unanswered": t.unanswered,
-                "unreported": t.unreported,
-                "prompt_tokens": t.prompt_tokens,
-                "cached_tokens": t.cached_tokens,
-                "completion_tokens": t.completion_tokens,
-                "cost_usd": t.cost_usd,
-                "latency_p50_s": t.latency.quantile(0.50),
-                "latency_p95_s": t.latency.quantile(0.95),
-                "latency_p99_s": t.latency.quantile(0.99),
+                **{name: getattr(t, name) for name in _SHOWN},
+                **{f"latency_p{percent}_s": t.latency.quantile(percent / 100) for percent in (50, 95, 99)},
                 "seconds": seconds,
                 "mean_in_flight": t.busy_ms / span.ms if span and span.ms else None,
                 "peak_in_flight": span.peak_in_flight if span else None,
@@ -393,7 +384,7 @@ class Accounts:
         )
         add_quirks(out.quirks, data.get("quirks", {}))
         for row in data.get("stages", []):
-            histogram = {int(k): int(v) for k, v in row["latency_histogram"].items()}
+            histogram = Counter({int(k): int(v) for k, v in row["latency_histogram"].items()})
             latency = Latencies(histogram, float(row["latency_longest_s"]))
             known = {c: row[c] for c in counts if c in row}  # a snapshot of an earlier version has fewer
             out.by_stage[row["stage"], row["model"]] = CallTotals(**known, latency=latency)

@@ -213,9 +213,9 @@ class Lane:
                 self._roster.drop(i, client)
         text_size("", model)  # loads the vocabulary now rather than between two calls
 
-    async def chat(
+    def chat(
         self, request: ChatRequest, stage: str, listener: Listener | None = None
-    ) -> Called[ChatReply]:
+    ) -> Awaitable[Called[ChatReply]]:
         """listener: hears each attempt while it is written. Such a call is not hedged."""
         size = prompt_size(request, self.model)
         yes_no = request.response == "yes_no"
@@ -236,13 +236,11 @@ class Lane:
             lambda reply: reply.usage,
             hedge=listener is None,
         )
-        called = await self._run(call)
-        n, mean = self._reply_tokens.get(request.prompt, (0, 0.0))
-        n = min(n + 1, REMEMBERED_REPLIES)
-        self._reply_tokens[request.prompt] = n, mean + (called.reply.usage.completion_tokens - mean) / n
-        return called
+        return self._run(call)
 
-    async def embed(self, requests: Sequence[EmbeddingRequest], stage: str) -> Called[list[EmbeddingReply]]:
+    def embed(
+        self, requests: Sequence[EmbeddingRequest], stage: str
+    ) -> Awaitable[Called[list[EmbeddingReply]]]:
         """One call for all texts."""
         size = sum(text_size(r.text, self.model) for r in requests)
         call = _Call[list[EmbeddingReply]](
@@ -253,7 +251,7 @@ class Lane:
             lambda c: c.embed(requests),
             lambda replies: sum_usage(r.usage for r in replies),
         )
-        return await self._run(call)
+        return self._run(call)
 
     async def close(self) -> None:
         for line in (self._line, *self._beside.values()):
@@ -279,6 +277,10 @@ class Lane:
                 attempts = runtime.attempts_before + record.attempts
                 if not isinstance(result, CallError):
                     self._pace.note(call.prompt, record.latency_s)
+                    n, mean = self._reply_tokens.get(call.prompt, (0, 0.0))
+                    n = min(n + 1, REMEMBERED_REPLIES)
+                    made = call.usage(result).completion_tokens
+                    self._reply_tokens[call.prompt] = n, mean + (made - mean) / n
                     record.status = "ok"
                     return Called(result, record.endpoint, record.latency_s, attempts)
                 line = self._line

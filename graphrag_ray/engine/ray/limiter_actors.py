@@ -215,18 +215,6 @@ def start_limiters(
     ]
 
 
-@dataclass
-class _Unsent:
-    """Places of one model that are free again, of which its actor does not know yet.
-
-    batch      by the life that gave them, each with when it was settled
-    timer      sends them; None: nothing is there
-    """
-
-    batch: dict[str, list[tuple[float, Settled]]] = field(default_factory=dict)
-    timer: asyncio.TimerHandle | None = None
-
-
 class RayLimiter:
     """The `Limiter` of a worker: asks the model's actor. Settling is not waited for: what is settled goes in
     batches, each in one call that Ray repeats until it is done, or with the next question. Lost with the
@@ -236,7 +224,10 @@ class RayLimiter:
         self._holder = holder
         self._lives: defaultdict[tuple[str, int], deque[str]] = defaultdict(deque)
         self._actors = {name: ray.get_actor(f"{prefix}-{name}", namespace) for name in models}
-        self._unsent = {name: _Unsent() for name in self._actors}
+        # Places that are free again and not told of yet, by model and by the life that gave them,
+        # with when they were settled; and the timers that send them.
+        self._unsent: dict[str, dict[str, list[tuple[float, Settled]]]] = {name: {} for name in self._actors}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._calls = map(f"{uuid.uuid4().hex}-{{}}".format, count())
         self._quirks: dict[tuple[str, int], frozenset[str]] = {}
 
@@ -266,18 +257,18 @@ class RayLimiter:
         lives = self._lives[model, endpoint]
         life = lives.popleft() if lives else ""
         settled = Settled(endpoint, delta_tokens, ended)
-        self._unsent[model].batch.setdefault(life, []).append((time.monotonic(), settled))
+        self._unsent[model].setdefault(life, []).append((time.monotonic(), settled))
         linger_s = SHORTEST_LINGER_S
         if ended is not None:
             linger_s = max(linger_s, LINGER_SHARE * ended.latency_s)
             if ended.told is not None:  # it holds for everyone
                 linger_s = 0.0
-        loop, unsent = asyncio.get_running_loop(), self._unsent[model]
+        loop, timer = asyncio.get_running_loop(), self._timers.get(model)
         due = loop.time() + min(LINGER_S, linger_s)
-        if unsent.timer is None or unsent.timer.when() > due:
-            if unsent.timer is not None:
-                unsent.timer.cancel()
-            unsent.timer = loop.call_at(due, self._send, model)
+        if timer is None or timer.when() > due:
+            if timer is not None:
+                timer.cancel()
+            self._timers[model] = loop.call_at(due, self._send, model)
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         """At once: everyone shall know."""
@@ -302,11 +293,9 @@ class RayLimiter:
 
     def _take(self, model: str) -> Batch:
         """What is to be sent; it is with whoever takes it."""
-        unsent = self._unsent[model]
-        batch, unsent.batch = unsent.batch, {}
-        if unsent.timer is not None:
-            unsent.timer.cancel()
-            unsent.timer = None
+        batch, self._unsent[model] = self._unsent[model], {}
+        if timer := self._timers.pop(model, None):
+            timer.cancel()
         now = time.monotonic()
         return {
             life: [
