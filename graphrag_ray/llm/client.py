@@ -229,30 +229,6 @@ class EndpointClient(Client):
         finally:
             self._sent_first[kind].set()
 
-    async def _say_aloud(
-        self,
-        body: dict[str, Any],
-        counted: int,
-        read: Callable[[Mapping[str, Any]], ChatReply],
-        listener: Listener,
-    ) -> ChatReply:
-        """One chat call whose reply is heard while it is written, where the endpoint streams."""
-        listener.begins()
-        most, pieces = self._most_bytes(body), Pieces(self.where)
-        try:
-            if "stream" in body:
-                return await self._stream(body, pieces, listener, read, most)
-            reply = await self._post(_CHAT, body, read, most)
-        except TransientCallError as e:
-            if not pieces.text:
-                raise
-            usage = Usage(counted, text_size(pieces.text, self._model), reported=False)
-            failure = BrokenOff(f"it broke off in the middle of its reply: {e}", status=e.status, usage=usage)
-        else:
-            listener.piece(spoken(reply.text))
-            return reply
-        raise failure
-
     def _chat_body(self, request: ChatRequest, counted: int, stream: bool) -> dict[str, Any]:
         limit, room = output_limit(request, self._model), request.call.reasoning_tokens
         if self._model.reasoning_tokens is None and self._peculiarities.thinks:
@@ -372,17 +348,22 @@ class EndpointClient(Client):
             failure = self._failure(e, body)
         raise failure
 
-    async def _stream(
+    async def _say_aloud(
         self,
         body: dict[str, Any],
-        pieces: Pieces,
-        listener: Listener,
+        counted: int,
         read: Callable[[Mapping[str, Any]], ChatReply],
-        most: int,
+        listener: Listener,
     ) -> ChatReply:
-        """`_post`, of an answer that comes in pieces."""
-        most_bytes.set(most)
+        """One chat call whose reply is heard while it is written, where the endpoint streams."""
+        listener.begins()
+        pieces = Pieces(self.where)
+        most_bytes.set(self._most_bytes(body))
         try:
+            if "stream" not in body:
+                reply = await self._post(_CHAT, body, read, self._most_bytes(body))
+                listener.piece(spoken(reply.text))
+                return reply
             async with asyncio.timeout(self._model.timeout_s):
                 events = await self._openai.post(
                     _CHAT,
@@ -405,6 +386,10 @@ class EndpointClient(Client):
                 return read(pieces.body())
         except Exception as e:  # noqa: BLE001 - whatever it is, a CallError tells it
             failure = self._failure(e, body)
+        if pieces.text and isinstance(failure, TransientCallError):
+            told = f"it broke off in the middle of its reply: {failure}"
+            usage = Usage(counted, text_size(pieces.text, self._model), reported=False)
+            failure = BrokenOff(told, status=failure.status, usage=usage)
         raise failure
 
     def _failure(self, error: Exception, body: Mapping[str, Any]) -> CallError:
