@@ -11,43 +11,112 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from itertools import compress
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from graphrag_ray.base.arrow_arrays import arrow
-from graphrag_ray.base.errors import CorruptPart
+from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import journal_rows, parquet
-from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store
-from graphrag_ray.store.journal_parts import NAME, RELOADS, folder, read_parts, vanishing
-from graphrag_ray.store.journal_rows import JournalRow
+from graphrag_ray.store.files import FileInfo, Store
+from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, RETRY, JournalRow
 
 FLUSH_BYTES = 64 << 20
 """A flush writes a new part when its rows hold more than this, as after a long outage of the storage."""
 CACHE_BYTES = 256 << 20
 """Decoded parts that a process keeps."""
-_FLAGS = {journal_rows.DONE: 1, journal_rows.FAILED: 2, journal_rows.KILLED: 4, journal_rows.RETRY: 8}
+PART_NAME = re.compile(r"part-(\d{13})(?:-[\w-]+|~(\d{4}))-[0-9a-f]{32}\.parquet", re.ASCII)
+WORK = "work"
+"""The folder that holds the journals of all dialogues."""
+RELOADS = 5
+"""Looks at a journal, one after the other, that may find nothing but parts that are gone."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_FLAGS = {DONE: 1, FAILED: 2, KILLED: 4, RETRY: 8}
 """Of the kinds of rows that are told apart."""
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Prefixes: TypeAlias = npt.NDArray[np.uint64]
+"""The first 64 bits of keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    path: str
-    data: bytes
-    rows: Sequence[JournalRow]
+def folder(dialogue: str) -> str:
+    """Where the parts of a dialogue are."""
+    if not _NAME.fullmatch(dialogue):
+        raise ValueError(f"a dialogue's name is letters, digits, '_' and '-', not {dialogue!r}")
+    return f"{WORK}/{dialogue}"
+
+
+def list_parts(store: Store, dialogue: str) -> list[FileInfo]:
+    """The parts of a dialogue by time. Some may be merged away while they are being read.
+
+    A listing that takes its time can miss both the parts that are merged and the one they went into. The
+    merged part is there before the first of them is deleted, so a second listing sees what the first
+    missed, and both together miss no row.
+    """
+    at = folder(dialogue) + "/"
+    found = {info.path: info for _ in range(2) for info in store.list(folder(dialogue))}
+    return [found[path] for path in sorted(found) if PART_NAME.fullmatch(path.removeprefix(at))]
+
+
+def read_parts(
+    store: Store,
+    dialogue: str,
+    read: Callable[[FileInfo], T],
+    take: Callable[[FileInfo, T], object],
+    known: Collection[str] = (),
+) -> list[FileInfo]:
+    """Read every part of a dialogue but the known ones, many at once. A part that is merged away before it is
+    read is in one of the next listing, and that is read then: so no row is missed, and some may come twice.
+
+    read  raises FileNotFoundError where the part is gone
+    take  told in this thread what was read
+
+    Returns the last listing, every part of which is known or was read. Raises StoreError, and what `take` and
+    `read` raise otherwise.
+    """
+
+    def if_there(part: FileInfo) -> list[T]:
+        with suppress(FileNotFoundError):
+            return [read(part)]
+        return []
+
+    seen, rounds = set(known), RELOADS
+    while rounds:
+        parts = list_parts(store, dialogue)
+        new = [part for part in parts if part.path not in seen]
+        before = len(seen)
+        for part, found in zip(new, in_threads(if_there, new), strict=True):
+            for value in found:
+                seen.add(part.path)
+                take(part, value)
+        n_read = len(seen) - before
+        if n_read == len(new):
+            return parts
+        rounds = RELOADS if n_read else rounds - 1
+    raise _vanishing(store, dialogue)
+
+
+def _vanishing(store: Store, dialogue: str) -> StoreError:
+    return StoreError(
+        f"the parts of {store.url_of(folder(dialogue))} vanish while they are read: is another program "
+        "deleting files there?"
+    )
 
 
 class JournalWriter:
@@ -64,12 +133,12 @@ class JournalWriter:
         writer_id: str,
         on_written: Callable[[str, Sequence[JournalRow]], object] = lambda path, rows: None,
     ) -> None:
-        if not NAME.fullmatch(writer_id):
+        if not _NAME.fullmatch(writer_id):
             raise ValueError(f"a writer's id is letters, digits, '_' and '-', not {writer_id!r}")
         self._store, self._folder, self._writer_id = store, folder(dialogue), writer_id
         self._on_written = on_written
         self._rows: list[JournalRow] = []
-        self._unwritten: _Batch | None = None
+        self._unwritten: tuple[str, bytes, list[JournalRow]] | None = None
         self._sequence = 0
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
@@ -84,7 +153,7 @@ class JournalWriter:
     def pending(self) -> int:
         """Rows that a kill would lose now."""
         with self._lock:
-            return len(self._rows) + (len(self._unwritten.rows) if self._unwritten else 0)
+            return len(self._rows) + (len(self._unwritten[2]) if self._unwritten else 0)
 
     def flush(self) -> str | None:
         """Write what is pending; the path of the last part written, None if nothing was pending.
@@ -93,16 +162,17 @@ class JournalWriter:
         case the failed write was carried out after all: no row comes to stand in two parts.
         """
         with self._flushing:
-            path = None
+            last = None
             while batch := self._unwritten or self._take():
-                self._store.write(batch.path, batch.data)
+                path, data, rows = batch
+                self._store.write(path, data)
                 with self._lock:
                     self._unwritten = None
-                self._on_written(batch.path, batch.rows)
-                path = batch.path
-            return path
+                self._on_written(path, rows)
+                last = path
+            return last
 
-    def _take(self) -> _Batch | None:
+    def _take(self) -> tuple[str, bytes, list[JournalRow]] | None:
         with self._lock:
             taken: list[JournalRow] = []
             size = 0
@@ -116,7 +186,7 @@ class JournalWriter:
         data = parquet.encode(journal_rows.to_table(taken), dictionary=journal_rows.FEW_VALUES)
         at_ms = int(min(row.at for row in taken) * 1000)
         name = f"part-{at_ms:013d}-{self._writer_id}-{self._sequence:06d}-{parquet.content_hash(data)}"
-        batch = _Batch(f"{self._folder}/{name}.parquet", data, taken)
+        batch = f"{self._folder}/{name}.parquet", data, taken
         with self._lock:
             self._unwritten = batch
             del self._rows[: len(taken)]
@@ -124,16 +194,27 @@ class JournalWriter:
         return batch
 
 
-Held: TypeAlias = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8], float]
+Held: TypeAlias = tuple[Prefixes, npt.NDArray[np.uint8], float]
 """Of one part: distinct prefixes of keys, in order, the kinds of rows each has, and the time of its latest
 retry row or 0.0."""
+
+
+def held_in(table: pa.Table) -> Held:
+    """What the columns `key`, `kind` and `at` of a part come to as entries."""
+    flags = journal_rows.coded(table.column("kind"), lambda kind: _FLAGS.get(kind, 0), np.uint8)
+    retried = journal_rows.numbers(table.column("at"), np.float64)[flags == _FLAGS[RETRY]]
+    prefixes = journal_rows.column_prefixes(table.column("key"))
+    order = np.argsort(prefixes, kind="stable")
+    prefixes = prefixes[order]
+    starts = np.flatnonzero(np.diff(prefixes, prepend=~prefixes[:1]))
+    kinds = np.bitwise_or.reduceat(flags[order], starts)
+    return prefixes[starts], kinds, float(retried.max(initial=0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
     """What the parts of a journal hold: one entry for each distinct pair of key and part, sorted by key.
 
-    prefixes  uint64, the key's first 64 bits
     parts     uint32, place in `paths`
     flags     uint8, kinds of rows
     kinds     all flags together
@@ -141,7 +222,7 @@ class Entries:
     """
 
     paths: tuple[str, ...]
-    prefixes: npt.NDArray[np.uint64]
+    prefixes: Prefixes
     parts: npt.NDArray[np.uint32]
     flags: npt.NDArray[np.uint8]
     damaged: tuple[str, ...] = ()
@@ -153,28 +234,22 @@ class Entries:
         found: npt.NDArray[np.bool_] = (self.flags & _FLAGS[kind]) != 0
         return found
 
-    def any_has(self, kind: str) -> bool:
-        return bool(self.kinds & _FLAGS[kind])
-
-    def with_a(self, kind: str) -> npt.NDArray[np.uint64]:
+    def with_a(self, kind: str) -> Prefixes:
         """Prefixes of what has a row of this kind, sorted, each once."""
-        found: npt.NDArray[np.uint64] = self.prefixes[self.have(kind)]
-        return found[_first_of_equals(found)]
+        return np.unique(self.prefixes[self.have(kind)])
 
     def having(self, found: Sequence[tuple[str, Held]]) -> Entries:
         """With more parts: the path of each, and what it holds."""
-        first = len(self.paths)
-        numbers = np.arange(first, first + len(found), dtype=np.uint32)
-        lengths = np.array([len(held[0]) for _, held in found], dtype=np.int64)
+        numbers = np.arange(len(self.paths), len(self.paths) + len(found), dtype=np.uint32)
+        parts = np.repeat(numbers, [len(held[0]) for _, held in found])
         prefixes = np.concatenate([self.prefixes, *(held[0] for _, held in found)])
         flags = np.concatenate([self.flags, *(held[1] for _, held in found)])
-        parts = np.concatenate([self.parts, np.repeat(numbers, lengths)])
         order = np.argsort(prefixes, kind="stable")
         return replace(
             self,
             paths=(*self.paths, *(path for path, _ in found)),
             prefixes=prefixes[order],
-            parts=parts[order],
+            parts=np.concatenate([self.parts, parts])[order],
             flags=flags[order],
             kinds=int(np.bitwise_or.reduce(flags)),
             retried_until=max([self.retried_until, *(held[2] for _, held in found)]),
@@ -186,73 +261,16 @@ class Entries:
         if stays.all():
             return self
         kept, numbers = stays[self.parts], (np.cumsum(stays) - 1).astype(np.uint32)
-        flags = self.flags[kept]
         return replace(
             self,
             paths=tuple(compress(self.paths, stays)),
             prefixes=self.prefixes[kept],
             parts=numbers[self.parts[kept]],
-            flags=flags,
-            kinds=int(np.bitwise_or.reduce(flags)),
+            flags=self.flags[kept],
         )
 
 
 NONE = Entries((), np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.uint8))
-
-
-def _held_by(written: Sequence[JournalRow]) -> Held:
-    """What rows come to as entries."""
-    flags = np.array([_flag_of(row.kind) for row in written], dtype=np.uint8)
-    retried = max((row.at for row in written if row.kind == journal_rows.RETRY), default=0.0)
-    return *_distinct(journal_rows.key_prefixes([row.key for row in written]), flags), retried
-
-
-def _scan(store: Store, info: FileInfo) -> Held | None:
-    """What a part comes to as entries; None for a damaged one."""
-
-    def read(*columns: str) -> pa.Table:
-        if info.bytes <= WHOLE_BYTES:
-            return parquet.read_whole(store, info.path, columns)
-        return parquet.read_columns(store, info.path, columns, info.bytes)
-
-    try:
-        return held_in(read("key", "kind"), lambda: read("at"))
-    except CorruptPart as e:
-        _warn_damaged(e)
-        return None
-
-
-def held_in(table: pa.Table, times: Callable[[], pa.Table]) -> Held:
-    """What the columns `key` and `kind` come to as entries. times: the column `at`, read if there are retry
-    rows."""
-    flags = journal_rows.coded(table.column("kind"), _flag_of, np.uint8)
-    is_retry, retried = flags == _FLAGS[journal_rows.RETRY], 0.0
-    if is_retry.any():
-        retried = float(journal_rows.numbers(times().column("at"), np.float64)[is_retry].max())
-    return *_distinct(journal_rows.column_prefixes(table.column("key")), flags), retried
-
-
-def _flag_of(kind: str) -> int:
-    return _FLAGS.get(kind, 0)
-
-
-def _distinct(
-    prefixes: npt.NDArray[np.uint64], flags: npt.NDArray[np.uint8]
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
-    """Each prefix once, with the kinds of all its rows."""
-    if not len(prefixes):
-        return prefixes, flags
-    order = np.argsort(prefixes, kind="stable")
-    prefixes, flags = prefixes[order], flags[order]
-    starts = np.flatnonzero(_first_of_equals(prefixes))
-    return prefixes[starts], np.bitwise_or.reduceat(flags, starts)
-
-
-def _first_of_equals(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Of sorted values."""
-    first = np.ones(len(values), dtype=np.bool_)
-    np.not_equal(values[1:], values[:-1], out=first[1:])
-    return first
 
 
 class DecodedPart:
@@ -268,19 +286,12 @@ class DecodedPart:
     def nbytes(self) -> int:
         return int(self.table.nbytes) + 16 * len(self._order)
 
-    def rows_of(self, prefixes: npt.NDArray[np.uint64]) -> list[JournalRow]:
-        return journal_rows.from_table(self.table.take(arrow(self._places(prefixes))))
-
-    def keys_of(self, prefixes: npt.NDArray[np.uint64]) -> list[str]:
-        taken = self.table.column("key").take(arrow(self._places(prefixes)))
-        return taken.to_pylist()  # type: ignore[no-any-return]
-
-    def _places(self, prefixes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    def of(self, prefixes: Prefixes) -> pa.Table:
+        """The rows of items whose keys begin so."""
         wanted = np.unique(prefixes)
-        left = np.searchsorted(self._prefixes, wanted, "left")
-        right = np.searchsorted(self._prefixes, wanted, "right")
+        left, right = (np.searchsorted(self._prefixes, wanted, side) for side in ("left", "right"))
         spans = [self._order[a:b] for a, b in zip(left, right, strict=True) if b > a]
-        return np.concatenate(spans) if spans else np.empty(0, dtype=np.int64)
+        return self.table.take(arrow(np.concatenate([np.empty(0, dtype=np.int64), *spans])))
 
 
 class Cache:
@@ -315,6 +326,24 @@ class Cache:
 cache = Cache(CACHE_BYTES)
 
 
+def _reloading(
+    read: Callable[Concatenate[JournalIndex, P], T],
+) -> Callable[Concatenate[JournalIndex, P], T]:
+    """Of an index some of whose parts were merged away since it was loaded: load it again, and read again."""
+
+    @wraps(read)
+    def reading(index: JournalIndex, *args: P.args, **named: P.kwargs) -> T:
+        for _ in range(RELOADS):
+            try:
+                return read(index, *args, **named)
+            except FileNotFoundError:
+                index._entries = _load(index._store, index.dialogue, index._entries)
+                index._known_done = None
+        raise _vanishing(index._store, index.dialogue)
+
+    return reading
+
+
 class JournalIndex:
     """Finds the rows of an item: 13 bytes for each pair of key and part, the rows read when asked for.
 
@@ -326,9 +355,9 @@ class JournalIndex:
     """
 
     def __init__(self, store: Store, dialogue: str, entries: Entries, strict: bool = False) -> None:
-        self._store, self._dialogue, self._entries, self._strict = store, dialogue, entries, strict
+        self._store, self.dialogue, self._entries, self._strict = store, dialogue, entries, strict
         self._found_damaged: set[str] = set()
-        self._known_done: npt.NDArray[np.uint64] | None = None
+        self._known_done: Prefixes | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # What follows from the rest is found again where it is wanted.
@@ -344,17 +373,13 @@ class JournalIndex:
         """This index with one more part, which holds these rows."""
         if path in self._entries.paths:
             return self
-        more = self._entries.having([(path, _held_by(written))])
-        return JournalIndex(self._store, self._dialogue, more, self._strict)
+        more = self._entries.having([(path, held_in(journal_rows.to_table(written)))])
+        return JournalIndex(self._store, self.dialogue, more, self._strict)
 
     def again(self) -> JournalIndex:
         """The journal as it is now: of its parts only those that are new are read. Raises StoreError."""
-        found = _load(self._store, self._dialogue, self._entries)
-        return JournalIndex(self._store, self._dialogue, found, self._strict)
-
-    @property
-    def dialogue(self) -> str:
-        return self._dialogue
+        found = _load(self._store, self.dialogue, self._entries)
+        return JournalIndex(self._store, self.dialogue, found, self._strict)
 
     @property
     def n_parts(self) -> int:
@@ -368,7 +393,7 @@ class JournalIndex:
     @property
     def any_killed(self) -> bool:
         """Whether there is a row of an item that killed whoever ran it."""
-        return self._entries.any_has(journal_rows.KILLED)
+        return bool(self._entries.kinds & _FLAGS[KILLED])
 
     @property
     def retried_until(self) -> float:
@@ -379,34 +404,29 @@ class JournalIndex:
         """Unix seconds for a new row: after everything that a retry row voids, wherever a clock was ahead."""
         return max(time.time(), math.nextafter(self._entries.retried_until, math.inf))
 
+    @_reloading
     def keys_done(self) -> int:
         """Items that have a done row."""
-        return len(self._reloading(self._done))
+        return len(self._done())
 
+    @_reloading
     def keys_failed(self) -> int:
         """Items that have a failure, or killed whoever ran them, and no done row."""
-
-        def find() -> int:
-            of = self._entries
-            ended = np.union1d(of.with_a(journal_rows.FAILED), of.with_a(journal_rows.KILLED))
-            failed = np.setdiff1d(ended, self._done(), assume_unique=True)
-            retried = np.intersect1d(failed, of.with_a(journal_rows.RETRY), assume_unique=True)
-            own = self._lookup(self._keys_of(retried, journal_rows.RETRY))
-            kinds = (journal_rows.FAILED, journal_rows.KILLED)
-            still = [key for key, rows in own.items() if any(row.kind in kinds for row in rows)]
-            return len(failed) - len(retried) + len(still)
-
-        return self._reloading(find)
+        of = self._entries
+        ended = np.union1d(of.with_a(FAILED), of.with_a(KILLED))
+        failed = np.setdiff1d(ended, self._done(), assume_unique=True)
+        retried = np.intersect1d(failed, of.with_a(RETRY), assume_unique=True)
+        return len(failed) - len(retried) + len(self._standing(retried, RETRY, {FAILED, KILLED}))
 
     def n_keys(self) -> int:
         """Items that have any row."""
         return len(np.unique(self._entries.prefixes))
 
+    @_reloading
     def is_done(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Which of the keys have a done row; reads no more than what was put back to be asked again. (Two of
         a million keys have the same 64 bits once in 37 million indexes.)"""
-        done = self._reloading(self._done)
-        wanted = journal_rows.key_prefixes(keys)
+        done, wanted = self._done(), journal_rows.key_prefixes(keys)
         places = np.searchsorted(done, wanted)
         inside = places < len(done)
         found = np.zeros(len(wanted), dtype=np.bool_)
@@ -422,48 +442,45 @@ class JournalIndex:
 
         Raises StoreError.
         """
-        wanted = list(dict.fromkeys(keys))
-        return self._reloading(lambda: self._lookup(wanted))
+        return {key: journal_rows.resolve(rows) for key, rows in self.all_rows(keys).items()}
 
     def all_rows(self, keys: Iterable[str]) -> dict[str, list[JournalRow]]:
         """As `lookup`, but every row that was ever written. Raises StoreError."""
-        wanted = list(dict.fromkeys(keys))
-        return self._reloading(lambda: self._read(wanted))
+        return self._rows(list(dict.fromkeys(keys)))
 
-    def rows_like(self, prefixes: npt.NDArray[np.uint64]) -> dict[str, list[JournalRow]]:
+    @_reloading
+    def rows_like(self, prefixes: Prefixes) -> dict[str, list[JournalRow]]:
         """As `all_rows`, of all items whose keys begin so. Raises StoreError."""
-        return self._reloading(lambda: self._read(self._keys_of(prefixes)))
+        return self._read(self._keys_like(prefixes))
 
+    @_reloading
     def failed(self) -> dict[str, list[JournalRow]]:
         """All rows of the items that have a failure and no done row."""
+        failed = np.setdiff1d(self._entries.with_a(FAILED), self._done(), assume_unique=True)
+        return self._standing(failed, FAILED, {FAILED})
 
-        def find() -> dict[str, list[JournalRow]]:
-            failed = np.setdiff1d(self._entries.with_a(journal_rows.FAILED), self._done(), assume_unique=True)
-            found = self._lookup(self._keys_of(failed, journal_rows.FAILED))
-            return {key: own for key, own in found.items() if any(r.kind == journal_rows.FAILED for r in own)}
-
-        return self._reloading(find)
-
-    def _done(self) -> npt.NDArray[np.uint64]:
+    def _done(self) -> Prefixes:
         """Sorted prefixes of the items with a done row that no retry row voids. Found once: entries, and what
         parts hold, do not change."""
         if self._known_done is None:
-            self._known_done = self._find_done()
+            done = self._entries.with_a(DONE)
+            if self._entries.kinds & _FLAGS[RETRY]:
+                retried = np.intersect1d(done, self._entries.with_a(RETRY), assume_unique=True)
+                still = journal_rows.key_prefixes(list(self._standing(retried, RETRY, {DONE})))
+                done = np.setdiff1d(done, np.setdiff1d(retried, still), assume_unique=True)
+            self._known_done = done
         return self._known_done
 
-    def _find_done(self) -> npt.NDArray[np.uint64]:
-        entries = self._entries
-        done = entries.with_a(journal_rows.DONE)
-        if not entries.any_has(journal_rows.RETRY):
-            return done
-        retried = np.intersect1d(done, entries.with_a(journal_rows.RETRY), assume_unique=True)
-        if not len(retried):
-            return done
-        own = self._lookup(self._keys_of(retried, journal_rows.RETRY))
-        still = [key for key, found in own.items() if any(r.kind == journal_rows.DONE for r in found)]
-        return np.setdiff1d(done, np.setdiff1d(retried, journal_rows.key_prefixes(still)), assume_unique=True)
+    def _standing(
+        self, prefixes: Prefixes, kind: str, wanted: Collection[str]
+    ) -> dict[str, list[JournalRow]]:
+        """The resolved rows of the items that begin so, have a row of this kind, and one of the wanted kinds
+        that stands."""
+        found = self._read(self._keys_like(prefixes, kind))
+        resolved = {key: journal_rows.resolve(rows) for key, rows in found.items()}
+        return {key: rows for key, rows in resolved.items() if any(row.kind in wanted for row in rows)}
 
-    def _keys_of(self, prefixes: npt.NDArray[np.uint64], kind: str | None = None) -> list[str]:
+    def _keys_like(self, prefixes: Prefixes, kind: str | None = None) -> list[str]:
         """The keys that begin so, and have rows of this kind where one is named."""
         entries = self._entries
         wanted = np.isin(entries.prefixes, prefixes)
@@ -471,25 +488,11 @@ class JournalIndex:
             wanted &= entries.have(kind)
         keys: dict[str, None] = {}
         for part in np.unique(entries.parts[wanted]):
-            part_rows = self._decoded(entries.paths[part])
-            if part_rows is not None:
-                keys.update(dict.fromkeys(part_rows.keys_of(prefixes)))
+            if decoded := self._decoded(entries.paths[part]):
+                keys.update(dict.fromkeys(decoded.of(prefixes).column("key").to_pylist()))
         return list(keys)
 
-    def _reloading(self, read: Callable[[], T]) -> T:
-        for _ in range(RELOADS):
-            try:
-                return read()
-            except FileNotFoundError:
-                # Merged away since this index was loaded.
-                self._entries = _load(self._store, self._dialogue, self._entries)
-                self._known_done = None
-        raise vanishing(self._store, self._dialogue)
-
-    def _lookup(self, keys: list[str]) -> dict[str, list[JournalRow]]:
-        return {key: journal_rows.resolve(found) for key, found in self._read(keys).items()}
-
-    def _read(self, keys: list[str]) -> dict[str, list[JournalRow]]:
+    def _read(self, keys: Sequence[str]) -> dict[str, list[JournalRow]]:
         entries, wanted = self._entries, journal_rows.key_prefixes(keys)
         left = np.searchsorted(entries.prefixes, wanted, "left")
         right = np.searchsorted(entries.prefixes, wanted, "right")
@@ -499,11 +502,12 @@ class JournalIndex:
                 by_part.setdefault(int(part), []).append(int(place))
         found: dict[str, list[JournalRow]] = {}
         for part, places in sorted(by_part.items()):
-            part_rows = self._decoded(entries.paths[part])
-            if part_rows is not None:
-                for row in part_rows.rows_of(wanted[places]):
+            if decoded := self._decoded(entries.paths[part]):
+                for row in journal_rows.from_table(decoded.of(wanted[places])):
                     found.setdefault(row.key, []).append(row)
         return {key: found[key] for key in keys if key in found}
+
+    _rows = _reloading(_read)
 
     def _decoded(self, path: str) -> DecodedPart | None:
         if path in self._found_damaged:
@@ -531,8 +535,16 @@ def _load(store: Store, dialogue: str, known: Entries = NONE) -> Entries:
     now = {part.path for part in listed}
     found = [(path, held) for path, held in scanned.items() if held is not None and path in now]
     damaged = tuple(path for path, held in scanned.items() if held is None and path in now)
-    loaded = known.among(now).having(found)
-    return replace(loaded, damaged=damaged)
+    return replace(known.among(now).having(found), damaged=damaged)
+
+
+def _scan(store: Store, info: FileInfo) -> Held | None:
+    """What a part comes to as entries; None for a damaged one."""
+    try:
+        return held_in(parquet.read_columns(store, info.path, ("key", "kind", "at"), info.bytes))
+    except CorruptPart as e:
+        _warn_damaged(e)
+        return None
 
 
 def _warn_damaged(error: CorruptPart) -> None:

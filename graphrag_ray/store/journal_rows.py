@@ -13,7 +13,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -221,18 +220,6 @@ def numbers(column: pa.ChunkedArray, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
 
 
-def booleans(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """A column of booleans without nulls as an array."""
-    parts = [
-        np.unpackbits(np.frombuffer(chunk.buffers()[1], dtype=np.uint8), bitorder="little")[
-            chunk.offset : chunk.offset + len(chunk)
-        ]
-        for chunk in column.chunks
-        if len(chunk)
-    ]
-    return np.concatenate(parts).astype(np.bool_) if parts else np.empty(0, dtype=np.bool_)
-
-
 def coded(column: pa.ChunkedArray, code: Callable[[str], int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """A number for each value of a column of few distinct strings, `code` called once for each of these
     and chunk."""
@@ -247,23 +234,15 @@ def coded(column: pa.ChunkedArray, code: Callable[[str], int], dtype: npt.DTypeL
 
 def _array(type_: pa.DataType, values: list[Any]) -> pa.Array:
     """An Arrow array from buffers: `pa.array(list)` imports pandas, half a second in each worker."""
-    n = len(values)
     present = [value is not None for value in values]
-    validity = None if all(present) else pa.py_buffer(np.packbits(present, bitorder="little").tobytes())
+    buffers = [None if all(present) else np.packbits(present, bitorder="little")]
     if type_ in (pa.string(), pa.binary()):
         data = [v.encode() if isinstance(v, str) else (v or b"") for v in values]
-        offsets = np.fromiter(accumulate(map(len, data), initial=0), dtype=np.int32, count=n + 1)
-        return pa.Array.from_buffers(
-            type_, n, [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(data))]
-        )
-    if type_ == pa.bool_():
-        return pa.Array.from_buffers(
-            type_,
-            n,
-            [
-                validity,
-                pa.py_buffer(np.packbits(np.array(values, dtype=np.bool_), bitorder="little").tobytes()),
-            ],
-        )
-    dtype = {pa.int32(): np.int32, pa.int64(): np.int64, pa.float64(): np.float64}[type_]
-    return pa.Array.from_buffers(type_, n, [validity, pa.py_buffer(np.array(values, dtype=dtype))])
+        buffers += [np.cumsum([0, *map(len, data)], dtype=np.int32), b"".join(data)]
+    elif type_ == pa.bool_():
+        buffers += [np.packbits(np.array(values, dtype=np.bool_), bitorder="little")]
+    else:
+        buffers += [np.array(values, dtype=type_.to_pandas_dtype())]
+    return pa.Array.from_buffers(
+        type_, len(values), [None if b is None else pa.py_buffer(b) for b in buffers]
+    )

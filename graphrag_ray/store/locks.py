@@ -21,8 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 import orjson
 
@@ -116,8 +115,16 @@ class Lock:
     def keep_beating(self, interval_s: float | None = None) -> None:
         """Beat in a background thread until released. A beat that cannot be written is tried again at the
         next; whether that was too late is for `check`. interval_s: None: BEAT_S."""
-        interval_s = BEAT_S if interval_s is None else interval_s
-        self._thread = threading.Thread(target=self._beat_on, args=(interval_s,), name="lock", daemon=True)
+
+        def beat_on() -> None:
+            while not self._released.wait(BEAT_S if interval_s is None else interval_s):
+                try:
+                    self.beat()
+                    self.lost = self.lost or self._store.exists(_path(self.epoch + 1))
+                except StoreError as e:
+                    _log.warning("no heartbeat: %s", e)
+
+        self._thread = threading.Thread(target=beat_on, name="lock", daemon=True)
         self._thread.start()
 
     def release(self) -> None:
@@ -135,22 +142,11 @@ class Lock:
         self.keep_beating()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _beat_on(self, interval_s: float) -> None:
-        while not self._released.wait(interval_s):
-            try:
-                self.beat()
-                self.lost = self.lost or self._store.exists(_path(self.epoch + 1))
-            except StoreError as e:
-                _log.warning("no heartbeat: %s", e)
-
     def _write_beat(self, content: dict[str, object]) -> None:
-        data = orjson.dumps({"nonce": self.holder.nonce, **content})
-        self._store.write(beat_path(self.epoch), data)
+        self._store.write(beat_path(self.epoch), orjson.dumps({"nonce": self.holder.nonce, **content}))
 
 
 def check(store: Store, epoch: int) -> None:
@@ -185,7 +181,7 @@ def acquire(
     """
     epoch = _highest(store)
     patience_s = STALE_S if stale_s is None else stale_s
-    found = _watched(store, epoch, patience_s, poll_s, clock, sleep) if epoch else "free"
+    found = _watched(store, epoch, patience_s, poll_s, clock, sleep)
     if found == "living":
         raise _held(store, epoch)
     if found == "silent":
@@ -220,8 +216,8 @@ def holder(store: Store) -> Holder | None:
     """Who holds the lock or held it last and has not released it; None when it is free, or that process is
     dead on this machine. Says nothing about whether a writer elsewhere lives. Raises StoreError."""
     epoch = _highest(store)
-    owner = None if not epoch or _released(_beat(store, epoch)) else _holder(store, epoch)
-    return None if owner is not None and _is_dead(owner) else owner
+    owner = None if not epoch or _beat(store, epoch).get("released") else _holder(store, epoch)
+    return None if owner is None or _is_dead(owner) else owner
 
 
 def living(
@@ -235,12 +231,9 @@ def living(
     """Who holds the lock and is known to live; None when nobody does. Of a process on this machine it is
     known at once, else its heartbeat is watched: until it changes, or for as long as `acquire` would. Raises
     StoreError."""
-    epoch = _highest(store)
-    owner = _holder(store, epoch) if epoch else None
-    if owner is None or _released(_beat(store, epoch)):
-        return None
-    if _is_here(owner):
-        return None if _is_dead(owner) else owner
+    epoch, owner = _highest(store), holder(store)
+    if owner is None or _is_here(owner):
+        return owner
     found = _watched(store, epoch, STALE_S if stale_s is None else stale_s, poll_s, clock, sleep)
     return owner if found == "living" else None
 
@@ -254,7 +247,7 @@ def check_free(
     """Before anything that takes time: whether somebody writes there, which is known within a heartbeat.
     `acquire` decides in the end. Raises LockHeld, StoreError."""
     epoch = _highest(store)
-    if epoch and _watched(store, epoch, 2 * BEAT_S, 0.1, clock, sleep) == "living":
+    if _watched(store, epoch, 2 * BEAT_S, 0.1, clock, sleep) == "living":
         raise _held(store, epoch)
 
 
@@ -267,7 +260,7 @@ def finished(store: Store) -> set[str]:
     ended: dict[int, bool] = {}
     for epoch in epochs[:-1]:
         owner = _holder(store, epoch)
-        ended[epoch] = _released(_beat(store, epoch)) or (owner is not None and _is_dead(owner))
+        ended[epoch] = bool(_beat(store, epoch).get("released")) or (owner is not None and _is_dead(owner))
     done = [epoch for epoch in epochs[:-1] if ended[epoch] and ended.get(epoch - 1, True)]
     beats = {beat_path(epoch) for epoch in epochs if epoch not in done}
     # The claim before the heartbeat: without its release an epoch would be kept for ever.
@@ -282,14 +275,16 @@ def _watched(
     clock: Callable[[], float],
     sleep: Callable[[float], object],
 ) -> Literal["free", "living", "silent"]:
-    """Watch the holder of an epoch until it gives a sign of life, or gave none for too long."""
+    """Watch the holder of an epoch until it gives a sign of life, or gave none for too long. 0: nobody."""
+    if not epoch:
+        return "free"
     owner = _holder(store, epoch)
-    first = _beat(store, epoch)
-    patience_s = max(stale_s, _quiet_s(first))
-    end = clock() + patience_s
-    seen = first
-    while seen == first or _released(seen):
-        if _released(seen) or (owner is not None and _is_dead(owner)):
+    seen = first = _beat(store, epoch)
+    announced = first.get("quiet_s")
+    quiet_s = min(float(announced), MOST_QUIET_S) if isinstance(announced, int | float) else 0.0
+    end = clock() + max(stale_s, quiet_s)
+    while seen == first or seen.get("released"):
+        if seen.get("released") or (owner is not None and _is_dead(owner)):
             return "free"
         if clock() >= end:
             return "silent"
@@ -334,33 +329,21 @@ def _highest(store: Store) -> int:
 
 def _holder(store: Store, epoch: int) -> Holder | None:
     try:
-        data = orjson.loads(store.read(_path(epoch)))
-        return read_as(Holder, data)
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return read_as(Holder, orjson.loads(store.read(_path(epoch))))
+    except (FileNotFoundError, ValueError):
         return None
 
 
-def _beat(store: Store, epoch: int) -> bytes | None:
+def _beat(store: Store, epoch: int) -> dict[str, Any]:
+    """The last heartbeat. One that cannot be read is told from the next as well."""
     try:
-        return store.read(beat_path(epoch))
+        data = store.read(beat_path(epoch))
+        found = orjson.loads(data)
     except FileNotFoundError:
-        return None
-
-
-def _released(beat: bytes | None) -> bool:
-    return bool(_field(beat, "released"))
-
-
-def _quiet_s(beat: bytes | None) -> float:
-    announced = _field(beat, "quiet_s")
-    return min(float(announced), MOST_QUIET_S) if isinstance(announced, int | float) else 0.0
-
-
-def _field(beat: bytes | None, name: str) -> object:
-    try:
-        return orjson.loads(beat or b"{}").get(name)
-    except (ValueError, AttributeError):
-        return None
+        return {}
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {"unread": data}
 
 
 def _held(store: Store, epoch: int) -> LockHeld:

@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.store.files import GAP_BYTES, REQUESTS_AT_ONCE, Store
 from graphrag_ray.store.in_threads import in_threads
-from graphrag_ray.store.parquet import READS, by_row, encode
+from graphrag_ray.store.parquet import READS, by_row, damaged, encode
 from graphrag_ray.store.parts import Part, damage_told
 
 MOST_AT_ONCE = 16 << 20
@@ -58,7 +58,7 @@ with PageLocation, PageHeader with DataPageHeader."""
 Ints = npt.NDArray[np.int64]
 Struct: TypeAlias = dict[int, tuple[int, Any]]
 
-TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, _MAP, STRUCT = range(1, 13)
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, _SET, _MAP, STRUCT = range(1, 13)
 MOST_NESTED = 32
 _MOST_BITS = 63
 
@@ -83,47 +83,46 @@ def located(data: bytes | memoryview, columns: Sequence[str]) -> dict[str, Pages
     """Where the pages of columns of a file lie; of columns whose pages can be read without others: those of
     one kind of value, without a dictionary, in a file with an index of its pages. Raises ValueError for what
     is no such file, and for pages that overlap, lie outside of it or hold rows out of order."""
+
+    def column(chunk: Struct) -> str:
+        return str(chunk[_CHUNK][1][_PATH][1][1][0].decode())
+
     found: dict[str, list[tuple[int, int, int]]] = {name: [] for name in columns}
     n_rows = 0
     for group in _footer(data)[_GROUPS][1][1]:
         chunks: list[Struct] = group[_COLUMNS][1][1]
-        leaves = Counter(_column(chunk) for chunk in chunks)
+        leaves, rows_here = Counter(map(column, chunks)), group[_GROUP_ROWS][1]
         for chunk in chunks:
-            name = _column(chunk)
+            name = column(chunk)
             if leaves[name] > 1 or _DICTIONARY_AT in chunk[_CHUNK][1] or _INDEX_AT not in chunk:
                 found.pop(name, None)
             elif name in found:
-                index, _ = parse(data, chunk[_INDEX_AT][1])
-                found[name] += _places(index[_PLACES][1][1], n_rows, group[_GROUP_ROWS][1])
-        n_rows += group[_GROUP_ROWS][1]
+                places = parse(data, chunk[_INDEX_AT][1])[0][_PLACES][1][1]
+                firsts = [place[_PLACE_ROW][1] for place in places]
+                if places and (
+                    firsts[0] != 0 or any(a >= b for a, b in pairwise([*firsts, max(rows_here, 1)]))
+                ):
+                    raise ValueError("the rows of its pages are out of order")
+                found[name] += [
+                    (n_rows + first, place[_PLACE_AT][1], place[_PLACE_BYTES][1])
+                    for first, place in zip(firsts, places, strict=True)
+                ]
+        n_rows += rows_here
     before = len(MAGIC)
     for start, size in sorted(place[1:] for places in found.values() for place in places):
         if start < before or size < 1 or start + size > len(data) - _TAIL:
             raise ValueError(f"its pages overlap or lie outside of it, at byte {start:,}")
         before = start + size
-    return {name: _pages(data, places, n_rows) for name, places in found.items() if places}
-
-
-def _column(chunk: Struct) -> str:
-    return str(chunk[_CHUNK][1][_PATH][1][1][0].decode())
-
-
-def _places(index: Sequence[Struct], rows_before: int, n_rows: int) -> list[tuple[int, int, int]]:
-    """(first row, start, size) of each page of a column of a row group."""
-    places = [(place[_PLACE_ROW][1], place[_PLACE_AT][1], place[_PLACE_BYTES][1]) for place in index]
-    firsts = [first for first, _, _ in places]
-    if places and (firsts[0] != 0 or any(a >= b for a, b in pairwise([*firsts, max(n_rows, 1)]))):
-        raise ValueError("the rows of its pages are out of order")
-    return [(rows_before + first, start, size) for first, start, size in places]
-
-
-def _pages(data: bytes | memoryview, places: Sequence[tuple[int, int, int]], n_rows: int) -> Pages:
-    page = np.zeros(len(places), PAGE)
-    firsts, page["start"], page["size"] = np.array(places, np.int64).T
-    heads = [parse(data, at)[0] for _, at, _ in places]
-    page["values"] = np.array([head[_DATA_HEAD][1][_HEAD_VALUES][1] for head in heads], np.int64)
-    page["sum"] = [zlib.crc32(data[at : at + n]) for _, at, n in places]
-    return Pages(np.append(firsts, n_rows), page)
+    located = {}
+    for name, places in found.items():
+        if places:
+            page = np.zeros(len(places), PAGE)
+            firsts, page["start"], page["size"] = np.array(places, np.int64).T
+            heads = [parse(data, at)[0] for _, at, _ in places]
+            page["values"] = np.array([head[_DATA_HEAD][1][_HEAD_VALUES][1] for head in heads], np.int64)
+            page["sum"] = [zlib.crc32(data[at : at + n]) for _, at, n in places]
+            located[name] = Pages(np.append(firsts, n_rows), page)
+    return located
 
 
 def _footer(data: bytes | memoryview) -> Struct:
@@ -148,19 +147,15 @@ class PartFiles:
         local = self.store.local_path(part.path)
         if local is None:
             return self.store.read_range(part.path, start, end)
-        file = self._file(local)  # open as long as it has this name
-        end = min(end, os.fstat(file.fileno()).st_size)  # memory is taken before it is read
-        return os.pread(file.fileno(), max(0, end - start), start)
-
-    def _file(self, path: str) -> io.FileIO:
         with self._lock:
-            file = self._files.get(path)
+            file = self._files.get(local)  # open as long as somebody has it
             if file is None:
-                file = self._files[path] = io.FileIO(path)
-            self._files.move_to_end(path)
+                file = self._files[local] = io.FileIO(local)
+            self._files.move_to_end(local)
             if len(self._files) > MOST_OPEN:
                 self._files.popitem(last=False)
-            return file
+        end = min(end, os.fstat(file.fileno()).st_size)  # memory is taken before it is read
+        return os.pread(file.fileno(), max(0, end - start), start)
 
 
 @dataclass(frozen=True)
@@ -189,7 +184,7 @@ def read(files: PartFiles, field: pa.Field, wanted: Sequence[Wanted]) -> list[pa
         if len(wanted) > 1:  # which of them it is
             return [array for some in wanted for array in read(files, field, [some])]
         with damage_told(files.store, wanted[0].part.path):
-            raise _damaged(files.store, wanted[0].part, str(e)) from e
+            raise damaged(files.store, wanted[0].part.path, e) from e
     # Copies: a slice that is kept would keep all of them.
     none = whole.slice(0, 0)
     return [
@@ -201,42 +196,32 @@ def read(files: PartFiles, field: pa.Field, wanted: Sequence[Wanted]) -> list[pa
 def _checked(files: PartFiles, field: pa.Field, wanted: Wanted) -> list[bytes]:
     """The bytes of pages. Raises CorruptPart, FileNotFoundError, StoreError."""
     part, before = wanted.part, len(MAGIC)
+    near = GAP_BYTES if files.store.local_path(part.path) is None else 0
+    together: list[list[tuple[int, int]]] = []
     for (start, size, *_), rows in zip(wanted.pages, wanted.rows, strict=True):
-        if start < before or size < 1 or start + size > part.bytes or rows > MOST_ROWS:
+        end, last = start + size, together[-1] if together else []
+        if start < before or size < 1 or end > part.bytes or rows > MOST_ROWS:
             raise CorruptPart(
                 f"{files.store.url_of(part.path)} has no such pages of column {field.name}", path=part.path
             )
-        before = start + size
-    sums = [page[3] for page in wanted.pages]
-    for _ in range(READS):
-        found = _fetched(files, wanted)
-        if list(map(zlib.crc32, found)) == sums:
-            return found
-    raise _damaged(files.store, part, f"a page of column {field.name}")
-
-
-def _damaged(store: Store, part: Part, why: str) -> CorruptPart:
-    return CorruptPart(f"{store.url_of(part.path)} is damaged: {why}", path=part.path)
-
-
-def _fetched(files: PartFiles, wanted: Wanted) -> list[bytes]:
-    """The bytes of pages, rising."""
-    near = GAP_BYTES if files.store.local_path(wanted.part.path) is None else 0
-    together: list[list[tuple[int, int]]] = []
-    for start, size, *_ in wanted.pages:
-        last = together[-1] if together else []
-        if last and start <= last[-1][1] + near and start + size <= last[0][0] + MOST_AT_ONCE:
-            together[-1].append((start, start + size))
+        before = end
+        if last and start <= last[-1][1] + near and end <= last[0][0] + MOST_AT_ONCE:
+            last.append((start, end))
         else:
-            together.append([(start, start + size)])
+            together.append([(start, end)])
 
     def fetch(of: Sequence[tuple[int, int]]) -> list[bytes]:
         at = of[0][0]
-        data = files.range(wanted.part, at, of[-1][1])
+        data = files.range(part, at, of[-1][1])
         return [data[start - at : end - at] for start, end in of]
 
-    read = in_threads(fetch, together, REQUESTS_AT_ONCE) if near else map(fetch, together)
-    return [page for pages in read for page in pages]
+    sums = [page[3] for page in wanted.pages]
+    for _ in range(READS):
+        read = in_threads(fetch, together, REQUESTS_AT_ONCE) if near else map(fetch, together)
+        found = [page for pages in read for page in pages]
+        if list(map(zlib.crc32, found)) == sums:
+            return found
+    raise damaged(files.store, part.path, f"a page of column {field.name}")
 
 
 def _nine_bytes(value: int) -> bytes:
@@ -298,139 +283,118 @@ def _footer_of(field: pa.Field) -> bytes:
 
 def parse(data: bytes | memoryview, at: int = 0) -> tuple[Struct, int]:
     """The structure that begins there, and where it ends. Raises ValueError for bytes that are none."""
+    reader = _Reader(data, at)
     try:
-        return _struct(data, at, 0)
+        return reader.struct(0), reader.at
     except IndexError as e:
         raise ValueError("a Thrift structure is cut short") from e
+
+
+class _Reader:
+    def __init__(self, data: bytes | memoryview, at: int) -> None:
+        self.data, self.at = data, at
+
+    def struct(self, depth: int) -> Struct:
+        if depth > MOST_NESTED:
+            raise ValueError("a Thrift structure is nested too deeply")
+        found: Struct = {}
+        number = 0
+        while head := self.byte():
+            kind = head & 15
+            number = number + (head >> 4) if head >> 4 else self.signed()
+            if kind in (TRUE, FALSE):
+                found[number] = TRUE, kind == TRUE
+            else:
+                found[number] = kind, self.value(kind, depth)
+        return found
+
+    def value(self, kind: int, depth: int) -> Any:
+        if kind == BYTE:
+            return self.byte()
+        if kind in (TRUE, FALSE):  # of a list
+            return self.byte() == TRUE
+        if kind in (I16, I32, I64):
+            return self.signed()
+        if kind == DOUBLE:
+            return self.bytes(8)
+        if kind == BINARY:
+            return self.bytes(self.unsigned())
+        if kind == STRUCT:
+            return self.struct(depth + 1)
+        if kind != LIST:
+            raise ValueError(f"a Thrift structure holds a value of type {kind}")
+        if depth > MOST_NESTED:
+            raise ValueError("a Thrift structure is nested too deeply")
+        head = self.byte()
+        size = head >> 4 if head >> 4 < 15 else self.unsigned()
+        if size > len(self.data) - self.at:  # each item takes a byte at least
+            raise ValueError("a Thrift list is longer than its bytes")
+        return head & 15, [self.value(head & 15, depth + 1) for _ in range(size)]
+
+    def byte(self) -> int:
+        self.at += 1
+        return self.data[self.at - 1]
+
+    def unsigned(self) -> int:
+        value = 0
+        for bits in range(0, _MOST_BITS + 1, 7):
+            byte = self.byte()
+            value |= (byte & 127) << bits
+            if byte < 128:
+                return value
+        raise ValueError("a Thrift number is too long")
+
+    def signed(self) -> int:
+        value = self.unsigned()
+        return value >> 1 ^ -(value & 1)
+
+    def bytes(self, size: int) -> bytes:
+        if size > len(self.data) - self.at:
+            raise ValueError("a Thrift structure is cut short")
+        self.at += size
+        return bytes(self.data[self.at - size : self.at])
 
 
 def rendered(struct: Struct) -> bytes:
     """The bytes of a structure that `parse` gives back."""
     out = bytearray()
-    _write_struct(out, struct)
-    return bytes(out)
 
-
-def _struct(data: bytes | memoryview, at: int, depth: int) -> tuple[Struct, int]:
-    if depth > MOST_NESTED:
-        raise ValueError("a Thrift structure is nested too deeply")
-    found: Struct = {}
-    number = 0
-    while head := data[at]:
-        at += 1
-        kind = head & 15
-        if head >> 4:
-            number += head >> 4
-        else:
-            number, at = _signed(data, at)
-        if kind in (TRUE, FALSE):
-            found[number] = TRUE, kind == TRUE
-        else:
-            value, at = _value(data, at, kind, depth)
-            found[number] = kind, value
-    return found, at + 1
-
-
-def _value(data: bytes | memoryview, at: int, kind: int, depth: int) -> tuple[Any, int]:
-    if kind == BYTE:
-        return data[at], at + 1
-    if kind in (I16, I32, I64):
-        return _signed(data, at)
-    if kind == DOUBLE:
-        return _bytes(data, at, 8)
-    if kind == BINARY:
-        size, at = _unsigned(data, at)
-        return _bytes(data, at, size)
-    if kind in (LIST, SET):
-        return _list(data, at, depth)
-    if kind == STRUCT:
-        return _struct(data, at, depth + 1)
-    raise ValueError(f"a Thrift structure holds a value of type {kind}")
-
-
-def _list(data: bytes | memoryview, at: int, depth: int) -> tuple[Any, int]:
-    if depth > MOST_NESTED:
-        raise ValueError("a Thrift structure is nested too deeply")
-    size, kind = data[at] >> 4, data[at] & 15
-    at += 1
-    if size == 15:
-        size, at = _unsigned(data, at)
-    if size > len(data) - at:  # each item takes a byte at least
-        raise ValueError("a Thrift list is longer than its bytes")
-    items = []
-    for _ in range(size):
-        if kind in (TRUE, FALSE):
-            value, at = data[at] == TRUE, at + 1
-        else:
-            value, at = _value(data, at, kind, depth + 1)
-        items.append(value)
-    return (kind, items), at
-
-
-def _unsigned(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    value = bits = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << bits
-        if byte < 128:
-            return value, at
-        bits += 7
-        if bits > _MOST_BITS:
-            raise ValueError("a Thrift number is too long")
-
-
-def _signed(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    value, at = _unsigned(data, at)
-    return value >> 1 ^ -(value & 1), at
-
-
-def _bytes(data: bytes | memoryview, at: int, size: int) -> tuple[bytes, int]:
-    if size > len(data) - at:
-        raise ValueError("a Thrift structure is cut short")
-    return bytes(data[at : at + size]), at + size
-
-
-def _write_struct(out: bytearray, struct: Struct) -> None:
-    before = 0
-    for number, (kind, value) in sorted(struct.items()):
-        told = kind if kind not in (TRUE, FALSE) else TRUE if value else FALSE
-        if 0 < number - before < 16:
-            out.append(number - before << 4 | told)
-        else:
-            out.append(told)
-            _write_unsigned(out, number << 1)
-        before = number
-        _write_value(out, kind, value)
-    out.append(0)
-
-
-def _write_value(out: bytearray, kind: int, value: Any) -> None:
-    if kind == BYTE:
+    def unsigned(value: int) -> None:
+        while value > 127:
+            out.append(value & 127 | 128)
+            value >>= 7
         out.append(value)
-    elif kind in (I16, I32, I64):
-        _write_unsigned(out, value << 1 ^ value >> 63)
-    elif kind == DOUBLE:
-        out += value
-    elif kind == BINARY:
-        _write_unsigned(out, len(value))
-        out += value
-    elif kind in (LIST, SET):
-        of, items = value
-        out.append(min(len(items), 15) << 4 | of)
-        if len(items) >= 15:
-            _write_unsigned(out, len(items))
-        for item in items:
-            if of in (TRUE, FALSE):
-                out.append(TRUE if item else FALSE)
-            else:
-                _write_value(out, of, item)
-    elif kind == STRUCT:
-        _write_struct(out, value)
 
+    def write(kind: int, value: Any) -> None:
+        if kind in (TRUE, FALSE, BYTE):  # the former of a list
+            out.append(value if kind == BYTE else TRUE if value else FALSE)
+        elif kind in (I16, I32, I64):
+            unsigned(value << 1 ^ value >> 63)
+        elif kind == DOUBLE:
+            out.extend(value)
+        elif kind == BINARY:
+            unsigned(len(value))
+            out.extend(value)
+        elif kind == LIST:
+            of, items = value
+            out.append(min(len(items), 15) << 4 | of)
+            if len(items) >= 15:
+                unsigned(len(items))
+            for item in items:
+                write(of, item)
+        else:
+            before = 0
+            for number, (of, item) in sorted(value.items()):
+                told = of if of not in (TRUE, FALSE) else TRUE if item else FALSE
+                if 0 < number - before < 16:
+                    out.append(number - before << 4 | told)
+                else:
+                    out.append(told)
+                    unsigned(number << 1)
+                before = number
+                if of not in (TRUE, FALSE):
+                    write(of, item)
+            out.append(0)
 
-def _write_unsigned(out: bytearray, value: int) -> None:
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
+    write(STRUCT, struct)
+    return bytes(out)

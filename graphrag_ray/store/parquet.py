@@ -7,8 +7,9 @@ when only some columns are read.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +17,6 @@ import pyarrow.parquet as pq
 
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.store.files import WHOLE_BYTES, Store
-
-T = TypeVar("T")
 
 _HASH_LENGTH = 32
 _PIECE = 16 << 20
@@ -37,6 +36,10 @@ that ends just then is aborted (https://github.com/apache/arrow/issues/34314). T
 by threads of ours."""
 READS = 3
 """A read may be cut short on its way: what is damaged is so each time."""
+
+
+def damaged(store: Store, path: str, why: object) -> CorruptPart:
+    return CorruptPart(f"{store.url_of(path)} is damaged: {why}", path=path)
 
 
 def content_hash(data: bytes | pa.Buffer) -> str:
@@ -109,9 +112,7 @@ def read_bytes(store: Store, path: str) -> bytes:
         data = store.read(path)
         if content_hash(data) == hash_in_name(path):
             return data
-    raise CorruptPart(
-        f"{store.url_of(path)} is damaged: {len(data)} bytes that do not have the hash in its name", path=path
-    )
+    raise damaged(store, path, f"{len(data)} bytes that do not have the hash in its name")
 
 
 def check(store: Store, path: str) -> None:
@@ -126,9 +127,7 @@ def check(store: Store, path: str) -> None:
             digest.update(store.read_range(path, start, min(start + _PIECE, size)))
         if digest.hexdigest()[:_HASH_LENGTH] == hash_in_name(path):
             return
-    raise CorruptPart(
-        f"{store.url_of(path)} is damaged: its bytes do not have the hash in its name", path=path
-    )
+    raise damaged(store, path, "its bytes do not have the hash in its name")
 
 
 def read_columns(store: Store, path: str, columns: Sequence[str], size: int | None = None) -> pa.Table:
@@ -157,10 +156,16 @@ def read_rows(
     """
     names = list(dict.fromkeys([by, *columns]))
     if size > WHOLE_BYTES:
-        source = store.open_input(path, size)
-        found = _opened(store, path, source, lambda file: _rows(file, names, wanted))
-        if found is not None:
-            return found[0].select(list(columns)), found[1]
+        with _opened(store, path, store.open_input(path, size)) as file:
+            if set(names) <= set(file.schema_arrow.names):
+                masks = [
+                    is_one_of(file.read_row_group(group, [by], **_HERE)[by], wanted)
+                    for group in range(file.num_row_groups)
+                ]
+                held = [group for group, mask in enumerate(masks) if pc.any(mask).as_py()]
+                table = _valid(file.read_row_groups(held, names, **_HERE))
+                mask = pa.chunked_array([c for group in held for c in masks[group].chunks], pa.bool_())
+                return table.filter(mask).select(list(columns)), file.metadata.num_rows
     # As in `read_columns`: of an older version, or the columns' names are damaged.
     table = read_whole(store, path, names)
     known = [c for c in columns if c in table.column_names]
@@ -179,28 +184,10 @@ def is_one_of(column: pa.ChunkedArray, wanted: pa.Array) -> pa.ChunkedArray:
     return pa.chunked_array(masks, pa.bool_())
 
 
-def _rows(file: pq.ParquetFile, names: Sequence[str], wanted: pa.Array) -> tuple[pa.Table, int] | None:
-    """`read_rows` of an opened file, by the first of the columns; None where it lacks one."""
-    if not set(names) <= set(file.schema_arrow.names):
-        return None
-    held: list[tuple[int, pa.ChunkedArray]] = []
-    for group in range(file.num_row_groups):
-        mask = is_one_of(file.read_row_group(group, names[:1], **_HERE)[names[0]], wanted)
-        if pc.any(mask).as_py():
-            held.append((group, mask))
-    if not held:
-        return pa.schema([file.schema_arrow.field(n) for n in names]).empty_table(), file.metadata.num_rows
-    table = _valid(file.read_row_groups([group for group, _ in held], list(names), **_HERE))
-    mask = pa.chunked_array([chunk for _, of_group in held for chunk in of_group.chunks])
-    return table.filter(mask), file.metadata.num_rows
-
-
 def _decode(store: Store, path: str, source: pa.NativeFile, columns: Sequence[str] | None) -> pa.Table:
-    def read(file: pq.ParquetFile) -> pa.Table:
+    with _opened(store, path, source) as file:
         known = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
         return _valid(file.read(known, **_HERE))
-
-    return _opened(store, path, source, read)
 
 
 def _valid(table: pa.Table) -> pa.Table:
@@ -210,11 +197,12 @@ def _valid(table: pa.Table) -> pa.Table:
     return table
 
 
-def _opened(store: Store, path: str, source: pa.NativeFile, read: Callable[[Any], T]) -> T:
+@contextmanager
+def _opened(store: Store, path: str, source: pa.NativeFile) -> Iterator[pq.ParquetFile]:
     far = not isinstance(source, pa.BufferReader)  # many columns are fetched at once, by threads of Arrow
     try:
-        return read(pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=far))
+        yield pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=far)
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError) as e:
-        raise CorruptPart(f"{store.url_of(path)} is damaged: {e}", path=path) from e
+        raise damaged(store, path, e) from e

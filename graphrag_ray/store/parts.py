@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -49,13 +48,6 @@ class Part:
     path: str
     rows: AtLeast0
     bytes: AtLeast0
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Part:
-        return cls(str(data["path"]), int(data["rows"]), int(data["bytes"]))
 
 
 def write_part(store: Store, table_name: str, table: pa.Table) -> Part:
@@ -135,15 +127,14 @@ def damage_told(store: Store, path: str) -> Iterator[None]:
     except CorruptPart as e:
         raise CorruptPart(f"{e}. {MEND}", path=path) from e
     except (pa.ArrowException, KeyError) as e:  # columns of other types, or other columns
-        raise CorruptPart(f"{store.url_of(path)} is damaged: {e}. {MEND}", path=path) from e
+        raise parquet.damaged(store, path, f"{e}. {MEND}") from e
     except OSError as e:
         raise StoreError(f"cannot read {store.url_of(path)}: {e.strerror}") from e
 
 
 def _check_rows(store: Store, part: Part, n_rows: int) -> None:
     if n_rows != part.rows:
-        told = f"{store.url_of(part.path)} is damaged: it has {n_rows:,} rows instead of {part.rows:,}"
-        raise CorruptPart(f"{told}. {MEND}", path=part.path)
+        raise parquet.damaged(store, part.path, f"it has {n_rows:,} rows instead of {part.rows:,}. {MEND}")
 
 
 def read_table(
@@ -163,17 +154,10 @@ def read_table(
         if schema is None:
             raise ValueError("a table without parts can be read only if its schema is given")
         return schema.empty_table()
-    tables = read_table_each(store, parts, columns)
+    tables = list(in_threads(lambda part: read_part(store, part, columns), parts, _THREADS))
     if schema is not None:
         tables = [conformed(store, part, table, schema) for part, table in zip(parts, tables, strict=True)]
     return pa.concat_tables(tables, promote_options="default")
-
-
-def read_table_each(
-    store: Store, parts: Sequence[Part | str], columns: Sequence[str] | None = None
-) -> list[pa.Table]:
-    """Each part, in their order. Raises CorruptPart, StoreError."""
-    return list(in_threads(lambda part: read_part(store, part, columns), parts, _THREADS))
 
 
 def conformed(store: Store, part: Part | str, table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -204,11 +188,8 @@ def _cut(tables: Iterable[pa.Table], max_bytes: int, max_rows: int) -> Iterator[
                 taken = 1  # A row that is larger than a part is a part.
             if taken > 0:
                 waiting.append(table.slice(start, taken))
-                start, n_rows, n_bytes = (
-                    start + taken,
-                    n_rows + taken,
-                    n_bytes + int(ends[start + taken - 1]) - before,
-                )
+                start, n_rows = start + taken, n_rows + taken
+                n_bytes += int(ends[start - 1]) - before
             if start < table.num_rows or n_rows >= max_rows:
                 yield pa.concat_tables(waiting)
                 waiting, n_rows, n_bytes = [], 0, 0
@@ -220,10 +201,7 @@ def _row_bytes(table: pa.Table) -> npt.NDArray[np.int64]:
     """Bytes of each row in memory, roughly; the same for the same values however they are chunked."""
     sizes = np.zeros(table.num_rows, dtype=np.int64)
     for column in table.columns:
-        start = 0
-        for chunk in column.chunks:
-            sizes[start : start + len(chunk)] += _value_bytes(chunk)
-            start += len(chunk)
+        sizes += np.concatenate([np.zeros(0, np.int64), *map(_value_bytes, column.chunks)])
     return sizes
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import StoreError
-from graphrag_ray.store import compaction, journal, journal_parts, parquet
+from graphrag_ray.store import compaction, journal, parquet
 from graphrag_ray.store import journal_rows as rows_module
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import JournalIndex, JournalWriter
+from graphrag_ray.store.journal import Entries, JournalIndex, JournalWriter
 from graphrag_ray.store.journal_rows import JournalRow, resolve
 
 
@@ -268,16 +268,16 @@ def test_what_is_done_is_found_once_for_as_long_as_parts_stand(store, monkeypatc
     write(store, row(1, "done"), row(2, "done"), writer="a")
     write(store, row(2, "retry", at=3000.0), row(2, "done", at=4000.0), row(3, "killed"), writer="b")
     index = JournalIndex.load(store, "extract")
-    found, real = [], JournalIndex._find_done
-    monkeypatch.setattr(JournalIndex, "_find_done", lambda self: found.append(1) or real(self))
+    found, real = [], Entries.with_a
+    monkeypatch.setattr(Entries, "with_a", lambda self, kind: found.append(kind) or real(self, kind))
     for _ in range(3):
         assert index.is_done([key(1), key(2), key(3)]).tolist() == [True, True, False]
-    assert len(found) == 1 and index.any_killed
+    assert found == ["done", "retry"] and index.any_killed
     write(store, row(3, "done"), writer="c")
     compaction.compact(store, "extract", at_least=1)
     journal.cache.clear()
     index.turns(key(1))
-    assert index.is_done([key(3)]).tolist() == [True] and len(found) == 2
+    assert index.is_done([key(3)]).tolist() == [True] and len(found) == 4
 
 
 def test_asking_whether_any_item_killed_reads_no_entry(store):
@@ -381,9 +381,9 @@ def test_other_files_in_the_journal_are_left_alone(store):
 def test_parts_that_vanish_for_ever_are_an_error_and_not_an_empty_journal(store, monkeypatch):
     write(store, row(1))
     write(store, row(2), writer="v")
-    found = journal_parts.list_parts(store, "extract")
+    found = journal.list_parts(store, "extract")
     store.delete(found[0].path)
-    monkeypatch.setattr(journal_parts, "list_parts", lambda *_: found)
+    monkeypatch.setattr(journal, "list_parts", lambda *_: found)
     with pytest.raises(StoreError, match="vanish"):
         JournalIndex.load(store, "extract")
 
@@ -392,7 +392,7 @@ def test_a_journal_that_is_merged_all_the_while_is_loaded_part_by_part(store, mo
     """Each listing is followed by a merge of some of its parts: more often than one would begin anew."""
     for i in range(24):
         write(store, row(i, at=1000.0 + i), writer=f"w{i:02d}")
-    real, scanned = journal_parts.list_parts, []
+    real, scanned = journal.list_parts, []
 
     def list_then_merge(*_):
         parts = real(store, "extract")
@@ -401,12 +401,12 @@ def test_a_journal_that_is_merged_all_the_while_is_loaded_part_by_part(store, mo
             compaction.merge_parts(store, "extract", small, lambda: None, print)
         return parts
 
-    monkeypatch.setattr(journal_parts, "list_parts", list_then_merge)
+    monkeypatch.setattr(journal, "list_parts", list_then_merge)
     scan = journal._scan
     monkeypatch.setattr(journal, "_scan", lambda *a: scanned.append(a[1].path) or scan(*a))
     index = JournalIndex.load(store, "extract")
     assert len(scanned) < 40
-    monkeypatch.setattr(journal_parts, "list_parts", real)
+    monkeypatch.setattr(journal, "list_parts", real)
     assert len(index.lookup(map(key, range(24)))) == 24
 
 

@@ -189,11 +189,6 @@ def test_a_column_that_an_older_version_did_not_write_is_null(store):
     assert parts.read_part(store, old, ["id", "tags"]).schema.names == ["id"]
 
 
-def test_a_part_is_plain_json():
-    part = Part("tables/t/part-0.parquet", 3, 100)
-    assert Part.from_json(part.to_json()) == part
-
-
 def test_a_table_name_that_is_no_file_name_is_refused(store):
     with pytest.raises(ValueError, match="name"):
         parts.write_part(store, "../t", table([]))
