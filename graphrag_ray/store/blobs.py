@@ -35,8 +35,7 @@ import numpy.typing as npt
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import parquet
-from graphrag_ray.store.files import GAP_BYTES, REQUESTS_AT_ONCE, Store
-from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.files import GAP_BYTES, REQUESTS_AT_ONCE, Store, in_threads
 from graphrag_ray.store.parts import INDEXES, Part, damage_told
 from graphrag_ray.store.search.mapped_arrays import Ints, spread
 
@@ -139,8 +138,8 @@ class Blob:
         self._keep(end[: max(0, size - start)], start)
 
     def __del__(self) -> None:
-        if getattr(self, "_copy", None) is not None:
-            os.close(self._copy)
+        if (copy := getattr(self, "_copy", None)) is not None:
+            os.close(copy)
 
     def need(self, starts: Ints, ends: Ints) -> None:
         """See that these bytes are there and as they were written. Raises CorruptPart, StoreError."""

@@ -12,18 +12,16 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from graphrag_ray.base.arrow_arrays import arrow
+from graphrag_ray.base.arrow_arrays import arrow, numbers
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import journal_rows, parquet
-from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.in_threads import THREADS, in_threads
+from graphrag_ray.store.files import THREADS, FileInfo, Store, in_threads
 from graphrag_ray.store.journal import (
     NONE,
     PART_NAME,
@@ -72,11 +70,9 @@ class ModelTotals:
 
 @dataclass(slots=True)
 class JournalTotals:
-    """What the journal of a dialogue holds. Items are distinct keys; failed ones have no done row.
-    What was put back to be asked again is neither, until it is answered.
-
-    first_at, last_at: unix seconds of the earliest and latest row, 0 for an empty journal.
-    """
+    """What the journal of a dialogue holds. Items are distinct keys; failed ones have no done row. What was
+    put back to be asked again is neither, until it is answered. first_at, last_at: unix seconds of the
+    earliest and latest row, 0 for an empty journal."""
 
     parts: int = 0
     bytes: int = 0
@@ -104,17 +100,9 @@ def compact(
 
 def due(store: Store, dialogue: str, at_least: int = 8) -> list[list[FileInfo]]:
     """The small parts of a dialogue that have small neighbours in time, in pieces that may be merged side by
-    side. Parts from SMALL_BYTES on stay as they are.
-
-    at_least: nothing for fewer small parts than this. Raises StoreError.
-    """
-    runs: list[list[FileInfo]] = [[]]
-    for part in list_parts(store, dialogue):
-        if part.bytes < SMALL_BYTES:
-            runs[-1].append(part)
-        elif runs[-1]:
-            runs.append([])
-    runs = [run for run in runs if len(run) > 1]
+    side. Parts from SMALL_BYTES on stay as they are. at_least: nothing for fewer small parts than this."""
+    grouped = groupby(list_parts(store, dialogue), key=lambda part: part.bytes < SMALL_BYTES)
+    runs = [run for is_small, of in grouped if is_small and len(run := list(of)) > 1]
     if sum(map(len, runs)) < at_least:
         return []
     pieces = []
@@ -220,43 +208,33 @@ def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.
     times: list[float] = []
     held: list[tuple[str, Held]] = []
 
-    def is_before(part: FileInfo) -> bool:
-        """By the time in its name: that of its first row, of a merged part no less than its last's."""
-        match = PART_NAME.fullmatch(part.path.rsplit("/", 1)[-1])
-        return match is not None and int(match.group(1)) / 1000 < math.floor(since)
-
-    def read(part: FileInfo) -> pa.Table | CorruptPart | None:
-        """The columns that are counted; None for a part of an earlier time."""
-        columns = ["key", "kind", "model", "reported", *_NUMBERS]
-        try:
-            return None if is_before(part) else parquet.read_columns(store, part.path, columns, part.bytes)
-        except CorruptPart as e:
-            return e
-
-    def take(part: FileInfo, table: pa.Table | CorruptPart | None) -> None:
+    def take(part: FileInfo, table: pa.Table | CorruptPart) -> None:
         if isinstance(table, CorruptPart):
             _log.warning("%s. It is not counted", table)
             result.damaged.append(part.path)
-        elif table is not None:
-            held.append((part.path, held_in(table)))
-            at = journal_rows.numbers(table["at"], "f8")
-            inside = np.flatnonzero((at >= since) & (at < until))
-            # A merge that was killed, or is under way, leaves rows in two parts.
-            new = inside[counted.add(_hashes(table)[inside])]
-            times.extend([at[new].min(), at[new].max()] if len(new) else [])
-            rows = table.select(["kind", "model", "reported", *_SUMMED]).take(arrow(new))
-            turns = rows.filter(pc.equal(rows["kind"].cast("string"), journal_rows.TURN))
-            sums = [(name, "sum") for name in ("reported", *_SUMMED)]
-            for of in (
-                turns.group_by("model", use_threads=False).aggregate([*sums, ([], "count_all")]).to_pylist()
-            ):
-                model = result.by_model.setdefault(of["model"], ModelTotals())
-                model.calls += of["count_all"]
-                model.unreported += of["count_all"] - of["reported_sum"]
-                for name in _SUMMED:
-                    setattr(model, name, getattr(model, name) + of[f"{name}_sum"])
+            return
+        held.append((part.path, held_in(table)))
+        at = journal_rows.numbers(table["at"], "f8")
+        inside = np.flatnonzero((at >= since) & (at < until))
+        # A merge that was killed, or is under way, leaves rows in two parts.
+        new = inside[counted.add(_hashes(table)[inside])]
+        times.extend([at[new].min(), at[new].max()] if len(new) else [])
+        is_turn = journal_rows.kinds(table["kind"])[new] == journal_rows.KINDS.index(journal_rows.TURN)
+        turns = table.select(["model", "reported", *_SUMMED]).take(arrow(new[is_turn]))
+        encoded = turns["model"].cast(pa.string()).combine_chunks().dictionary_encode()
+        columns = {name: turns[name].combine_chunks() for name in _SUMMED}
+        columns["reported"] = turns["reported"].cast(pa.int64()).combine_chunks()
+        for code, name in enumerate(encoded.dictionary.to_pylist()):
+            own = numbers(encoded.indices) == code
+            model = result.by_model.setdefault(name, ModelTotals())
+            model.calls += int(own.sum())
+            model.unreported += int(own.sum() - numbers(columns["reported"])[own].sum())
+            for summed in _SUMMED:
+                total = numbers(columns[summed])[own].sum().item()
+                setattr(model, summed, getattr(model, summed) + total)
 
-    parts = [part for part in read_parts(store, dialogue, read, take) if not is_before(part)]
+    columns = ["key", "kind", "model", "reported", *_NUMBERS]
+    parts = read_parts(store, dialogue, columns, take, since=since)
     result.parts, result.bytes = len(parts), sum(part.bytes for part in parts)
     index = JournalIndex(store, dialogue, NONE.having(held))
     result.items, result.done, result.failed = index.n_keys(), index.keys_done(), index.keys_failed()
@@ -290,15 +268,11 @@ class _Distinct:
 def _hashes(table: pa.Table) -> npt.NDArray[np.uint64]:
     """64 bits of what tells a row from others. Of a hundred million rows two different ones have the same
     once in 3,700 times."""
-    kinds = {kind: code for code, kind in enumerate(journal_rows.KINDS)}
     found = journal_rows.column_prefixes(table["key"])
-    columns = [journal_rows.coded(table["kind"], lambda kind: kinds.get(kind, -1), "i8")]
-    columns += [
-        journal_rows.numbers(
-            table[name].cast(pa.float64() if name in ("at", "latency_s") else pa.int64()), "i8"
-        )
-        for name in ("reported", *_NUMBERS)
-    ]
+    columns = [journal_rows.kinds(table["kind"]).astype(np.int64)]
+    for name in ("reported", *_NUMBERS):
+        type_ = pa.float64() if name in ("at", "latency_s") else pa.int64()
+        columns.append(journal_rows.numbers(table[name].cast(type_), np.int64))
     for column in columns:
         # The last step of MurmurHash3 (Appleby, 2011), before each column.
         for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):

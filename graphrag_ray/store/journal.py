@@ -16,9 +16,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import wraps
 from itertools import compress
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -29,8 +28,7 @@ import pyarrow as pa
 from graphrag_ray.base.arrow_arrays import arrow
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import journal_rows, parquet
-from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.files import FileInfo, Store, in_threads
 from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, RETRY, JournalRow
 
 FLUSH_BYTES = 64 << 20
@@ -46,6 +44,7 @@ RELOADS = 5
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FLAGS = {DONE: 1, FAILED: 2, KILLED: 4, RETRY: 8}
 """Of the kinds of rows that are told apart."""
+_FLAG_OF_KIND = np.array([*(_FLAGS.get(kind, 0) for kind in journal_rows.KINDS), 0], np.uint8)
 
 _log = logging.getLogger(__name__)
 
@@ -77,34 +76,42 @@ def list_parts(store: Store, dialogue: str) -> list[FileInfo]:
 def read_parts(
     store: Store,
     dialogue: str,
-    read: Callable[[FileInfo], T],
-    take: Callable[[FileInfo, T], object],
+    columns: Sequence[str],
+    take: Callable[[FileInfo, Any], object],
+    of: Callable[[pa.Table], Any] = lambda table: table,
     known: Collection[str] = (),
+    since: float = 0.0,
 ) -> list[FileInfo]:
-    """Read every part of a dialogue but the known ones, many at once. A part that is merged away before it is
-    read is in one of the next listing, and that is read then: so no row is missed, and some may come twice.
+    """Read some columns of every part of a dialogue but the known ones, many at once. A part that is merged
+    away before it is read is in one of the next listing, and that is read then: so no row is missed, and some
+    may come twice.
 
-    read  raises FileNotFoundError where the part is gone
-    take  told in this thread what was read
+    take   told in this thread what `of` makes of the columns of each part, in another one; or CorruptPart
+    since  unix seconds: without the parts that have no row of then or later
 
-    Returns the last listing, every part of which is known or was read. Raises StoreError, and what `take` and
-    `read` raise otherwise.
+    Returns the last listing, every part of which is known or was read.
     """
 
-    def if_there(part: FileInfo) -> list[T]:
-        with suppress(FileNotFoundError):
-            return [read(part)]
-        return []
+    def read(part: FileInfo) -> Any:
+        try:
+            return of(parquet.read_columns(store, part.path, columns, part.bytes))
+        except (CorruptPart, FileNotFoundError) as e:
+            return e
+
+    def is_wanted(part: FileInfo) -> bool:
+        """By the time in its name: that of its first row, of a merged part no less than its last's."""
+        match = PART_NAME.fullmatch(part.path.rsplit("/", 1)[-1])
+        return match is None or int(match.group(1)) / 1000 >= math.floor(since)
 
     seen, rounds = set(known), RELOADS
     while rounds:
-        parts = list_parts(store, dialogue)
+        parts = [part for part in list_parts(store, dialogue) if is_wanted(part)]
         new = [part for part in parts if part.path not in seen]
         before = len(seen)
-        for part, found in zip(new, in_threads(if_there, new), strict=True):
-            for value in found:
+        for part, found in zip(new, in_threads(read, new), strict=True):
+            if not isinstance(found, FileNotFoundError):
                 seen.add(part.path)
-                take(part, value)
+                take(part, found)
         n_read = len(seen) - before
         if n_read == len(new):
             return parts
@@ -201,7 +208,7 @@ retry row or 0.0."""
 
 def held_in(table: pa.Table) -> Held:
     """What the columns `key`, `kind` and `at` of a part come to as entries."""
-    flags = journal_rows.coded(table.column("kind"), lambda kind: _FLAGS.get(kind, 0), np.uint8)
+    flags = _FLAG_OF_KIND[journal_rows.kinds(table.column("kind"))]
     retried = journal_rows.numbers(table.column("at"), np.float64)[flags == _FLAGS[RETRY]]
     prefixes = journal_rows.column_prefixes(table.column("key"))
     order = np.argsort(prefixes, kind="stable")
@@ -326,13 +333,11 @@ class Cache:
 cache = Cache(CACHE_BYTES)
 
 
-def _reloading(
-    read: Callable[Concatenate[JournalIndex, P], T],
-) -> Callable[Concatenate[JournalIndex, P], T]:
+def _reloading(read: Callable[Concatenate[JournalIndex, P], T]) -> Callable[Concatenate[JournalIndex, P], T]:
     """Of an index some of whose parts were merged away since it was loaded: load it again, and read again."""
 
     @wraps(read)
-    def reading(index: JournalIndex, *args: P.args, **named: P.kwargs) -> T:
+    def reading(index: JournalIndex, /, *args: P.args, **named: P.kwargs) -> T:
         for _ in range(RELOADS):
             try:
                 return read(index, *args, **named)
@@ -438,10 +443,7 @@ class JournalIndex:
         return self.lookup([key]).get(key, [])
 
     def lookup(self, keys: Iterable[str]) -> dict[str, list[JournalRow]]:
-        """The resolved rows of many items at once; keys without rows are absent. Each part is read once.
-
-        Raises StoreError.
-        """
+        """The resolved rows of many items at once; keys without rows are absent. Each part is read once."""
         return {key: journal_rows.resolve(rows) for key, rows in self.all_rows(keys).items()}
 
     def all_rows(self, keys: Iterable[str]) -> dict[str, list[JournalRow]]:
@@ -524,27 +526,19 @@ class JournalIndex:
 
 def _load(store: Store, dialogue: str, known: Entries = NONE) -> Entries:
     """known: what was loaded before; parts that are in it are not read again."""
-    scanned: dict[str, Held | None] = {}
-    listed = read_parts(
-        store,
-        dialogue,
-        partial(_scan, store),
-        lambda part, held: scanned.update({part.path: held}),
-        set(known.paths),
-    )
+    scanned: dict[str, Held | CorruptPart] = {}
+
+    def take(part: FileInfo, held: Held | CorruptPart) -> None:
+        if isinstance(held, CorruptPart):
+            _warn_damaged(held)
+        scanned[part.path] = held
+
+    listed = read_parts(store, dialogue, ("key", "kind", "at"), take, held_in, set(known.paths))
     now = {part.path for part in listed}
-    found = [(path, held) for path, held in scanned.items() if held is not None and path in now]
-    damaged = tuple(path for path, held in scanned.items() if held is None and path in now)
-    return replace(known.among(now).having(found), damaged=damaged)
-
-
-def _scan(store: Store, info: FileInfo) -> Held | None:
-    """What a part comes to as entries; None for a damaged one."""
-    try:
-        return held_in(parquet.read_columns(store, info.path, ("key", "kind", "at"), info.bytes))
-    except CorruptPart as e:
-        _warn_damaged(e)
-        return None
+    found = {path: held for path, held in scanned.items() if path in now}
+    damaged = tuple(path for path, held in found.items() if isinstance(held, CorruptPart))
+    sound = [(path, held) for path, held in found.items() if not isinstance(held, CorruptPart)]
+    return replace(known.among(now).having(sound), damaged=damaged)
 
 
 def _warn_damaged(error: CorruptPart) -> None:

@@ -11,13 +11,16 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.base.arrow_arrays import arrow, strings
 
 TURN, DONE, FAILED, KILLED, RETRY = "turn", "done", "failed", "killed", "retry"
 KINDS = (TURN, DONE, FAILED, KILLED, RETRY)
@@ -66,10 +69,8 @@ class JournalRow:
     request_hash  hash of this turn's full request; "" in a row that is about the item as a whole
     kind          "turn", "done", "failed", "killed" or "retry"; earlier programs know the first three
                   and pass over the others
-    prompt        name of the prompt
     reply         the raw text; None for embeddings, done and failed rows
     vector        an embedding's bytes; None otherwise
-    finish_reason as the endpoint said it
     …_tokens      of this call; prompt_tokens includes cached_tokens
     reported      False where the endpoint said nothing and the tokens are our own count
     model         the model's id;  endpoint: where it was asked
@@ -220,22 +221,16 @@ def numbers(column: pa.ChunkedArray, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
 
 
-def coded(column: pa.ChunkedArray, code: Callable[[str], int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """A number for each value of a column of few distinct strings, `code` called once for each of these
-    and chunk."""
-    parts = []
-    for chunk in column.chunks:
-        encoded = chunk.dictionary_encode()
-        codes = np.array([code(value) for value in encoded.dictionary.to_pylist()], dtype=dtype)
-        if len(chunk):
-            parts.append(codes[numbers(pa.chunked_array([encoded.indices]), np.int32)])
-    return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
+def kinds(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
+    """The place of each of a column's kinds in KINDS; -1 for one of a later version."""
+    codes = pc.index_in(column.cast(pa.string()), value_set=strings(KINDS))
+    return numbers(pc.coalesce(codes, arrow(np.full(len(column), -1, np.int32))), np.int32)
 
 
 def _array(type_: pa.DataType, values: list[Any]) -> pa.Array:
     """An Arrow array from buffers: `pa.array(list)` imports pandas, half a second in each worker."""
     present = [value is not None for value in values]
-    buffers = [None if all(present) else np.packbits(present, bitorder="little")]
+    buffers: list[Any] = [None if all(present) else np.packbits(present, bitorder="little")]
     if type_ in (pa.string(), pa.binary()):
         data = [v.encode() if isinstance(v, str) else (v or b"") for v in values]
         buffers += [np.cumsum([0, *map(len, data)], dtype=np.int32), b"".join(data)]

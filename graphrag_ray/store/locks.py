@@ -229,8 +229,7 @@ def living(
     sleep: Callable[[float], object] = time.sleep,
 ) -> Holder | None:
     """Who holds the lock and is known to live; None when nobody does. Of a process on this machine it is
-    known at once, else its heartbeat is watched: until it changes, or for as long as `acquire` would. Raises
-    StoreError."""
+    known at once, else its heartbeat is watched: until it changes, or for as long as `acquire` would."""
     epoch, owner = _highest(store), holder(store)
     if owner is None or _is_here(owner):
         return owner
@@ -323,8 +322,7 @@ def _process_start(pid: int) -> str | None:
 
 
 def _highest(store: Store) -> int:
-    found = (_NAME.fullmatch(info.path) for info in store.list("locks"))
-    return max((int(match.group(1)) for match in found if match), default=0)
+    return max(store.numbered("locks", _NAME), default=0)
 
 
 def _holder(store: Store, epoch: int) -> Holder | None:

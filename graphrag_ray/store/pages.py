@@ -6,20 +6,17 @@ Parquet's own index of them (`parquet.encode`). From that index `located` takes 
 column lie; whoever keeps this reads rows by their places, without the file's footer. The pages are put
 behind one another with a footer of their own: a small Parquet file, which pyarrow decodes.
 
-Parquet's metadata are structures of Thrift's compact protocol, here {number of a field: (type, value)}; a
-list is (type of its items, items). What the fields mean stands in parquet.thrift of
+Parquet's metadata are structures of Thrift's compact protocol; a list is (type of its items, items). What
+the fields mean stands in parquet.thrift of
 https://github.com/apache/parquet-format. pyarrow reads whole footers, but tells nobody where the pages of a
 column lie.
 """
 
 from __future__ import annotations
 
-import io
-import os
 import struct
-import threading
 import zlib
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,31 +29,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphrag_ray.base.errors import CorruptPart
-from graphrag_ray.store.files import GAP_BYTES, REQUESTS_AT_ONCE, Store
-from graphrag_ray.store.in_threads import in_threads
-from graphrag_ray.store.parquet import READS, by_row, damaged, encode
+from graphrag_ray.store.files import GAP_BYTES, REQUESTS_AT_ONCE, Store, in_threads
+from graphrag_ray.store.parquet import READS, damaged, encode
 from graphrag_ray.store.parts import Part, damage_told
 
 MOST_AT_ONCE = 16 << 20
 """Bytes of pages that are read together."""
-MOST_OPEN = 128
-"""Files of parts that a snapshot's reader holds open."""
 MOST_ROWS = 1 << 20
 """Of a page; ours have less, and memory is taken for as many as are told."""
 MAGIC = b"PAR1"
 _TAIL = 8
 """Bytes behind a footer: how long it is, and the magic."""
-_ROWS, _GROUPS, _METADATA = 3, 4, 5
-_COLUMNS, _GROUP_BYTES, _GROUP_ROWS, _GROUP_AT, _GROUP_PACKED = 1, 2, 3, 5, 6
-_CHUNK_AT, _CHUNK, _INDEX_AT = 2, 3, 4
-_PATH, _VALUES, _PLAIN_BYTES, _PACKED_BYTES, _DATA_AT, _DICTIONARY_AT = 3, 5, 6, 7, 9, 11
+_ROWS, _GROUPS = 3, 4
+_COLUMNS, _GROUP_BYTES, _GROUP_ROWS, _GROUP_PACKED = 1, 2, 3, 6
+_CHUNK, _INDEX_AT = 3, 4
+_PATH, _VALUES, _PLAIN_BYTES, _PACKED_BYTES, _DICTIONARY_AT = 3, 5, 6, 7, 11
 _PLACES, _PLACE_AT, _PLACE_BYTES, _PLACE_ROW = 1, 1, 2, 3
 _DATA_HEAD, _HEAD_VALUES = 5, 1
 """Numbers of fields in parquet.thrift: of FileMetaData, RowGroup, ColumnChunk, ColumnMetaData, OffsetIndex
 with PageLocation, PageHeader with DataPageHeader."""
 
 Ints = npt.NDArray[np.int64]
-Struct: TypeAlias = dict[int, tuple[int, Any]]
+Struct: TypeAlias = dict[int, tuple[int, Any, int, int]]
+"""By the number of a field: the type of its value, that value, and where its bytes begin and end."""
 
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, _SET, _MAP, STRUCT = range(1, 13)
 MOST_NESTED = 32
@@ -126,36 +121,16 @@ def located(data: bytes | memoryview, columns: Sequence[str]) -> dict[str, Pages
 
 
 def _footer(data: bytes | memoryview) -> Struct:
+    return parse(data, _footer_start(data))[0]
+
+
+def _footer_start(data: bytes | memoryview) -> int:
     if len(data) < _TAIL + len(MAGIC) or bytes(data[-len(MAGIC) :]) != MAGIC:
         raise ValueError("it is no Parquet file")
     (size,) = struct.unpack("<I", data[-_TAIL : -len(MAGIC)])
     if size > len(data) - _TAIL:
         raise ValueError("its footer is cut short")
-    return parse(data, len(data) - _TAIL - size)[0]
-
-
-class PartFiles:
-    """Reads ranges of parts. Those of a local store stay open, the last used ones."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self._files: OrderedDict[str, io.FileIO] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def range(self, part: Part, start: int, end: int) -> bytes:
-        """Raises OSError, StoreError."""
-        local = self.store.local_path(part.path)
-        if local is None:
-            return self.store.read_range(part.path, start, end)
-        with self._lock:
-            file = self._files.get(local)  # open as long as somebody has it
-            if file is None:
-                file = self._files[local] = io.FileIO(local)
-            self._files.move_to_end(local)
-            if len(self._files) > MOST_OPEN:
-                self._files.popitem(last=False)
-        end = min(end, os.fstat(file.fileno()).st_size)  # memory is taken before it is read
-        return os.pread(file.fileno(), max(0, end - start), start)
+    return len(data) - _TAIL - int(size)
 
 
 @dataclass(frozen=True)
@@ -167,13 +142,13 @@ class Wanted:
     pages: Sequence[tuple[int, int, int, int]]
 
 
-def read(files: PartFiles, field: pa.Field, wanted: Sequence[Wanted]) -> list[pa.Array]:
+def read(store: Store, field: pa.Field, wanted: Sequence[Wanted]) -> list[pa.Array]:
     """What pages of a column hold, page by page; all are decoded together. Raises CorruptPart for other bytes
     than those that were written; StoreError."""
     found: list[bytes] = []
     for some in wanted:
-        with damage_told(files.store, some.part.path):
-            found += _checked(files, field, some)
+        with damage_told(store, some.part.path):
+            found += _checked(store, field, some)
     rows = [n for some in wanted for n in some.rows]
     if not rows:
         return []
@@ -182,9 +157,9 @@ def read(files: PartFiles, field: pa.Field, wanted: Sequence[Wanted]) -> list[pa
         whole = decoded(field, found, sum(rows), values)
     except (pa.ArrowException, ValueError, OSError) as e:
         if len(wanted) > 1:  # which of them it is
-            return [array for some in wanted for array in read(files, field, [some])]
-        with damage_told(files.store, wanted[0].part.path):
-            raise damaged(files.store, wanted[0].part.path, e) from e
+            return [array for some in wanted for array in read(store, field, [some])]
+        with damage_told(store, wanted[0].part.path):
+            raise damaged(store, wanted[0].part.path, e) from e
     # Copies: a slice that is kept would keep all of them.
     none = whole.slice(0, 0)
     return [
@@ -193,16 +168,16 @@ def read(files: PartFiles, field: pa.Field, wanted: Sequence[Wanted]) -> list[pa
     ]
 
 
-def _checked(files: PartFiles, field: pa.Field, wanted: Wanted) -> list[bytes]:
+def _checked(store: Store, field: pa.Field, wanted: Wanted) -> list[bytes]:
     """The bytes of pages. Raises CorruptPart, FileNotFoundError, StoreError."""
     part, before = wanted.part, len(MAGIC)
-    near = GAP_BYTES if files.store.local_path(part.path) is None else 0
+    near = GAP_BYTES if store.local_path(part.path) is None else 0
     together: list[list[tuple[int, int]]] = []
     for (start, size, *_), rows in zip(wanted.pages, wanted.rows, strict=True):
         end, last = start + size, together[-1] if together else []
         if start < before or size < 1 or end > part.bytes or rows > MOST_ROWS:
             raise CorruptPart(
-                f"{files.store.url_of(part.path)} has no such pages of column {field.name}", path=part.path
+                f"{store.url_of(part.path)} has no such pages of column {field.name}", path=part.path
             )
         before = end
         if last and start <= last[-1][1] + near and end <= last[0][0] + MOST_AT_ONCE:
@@ -212,7 +187,7 @@ def _checked(files: PartFiles, field: pa.Field, wanted: Wanted) -> list[bytes]:
 
     def fetch(of: Sequence[tuple[int, int]]) -> list[bytes]:
         at = of[0][0]
-        data = files.range(part, at, of[-1][1])
+        data = store.read_range(part.path, at, of[-1][1])
         return [data[start - at : end - at] for start, end in of]
 
     sums = [page[3] for page in wanted.pages]
@@ -221,17 +196,7 @@ def _checked(files: PartFiles, field: pa.Field, wanted: Wanted) -> list[bytes]:
         found = [page for pages in read for page in pages]
         if list(map(zlib.crc32, found)) == sums:
             return found
-    raise damaged(files.store, part.path, f"a page of column {field.name}")
-
-
-def _nine_bytes(value: int) -> bytes:
-    """A number as Thrift writes it, with zeros that it could do without."""
-    doubled = value << 1
-    return bytes([*(doubled >> bits & 127 | 128 for bits in range(0, 56, 7)), doubled >> 56])
-
-
-_STAND_INS = (2**61 + 1, 2**61 + 2, 2**61 + 3)
-_SLOTS = tuple(map(_nine_bytes, _STAND_INS))
+    raise damaged(store, part.path, f"a page of column {field.name}")
 
 
 def decoded(field: pa.Field, pages: Sequence[bytes | memoryview], rows: int, values: int) -> pa.Array:
@@ -239,11 +204,14 @@ def decoded(field: pa.Field, pages: Sequence[bytes | memoryview], rows: int, val
 
     Raises ValueError and pa.ArrowException for pages that are damaged, or hold something else.
     """
-    packed = sum(len(page) for page in pages)
-    footer = _footer_of(field)
-    for slot, value in zip(_SLOTS, (rows, values, packed), strict=True):
-        footer = footer.replace(slot, _nine_bytes(value))
-    file = b"".join([MAGIC, *pages, footer, struct.pack("<I", len(footer)), MAGIC])
+    template, slots = _footer_of(field)
+    told = {"rows": rows, "values": values, "bytes": sum(len(page) for page in pages)}
+    footer, before = [], 0
+    for start, end, name in slots:
+        footer += [template[before:start], _number(told[name])]
+        before = end
+    tail = b"".join([*footer, template[before:]])
+    file = b"".join([MAGIC, *pages, tail, struct.pack("<I", len(tail)), MAGIC])
     opened = pq.ParquetFile(pa.BufferReader(file), pre_buffer=False)
     table = opened.read(use_threads=False)
     table.validate(full=True)
@@ -254,31 +222,29 @@ def decoded(field: pa.Field, pages: Sequence[bytes | memoryview], rows: int, val
 
 
 @lru_cache(256)
-def _footer_of(field: pa.Field) -> bytes:
-    """The footer of a file with such a column, written as parts are, with `_SLOTS` for the numbers of rows,
-    values and bytes: to render it for each few pages takes longer than to decode them."""
+def _footer_of(field: pa.Field) -> tuple[bytes, list[tuple[int, int, str]]]:
+    """The footer of a file with one row of such a column, and where the numbers of rows, values and bytes
+    begin and end in it."""
     row = pa.table({field.name: pa.nulls(1, field.type)}, schema=pa.schema([field]))
-    template = _footer(encode(by_row(row)))
-    template.pop(_METADATA, None)  # Arrow's types, which take long to parse
-    (group,) = template[_GROUPS][1][1]
-    (chunk,) = group[_COLUMNS][1][1]
-    rows, values, packed = ((I64, number) for number in _STAND_INS)
-    at = I64, len(MAGIC)
-    meta = chunk[_CHUNK][1] | {
-        _VALUES: values,
-        _PLAIN_BYTES: packed,
-        _PACKED_BYTES: packed,
-        _DATA_AT: at,
-    }
-    chunk = {_CHUNK_AT: at, _CHUNK: (STRUCT, meta)}
-    group = {
-        _COLUMNS: (LIST, (STRUCT, [chunk])),
-        _GROUP_BYTES: packed,
-        _GROUP_ROWS: rows,
-        _GROUP_AT: at,
-        _GROUP_PACKED: packed,
-    }
-    return rendered(template | {_ROWS: rows, _GROUPS: (LIST, (STRUCT, [group]))})
+    data = encode(row, dictionary=())  # without Arrow's types, which take long to parse
+    footer = _footer(data)
+    (group,) = footer[_GROUPS][1][1]
+    meta = group[_COLUMNS][1][1][0][_CHUNK][1]
+    slots = [(footer[_ROWS], "rows"), (group[_GROUP_ROWS], "rows"), (meta[_VALUES], "values")]
+    slots += [(group[number], "bytes") for number in (_GROUP_BYTES, _GROUP_PACKED)]
+    slots += [(meta[number], "bytes") for number in (_PLAIN_BYTES, _PACKED_BYTES)]
+    start = _footer_start(data)
+    places = sorted((found[2] - start, found[3] - start, name) for found, name in slots)
+    return data[start:-_TAIL], places
+
+
+def _number(value: int) -> bytes:
+    """A number of no sign, as Thrift writes it."""
+    out, left = bytearray(), value << 1
+    while left > 127:
+        out.append(left & 127 | 128)
+        left >>= 7
+    return bytes([*out, left])
 
 
 def parse(data: bytes | memoryview, at: int = 0) -> tuple[Struct, int]:
@@ -302,10 +268,11 @@ class _Reader:
         while head := self.byte():
             kind = head & 15
             number = number + (head >> 4) if head >> 4 else self.signed()
+            start = self.at
             if kind in (TRUE, FALSE):
-                found[number] = TRUE, kind == TRUE
+                found[number] = TRUE, kind == TRUE, start, start
             else:
-                found[number] = kind, self.value(kind, depth)
+                found[number] = kind, self.value(kind, depth), start, self.at
         return found
 
     def value(self, kind: int, depth: int) -> Any:
@@ -353,48 +320,3 @@ class _Reader:
             raise ValueError("a Thrift structure is cut short")
         self.at += size
         return bytes(self.data[self.at - size : self.at])
-
-
-def rendered(struct: Struct) -> bytes:
-    """The bytes of a structure that `parse` gives back."""
-    out = bytearray()
-
-    def unsigned(value: int) -> None:
-        while value > 127:
-            out.append(value & 127 | 128)
-            value >>= 7
-        out.append(value)
-
-    def write(kind: int, value: Any) -> None:
-        if kind in (TRUE, FALSE, BYTE):  # the former of a list
-            out.append(value if kind == BYTE else TRUE if value else FALSE)
-        elif kind in (I16, I32, I64):
-            unsigned(value << 1 ^ value >> 63)
-        elif kind == DOUBLE:
-            out.extend(value)
-        elif kind == BINARY:
-            unsigned(len(value))
-            out.extend(value)
-        elif kind == LIST:
-            of, items = value
-            out.append(min(len(items), 15) << 4 | of)
-            if len(items) >= 15:
-                unsigned(len(items))
-            for item in items:
-                write(of, item)
-        else:
-            before = 0
-            for number, (of, item) in sorted(value.items()):
-                told = of if of not in (TRUE, FALSE) else TRUE if item else FALSE
-                if 0 < number - before < 16:
-                    out.append(number - before << 4 | told)
-                else:
-                    out.append(told)
-                    unsigned(number << 1)
-                before = number
-                if of not in (TRUE, FALSE):
-                    write(of, item)
-            out.append(0)
-
-    write(STRUCT, struct)
-    return bytes(out)

@@ -7,8 +7,7 @@ when only some columns are read.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -30,10 +29,6 @@ _BY_ROW = {b"graphrag_ray": b"by row"}
 """How a table says so: it is written elsewhere than made."""
 _LEVEL = 6
 """Of zstd, which makes up for small pages."""
-_HERE: dict[str, Any] = {"use_threads": False}
-"""Decoded in this thread. Arrow's own let go of the bytes a moment after the table is there, and a process
-that ends just then is aborted (https://github.com/apache/arrow/issues/34314). Tables of many parts are read
-by threads of ours."""
 READS = 3
 """A read may be cut short on its way: what is damaged is so each time."""
 
@@ -131,11 +126,8 @@ def check(store: Store, path: str) -> None:
 
 
 def read_columns(store: Store, path: str, columns: Sequence[str], size: int | None = None) -> pa.Table:
-    """Read some columns. Of a large file only their bytes are fetched, and their pages' checksums checked;
-    a small one is read whole.
-
-    size: bytes, where a listing has told them. Raises as `read_whole`.
-    """
+    """Read some columns. Of a large file only their bytes are fetched, and their pages' checksums checked; a
+    small one is read whole. size: bytes, where a listing has told them. Raises as `read_whole`."""
     if (store.size(path) or 0 if size is None else size) <= WHOLE_BYTES:
         return read_whole(store, path, columns)
     found = _decode(store, path, store.open_input(path, size), columns)
@@ -143,33 +135,6 @@ def read_columns(store: Store, path: str, columns: Sequence[str], size: int | No
         # Written by an older version, or no checksum covers what is damaged: the names of the columns.
         return read_whole(store, path, columns)
     return found
-
-
-def read_rows(
-    store: Store, path: str, columns: Sequence[str], by: str, wanted: pa.Array, size: int
-) -> tuple[pa.Table, int]:
-    """The rows whose column `by` is one of the wanted texts or, where it holds lists, holds one; and how many
-    rows the file has.
-
-    Of a large file all of `by` is read, since no checksum covers the statistics that could say where a value
-    is not, and the other columns only of those row groups that hold one. Raises as `read_whole`.
-    """
-    names = list(dict.fromkeys([by, *columns]))
-    if size > WHOLE_BYTES:
-        with _opened(store, path, store.open_input(path, size)) as file:
-            if set(names) <= set(file.schema_arrow.names):
-                masks = [
-                    is_one_of(file.read_row_group(group, [by], **_HERE)[by], wanted)
-                    for group in range(file.num_row_groups)
-                ]
-                held = [group for group, mask in enumerate(masks) if pc.any(mask).as_py()]
-                table = _valid(file.read_row_groups(held, names, **_HERE))
-                mask = pa.chunked_array([c for group in held for c in masks[group].chunks], pa.bool_())
-                return table.filter(mask).select(list(columns)), file.metadata.num_rows
-    # As in `read_columns`: of an older version, or the columns' names are damaged.
-    table = read_whole(store, path, names)
-    known = [c for c in columns if c in table.column_names]
-    return table.filter(is_one_of(table[by], wanted)).select(known), table.num_rows
 
 
 def is_one_of(column: pa.ChunkedArray, wanted: pa.Array) -> pa.ChunkedArray:
@@ -185,23 +150,17 @@ def is_one_of(column: pa.ChunkedArray, wanted: pa.Array) -> pa.ChunkedArray:
 
 
 def _decode(store: Store, path: str, source: pa.NativeFile, columns: Sequence[str] | None) -> pa.Table:
-    with _opened(store, path, source) as file:
-        known = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
-        return _valid(file.read(known, **_HERE))
-
-
-def _valid(table: pa.Table) -> pa.Table:
-    """Whoever made a file for us to read can have put anything into it, under the right hash. Raises
-    ArrowInvalid for texts that are no UTF-8."""
-    table.validate(full=True)
-    return table
-
-
-@contextmanager
-def _opened(store: Store, path: str, source: pa.NativeFile) -> Iterator[pq.ParquetFile]:
     far = not isinstance(source, pa.BufferReader)  # many columns are fetched at once, by threads of Arrow
     try:
-        yield pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=far)
+        file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=far)
+        known = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
+        # Decoded in this thread. Arrow's own let go of the bytes a moment after the table is there, and a
+        # process that ends just then is aborted (https://github.com/apache/arrow/issues/34314). Tables of
+        # many parts are read by threads of ours.
+        table = file.read(known, use_threads=False)
+        # Whoever made a file for us to read can have put anything into it, under the right hash.
+        table.validate(full=True)
+        return table
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError) as e:

@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import parquet
-from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store
-from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store, in_threads
 from graphrag_ray.store.untrusted_json import AtLeast0
 
 FOLDER = "tables"
@@ -90,10 +89,8 @@ def write_parts(
 
 def read_part(store: Store, part: Part | str, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a part and check its hash, or some columns of it (those it does not have are left out) and check
-    their pages' own checksums.
-
-    Raises CorruptPart, naming the part, when it is missing, truncated, unreadable or not what was written.
-    """
+    their pages' own checksums. Raises CorruptPart, naming the part, when it is missing, truncated, unreadable
+    or not what was written."""
     path = part.path if isinstance(part, Part) else part
     with damage_told(store, path):
         if columns is None:
@@ -102,18 +99,22 @@ def read_part(store: Store, part: Part | str, columns: Sequence[str] | None = No
             # A small one is read whole, so its size need not be asked for.
             small = isinstance(part, Part) and part.bytes <= WHOLE_BYTES
             table = parquet.read_columns(store, path, columns, 0 if small else None)
-    if isinstance(part, Part) and columns != []:
-        _check_rows(store, part, table.num_rows)
+    n = table.num_rows
+    if isinstance(part, Part) and columns != [] and n != part.rows:
+        raise parquet.damaged(store, path, f"it has {n:,} rows instead of {part.rows:,}. {MEND}")
     return table
 
 
 def read_rows(store: Store, part: Part, columns: Sequence[str], by: str, wanted: pa.Array) -> pa.Table:
-    """The rows of a part whose column `by` is one of the wanted texts (sorted), or holds one: little more is
-    read of a large part than these. Raises CorruptPart."""
+    """The rows of a part whose column `by` is one of the wanted texts (sorted), or holds one. Of a large part
+    the other columns are read only where there are such rows. Raises CorruptPart."""
+    is_large = part.bytes > WHOLE_BYTES
+    table = read_part(store, part, [by] if is_large else list(dict.fromkeys([by, *columns])))
     with damage_told(store, part.path):
-        table, n_rows = parquet.read_rows(store, part.path, columns, by, wanted, part.bytes)
-    _check_rows(store, part, n_rows)
-    return table
+        held = parquet.is_one_of(table[by], wanted)
+    if is_large and pc.any(held).as_py():
+        table = read_part(store, part, columns)
+    return table.filter(held).select([name for name in columns if name in table.column_names])
 
 
 @contextmanager
@@ -130,11 +131,6 @@ def damage_told(store: Store, path: str) -> Iterator[None]:
         raise parquet.damaged(store, path, f"{e}. {MEND}") from e
     except OSError as e:
         raise StoreError(f"cannot read {store.url_of(path)}: {e.strerror}") from e
-
-
-def _check_rows(store: Store, part: Part, n_rows: int) -> None:
-    if n_rows != part.rows:
-        raise parquet.damaged(store, part.path, f"it has {n_rows:,} rows instead of {part.rows:,}. {MEND}")
 
 
 def read_table(

@@ -12,8 +12,7 @@ that was ahead or is set back, can put it after replies that are still to come.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 
 import numpy as np
 import orjson
@@ -21,19 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base.errors import CorruptPart
-from graphrag_ray.store import journal_rows, parquet
+from graphrag_ray.store import journal_rows
 from graphrag_ray.store.files import FileInfo, Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter, folder, read_parts
-from graphrag_ray.store.journal_rows import (
-    DONE,
-    FAILED,
-    KILLED,
-    RETRY,
-    TURN,
-    JournalRow,
-    resolve,
-    standing,
-)
+from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, RETRY, TURN, JournalRow, resolve, standing
 
 _PLACE = np.dtype([("prefix", "u8"), ("turn", "i4"), ("slot", "i4"), ("at", "f8"), ("latency_s", "f8")])
 """What a reply answers, and what tells it from another one."""
@@ -47,8 +37,6 @@ def put_back(store: Store, dialogue: str, failed_at: Mapping[str, float], told: 
 
     failed_at  by item key: unix seconds, rounded down, at which it is known to have failed
     told       kept with it, for people
-
-    Raises StoreError.
     """
     written = JournalIndex.load(store, dialogue).all_rows(failed_at)
     put = []
@@ -82,19 +70,18 @@ def mark(store: Store, dialogue: str) -> str:
 
 def unanswered(store: Store, dialogue: str) -> dict[str, list[JournalRow]]:
     """The rows of all items that failed, as far as the journal alone can tell; it is read whole, in a few
-    columns.
-
-    Items that could not use their replies are told by journals of this version on. Raises StoreError.
-    """
+    columns. Items that could not use their replies are told by journals of this version on."""
     index = JournalIndex.load(store, dialogue)
     found = index.failed()
     keys: set[str] = set()
 
-    def take(_: FileInfo, part: pa.Table) -> None:
+    def take(_: FileInfo, part: pa.Table | CorruptPart) -> None:
+        if isinstance(part, CorruptPart):
+            return
         ended = pc.is_in(part["kind"].cast("string"), value_set=pa.array([DONE, KILLED]))
         keys.update(part.filter(pc.and_(ended, pc.is_valid(part["error"])))["key"].to_pylist())
 
-    read_parts(store, dialogue, partial(_columns, store, ["key", "kind", "error"]), take)
+    read_parts(store, dialogue, ["key", "kind", "error"], take)
     told = index.lookup(sorted(keys))
     return found | {key: rows for key, rows in told.items() if any(_says_why(row) for row in rows)}
 
@@ -111,7 +98,9 @@ def answered_twice(store: Store, dialogue: str) -> set[str]:
     found = [np.empty(0, _PLACE)]
     numbers = ("turn", "slot", "at", "latency_s")
 
-    def take(_: FileInfo, part: pa.Table) -> None:
+    def take(_: FileInfo, part: pa.Table | CorruptPart) -> None:
+        if isinstance(part, CorruptPart):
+            return
         turns = part.filter(pc.equal(part["kind"].cast("string"), TURN))
         places = np.zeros(turns.num_rows, _PLACE)
         places["prefix"] = journal_rows.column_prefixes(turns["key"])
@@ -119,7 +108,7 @@ def answered_twice(store: Store, dialogue: str) -> set[str]:
             places[name] = journal_rows.numbers(turns[name], _PLACE[name])
         found.append(places)
 
-    read_parts(store, dialogue, partial(_columns, store, ["key", "kind", *numbers]), take)
+    read_parts(store, dialogue, ["key", "kind", *numbers], take)
     places = np.unique(np.concatenate(found))  # a merge leaves a row in two parts
     request = places[["prefix", "turn", "slot"]]
     suspects = np.unique(places["prefix"][1:][request[1:] == request[:-1]])
@@ -135,11 +124,3 @@ def answered_twice(store: Store, dialogue: str) -> set[str]:
         if len({reply[:3] for reply in replies}) < len(replies):
             repeating.add(key)
     return repeating
-
-
-def _columns(store: Store, names: Sequence[str], info: FileInfo) -> pa.Table:
-    """Some columns of a part; without rows of a damaged one."""
-    try:
-        return parquet.read_columns(store, info.path, names, info.bytes)
-    except CorruptPart:
-        return pa.schema([journal_rows.SCHEMA.field(name) for name in names]).empty_table()

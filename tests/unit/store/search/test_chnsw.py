@@ -16,8 +16,7 @@ from hypothesis.extra import numpy as hnp
 from graphrag_ray.store.search import chnsw
 from graphrag_ray.store.search.chnsw import ChnswIndex
 from graphrag_ray.store.search.mapped_arrays import InMemory, packed
-from graphrag_ray.store.search.ranking import Found
-from graphrag_ray.store.search.vectors import Floats, unit
+from graphrag_ray.store.search.vectors import Floats, Found, unit
 from tests.examples import fewer
 
 pytest.importorskip("numba")
