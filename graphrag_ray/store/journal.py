@@ -15,10 +15,9 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
-from itertools import compress
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
@@ -201,13 +200,30 @@ class JournalWriter:
         return batch
 
 
-Held: TypeAlias = tuple[Prefixes, npt.NDArray[np.uint8], float]
-"""Of one part: distinct prefixes of keys, in order, the kinds of rows each has, and the time of its latest
-retry row or 0.0."""
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a part holds: distinct first 64 bits of keys, rising, and the kinds of rows each has.
+
+    kinds          all flags together
+    retried_until  unix seconds of the latest retry row; 0.0 where nothing was put back
+    """
+
+    prefixes: Prefixes
+    flags: npt.NDArray[np.uint8]
+    kinds: int
+    retried_until: float
+
+    def with_a(self, kind: str) -> Prefixes:
+        """Prefixes of what has a row of this kind."""
+        found: Prefixes = self.prefixes[(self.flags & _FLAGS[kind]) != 0]
+        return found
+
+
+NONE: Mapping[str, Held] = {}
 
 
 def held_in(table: pa.Table) -> Held:
-    """What the columns `key`, `kind` and `at` of a part come to as entries."""
+    """What a part holds, by its columns `key`, `kind` and `at`."""
     flags = _FLAG_OF_KIND[journal_rows.kinds(table.column("kind"))]
     retried = journal_rows.numbers(table.column("at"), np.float64)[flags == _FLAGS[RETRY]]
     prefixes = journal_rows.column_prefixes(table.column("key"))
@@ -215,69 +231,16 @@ def held_in(table: pa.Table) -> Held:
     prefixes = prefixes[order]
     starts = np.flatnonzero(np.diff(prefixes, prepend=~prefixes[:1]))
     kinds = np.bitwise_or.reduceat(flags[order], starts)
-    return prefixes[starts], kinds, float(retried.max(initial=0.0))
+    return Held(prefixes[starts], kinds, int(np.bitwise_or.reduce(kinds)), float(retried.max(initial=0.0)))
 
 
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """What the parts of a journal hold: one entry for each distinct pair of key and part, sorted by key.
-
-    parts     uint32, place in `paths`
-    flags     uint8, kinds of rows
-    kinds     all flags together
-    retried_until  unix seconds of the latest retry row; 0.0 where nothing was put back
-    """
-
-    paths: tuple[str, ...]
-    prefixes: Prefixes
-    parts: npt.NDArray[np.uint32]
-    flags: npt.NDArray[np.uint8]
-    damaged: tuple[str, ...] = ()
-    kinds: int = 0
-    retried_until: float = 0.0
-
-    def have(self, kind: str) -> npt.NDArray[np.bool_]:
-        """Which entries have a row of this kind."""
-        found: npt.NDArray[np.bool_] = (self.flags & _FLAGS[kind]) != 0
-        return found
-
-    def with_a(self, kind: str) -> Prefixes:
-        """Prefixes of what has a row of this kind, sorted, each once."""
-        return np.unique(self.prefixes[self.have(kind)])
-
-    def having(self, found: Sequence[tuple[str, Held]]) -> Entries:
-        """With more parts: the path of each, and what it holds."""
-        numbers = np.arange(len(self.paths), len(self.paths) + len(found), dtype=np.uint32)
-        parts = np.repeat(numbers, [len(held[0]) for _, held in found])
-        prefixes = np.concatenate([self.prefixes, *(held[0] for _, held in found)])
-        flags = np.concatenate([self.flags, *(held[1] for _, held in found)])
-        order = np.argsort(prefixes, kind="stable")
-        return replace(
-            self,
-            paths=(*self.paths, *(path for path, _ in found)),
-            prefixes=prefixes[order],
-            parts=np.concatenate([self.parts, parts])[order],
-            flags=flags[order],
-            kinds=int(np.bitwise_or.reduce(flags)),
-            retried_until=max([self.retried_until, *(held[2] for _, held in found)]),
-        )
-
-    def among(self, paths: Collection[str]) -> Entries:
-        """Of those parts alone."""
-        stays = np.array([path in paths for path in self.paths], dtype=np.bool_)
-        if stays.all():
-            return self
-        kept, numbers = stays[self.parts], (np.cumsum(stays) - 1).astype(np.uint32)
-        return replace(
-            self,
-            paths=tuple(compress(self.paths, stays)),
-            prefixes=self.prefixes[kept],
-            parts=numbers[self.parts[kept]],
-            flags=self.flags[kept],
-        )
-
-
-NONE = Entries((), np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.uint8))
+def _among(rising: Prefixes, wanted: Prefixes) -> npt.NDArray[np.bool_]:
+    """[wanted] which are among others."""
+    if not len(rising):
+        return np.zeros(len(wanted), np.bool_)
+    at = np.minimum(np.searchsorted(rising, wanted), len(rising) - 1)
+    found: npt.NDArray[np.bool_] = rising[at] == wanted
+    return found
 
 
 class DecodedPart:
@@ -342,26 +305,26 @@ def _reloading(read: Callable[Concatenate[JournalIndex, P], T]) -> Callable[Conc
             try:
                 return read(index, *args, **named)
             except FileNotFoundError:
-                index._entries = _load(index._store, index.dialogue, index._entries)
-                index._known_done = None
+                index._load()
         raise _vanishing(index._store, index.dialogue)
 
     return reading
 
 
 class JournalIndex:
-    """Finds the rows of an item: 13 bytes for each pair of key and part, the rows read when asked for.
+    """Finds the rows of an item: 9 bytes for each pair of key and part, the rows read when asked for.
 
     It shows the journal as it was when loaded. Picklable; its arrays can lie in shared memory. Parts that
     were merged away meanwhile make it load itself again.
 
+    held    what each part holds, by path
     strict  a damaged part that is only found when its rows are read is raised as CorruptPart; else it is
             named in a warning and left out, as those are that are found on loading
     """
 
-    def __init__(self, store: Store, dialogue: str, entries: Entries, strict: bool = False) -> None:
-        self._store, self.dialogue, self._entries, self._strict = store, dialogue, entries, strict
-        self._found_damaged: set[str] = set()
+    def __init__(self, store: Store, dialogue: str, held: Mapping[str, Held], strict: bool = False) -> None:
+        self._store, self.dialogue, self._held, self._strict = store, dialogue, held, strict
+        self._damaged: set[str] = set()
         self._known_done: Prefixes | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -372,42 +335,63 @@ class JournalIndex:
     def load(cls, store: Store, dialogue: str, *, strict: bool = False) -> JournalIndex:
         """Read the keys of all parts. A damaged part is named in a warning and in `damaged`, and left out:
         what it held is asked for again. Raises StoreError."""
-        return cls(store, dialogue, _load(store, dialogue), strict)
-
-    def extended(self, path: str, written: Sequence[JournalRow]) -> JournalIndex:
-        """This index with one more part, which holds these rows."""
-        if path in self._entries.paths:
-            return self
-        more = self._entries.having([(path, held_in(journal_rows.to_table(written)))])
-        return JournalIndex(self._store, self.dialogue, more, self._strict)
+        index = cls(store, dialogue, NONE, strict)
+        index._load()
+        return index
 
     def again(self) -> JournalIndex:
         """The journal as it is now: of its parts only those that are new are read. Raises StoreError."""
-        found = _load(self._store, self.dialogue, self._entries)
-        return JournalIndex(self._store, self.dialogue, found, self._strict)
+        index = JournalIndex(self._store, self.dialogue, self._held, self._strict)
+        index._load()
+        return index
+
+    def _load(self) -> None:
+        """Read the parts that are new since, and forget those that are gone."""
+        held, damaged = dict(self._held), set[str]()
+
+        def take(part: FileInfo, found: Held | CorruptPart) -> None:
+            if isinstance(found, CorruptPart):
+                _warn_damaged(found)
+                damaged.add(part.path)
+            else:
+                held[part.path] = found
+
+        columns = ("key", "kind", "at")
+        listed = read_parts(self._store, self.dialogue, columns, take, held_in, set(held))
+        now = {part.path for part in listed}
+        self._held = {path: of for path, of in held.items() if path in now}
+        self._damaged |= damaged & now
+        self._known_done = None
+
+    def extended(self, path: str, written: Sequence[JournalRow]) -> JournalIndex:
+        """This index with one more part, which holds these rows."""
+        if path in self._held:
+            return self
+        more = {**self._held, path: held_in(journal_rows.to_table(written))}
+        return JournalIndex(self._store, self.dialogue, more, self._strict)
 
     @property
     def n_parts(self) -> int:
-        return len(self._entries.paths)
+        return len(self._held)
 
     @property
     def damaged(self) -> list[str]:
         """Paths of parts that cannot be read, as far as this index has come across them."""
-        return sorted({*self._entries.damaged, *self._found_damaged})
+        return sorted(self._damaged)
 
     @property
     def any_killed(self) -> bool:
         """Whether there is a row of an item that killed whoever ran it."""
-        return bool(self._entries.kinds & _FLAGS[KILLED])
+        return any(held.kinds & _FLAGS[KILLED] for held in self._held.values())
 
     @property
     def retried_until(self) -> float:
         """Unix seconds of the latest retry row; 0.0 where nothing was put back."""
-        return self._entries.retried_until
+        return max((held.retried_until for held in self._held.values()), default=0.0)
 
     def now(self) -> float:
         """Unix seconds for a new row: after everything that a retry row voids, wherever a clock was ahead."""
-        return max(time.time(), math.nextafter(self._entries.retried_until, math.inf))
+        return max(time.time(), math.nextafter(self.retried_until, math.inf))
 
     @_reloading
     def keys_done(self) -> int:
@@ -417,26 +401,21 @@ class JournalIndex:
     @_reloading
     def keys_failed(self) -> int:
         """Items that have a failure, or killed whoever ran them, and no done row."""
-        of = self._entries
-        ended = np.union1d(of.with_a(FAILED), of.with_a(KILLED))
+        ended = np.union1d(self._with_a(FAILED), self._with_a(KILLED))
         failed = np.setdiff1d(ended, self._done(), assume_unique=True)
-        retried = np.intersect1d(failed, of.with_a(RETRY), assume_unique=True)
+        retried = np.intersect1d(failed, self._with_a(RETRY), assume_unique=True)
         return len(failed) - len(retried) + len(self._standing(retried, RETRY, {FAILED, KILLED}))
 
     def n_keys(self) -> int:
         """Items that have any row."""
-        return len(np.unique(self._entries.prefixes))
+        prefixes = [held.prefixes for held in self._held.values()]
+        return len(np.unique(np.concatenate(prefixes))) if prefixes else 0
 
     @_reloading
     def is_done(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Which of the keys have a done row; reads no more than what was put back to be asked again. (Two of
         a million keys have the same 64 bits once in 37 million indexes.)"""
-        done, wanted = self._done(), journal_rows.key_prefixes(keys)
-        places = np.searchsorted(done, wanted)
-        inside = places < len(done)
-        found = np.zeros(len(wanted), dtype=np.bool_)
-        found[inside] = done[places[inside]] == wanted[inside]
-        return found
+        return _among(self._done(), journal_rows.key_prefixes(keys))
 
     def turns(self, key: str) -> list[JournalRow]:
         """The rows of one item, resolved (see `rows.resolve`); [] for an unknown key."""
@@ -458,16 +437,21 @@ class JournalIndex:
     @_reloading
     def failed(self) -> dict[str, list[JournalRow]]:
         """All rows of the items that have a failure and no done row."""
-        failed = np.setdiff1d(self._entries.with_a(FAILED), self._done(), assume_unique=True)
+        failed = np.setdiff1d(self._with_a(FAILED), self._done(), assume_unique=True)
         return self._standing(failed, FAILED, {FAILED})
 
+    def _with_a(self, kind: str) -> Prefixes:
+        """Prefixes of what has a row of this kind, rising, each once."""
+        found = [held.with_a(kind) for held in self._held.values()]
+        return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
+
     def _done(self) -> Prefixes:
-        """Sorted prefixes of the items with a done row that no retry row voids. Found once: entries, and what
-        parts hold, do not change."""
+        """Rising prefixes of the items with a done row that no retry row voids. Found once: what parts hold
+        does not change."""
         if self._known_done is None:
-            done = self._entries.with_a(DONE)
-            if self._entries.kinds & _FLAGS[RETRY]:
-                retried = np.intersect1d(done, self._entries.with_a(RETRY), assume_unique=True)
+            done = self._with_a(DONE)
+            if any(held.kinds & _FLAGS[RETRY] for held in self._held.values()):
+                retried = np.intersect1d(done, self._with_a(RETRY), assume_unique=True)
                 still = journal_rows.key_prefixes(list(self._standing(retried, RETRY, {DONE})))
                 done = np.setdiff1d(done, np.setdiff1d(retried, still), assume_unique=True)
             self._known_done = done
@@ -483,36 +467,28 @@ class JournalIndex:
         return {key: rows for key, rows in resolved.items() if any(row.kind in wanted for row in rows)}
 
     def _keys_like(self, prefixes: Prefixes, kind: str | None = None) -> list[str]:
-        """The keys that begin so, and have rows of this kind where one is named."""
-        entries = self._entries
-        wanted = np.isin(entries.prefixes, prefixes)
-        if kind is not None:
-            wanted &= entries.have(kind)
+        """The keys that begin so (rising), and have rows of this kind where one is named."""
         keys: dict[str, None] = {}
-        for part in np.unique(entries.parts[wanted]):
-            if decoded := self._decoded(entries.paths[part]):
+        for path, held in self._held.items():
+            own = held.prefixes if kind is None else held.with_a(kind)
+            if _among(prefixes, own).any() and (decoded := self._decoded(path)):
                 keys.update(dict.fromkeys(decoded.of(prefixes).column("key").to_pylist()))
         return list(keys)
 
     def _read(self, keys: Sequence[str]) -> dict[str, list[JournalRow]]:
-        entries, wanted = self._entries, journal_rows.key_prefixes(keys)
-        left = np.searchsorted(entries.prefixes, wanted, "left")
-        right = np.searchsorted(entries.prefixes, wanted, "right")
-        by_part: dict[int, list[int]] = {}
-        for place in np.flatnonzero(right > left):
-            for part in entries.parts[left[place] : right[place]]:
-                by_part.setdefault(int(part), []).append(int(place))
+        wanted = journal_rows.key_prefixes(keys)
         found: dict[str, list[JournalRow]] = {}
-        for part, places in sorted(by_part.items()):
-            if decoded := self._decoded(entries.paths[part]):
-                for row in journal_rows.from_table(decoded.of(wanted[places])):
+        for path, held in self._held.items():
+            own = wanted[_among(held.prefixes, wanted)]
+            if len(own) and (decoded := self._decoded(path)):
+                for row in journal_rows.from_table(decoded.of(own)):
                     found.setdefault(row.key, []).append(row)
         return {key: found[key] for key in keys if key in found}
 
     _rows = _reloading(_read)
 
     def _decoded(self, path: str) -> DecodedPart | None:
-        if path in self._found_damaged:
+        if path in self._damaged:
             return None
         try:
             return cache.get(self._store, path)
@@ -520,25 +496,8 @@ class JournalIndex:
             if self._strict:
                 raise
             _warn_damaged(e)
-            self._found_damaged.add(path)
+            self._damaged.add(path)
             return None
-
-
-def _load(store: Store, dialogue: str, known: Entries = NONE) -> Entries:
-    """known: what was loaded before; parts that are in it are not read again."""
-    scanned: dict[str, Held | CorruptPart] = {}
-
-    def take(part: FileInfo, held: Held | CorruptPart) -> None:
-        if isinstance(held, CorruptPart):
-            _warn_damaged(held)
-        scanned[part.path] = held
-
-    listed = read_parts(store, dialogue, ("key", "kind", "at"), take, held_in, set(known.paths))
-    now = {part.path for part in listed}
-    found = {path: held for path, held in scanned.items() if path in now}
-    damaged = tuple(path for path, held in found.items() if isinstance(held, CorruptPart))
-    sound = [(path, held) for path, held in found.items() if not isinstance(held, CorruptPart)]
-    return replace(known.among(now).having(sound), damaged=damaged)
 
 
 def _warn_damaged(error: CorruptPart) -> None:

@@ -14,7 +14,7 @@ from graphrag_ray.base.errors import StoreError
 from graphrag_ray.store import compaction, journal, parquet
 from graphrag_ray.store import journal_rows as rows_module
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import Entries, JournalIndex, JournalWriter
+from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.journal_rows import JournalRow, resolve
 
 
@@ -229,7 +229,7 @@ def test_an_item_is_collected_from_many_parts(store):
         write(store, row(1, turn=turn, at=1000.0 + turn), row(turn + 10), writer=f"w{turn}")
     index = JournalIndex.load(store, "extract")
     assert [r.turn for r in index.turns(key(1))] == [0, 1, 2, 3, 4]
-    assert len(index._entries.prefixes) == 10
+    assert sum(len(held.prefixes) for held in index._held.values()) == 10
 
 
 def test_a_batch_reads_each_part_once(store, monkeypatch):
@@ -268,8 +268,8 @@ def test_what_is_done_is_found_once_for_as_long_as_parts_stand(store, monkeypatc
     write(store, row(1, "done"), row(2, "done"), writer="a")
     write(store, row(2, "retry", at=3000.0), row(2, "done", at=4000.0), row(3, "killed"), writer="b")
     index = JournalIndex.load(store, "extract")
-    found, real = [], Entries.with_a
-    monkeypatch.setattr(Entries, "with_a", lambda self, kind: found.append(kind) or real(self, kind))
+    found, real = [], JournalIndex._with_a
+    monkeypatch.setattr(JournalIndex, "_with_a", lambda self, kind: found.append(kind) or real(self, kind))
     for _ in range(3):
         assert index.is_done([key(1), key(2), key(3)]).tolist() == [True, True, False]
     assert found == ["done", "retry"] and index.any_killed
@@ -283,7 +283,8 @@ def test_what_is_done_is_found_once_for_as_long_as_parts_stand(store, monkeypatc
 def test_asking_whether_any_item_killed_reads_no_entry(store):
     write(store, row(1), row(2, "killed"))
     index = JournalIndex.load(store, "extract")
-    object.__setattr__(index._entries, "flags", None)
+    for held in index._held.values():
+        object.__setattr__(held, "flags", None)
     assert index.any_killed
 
 
@@ -295,8 +296,9 @@ def test_an_index_with_one_more_part_is_that_of_a_new_look(store):
     extended, again = index.extended(path, new), JournalIndex.load(store, "extract")
     assert extended.lookup(map(key, range(50))) == again.lookup(map(key, range(50)))
     assert (extended.n_parts, extended.keys_done(), extended.any_killed) == (2, 1, True)
-    for name in ("prefixes", "parts", "flags"):
-        assert getattr(extended._entries, name).tolist() == getattr(again._entries, name).tolist()
+    assert extended._held.keys() == again._held.keys()
+    for name in ("prefixes", "flags"):
+        assert getattr(extended._held[path], name).tolist() == getattr(again._held[path], name).tolist()
     assert extended.extended(path, new) is extended
 
 
@@ -338,7 +340,7 @@ def test_an_index_travels_to_another_process_with_its_arrays_out_of_band(store):
     buffers = []
     data = pickle.dumps(index, protocol=5, buffer_callback=buffers.append)
     assert len(data) < 2000
-    assert sum(len(b.raw()) for b in buffers) == 13 * 1000
+    assert sum(len(b.raw()) for b in buffers) == 9 * 1000
     frozen = [bytes(b.raw()) for b in buffers]
     assert pickle.loads(data, buffers=frozen).turns(key(5)) == [row(5)]
 
