@@ -59,9 +59,9 @@ K1, B = 1.2, 0.75
 MOST_COUNTED = 65_535
 """Repetitions of a word in a record."""
 
-_TYPES = {"high": "<u8", "low": "<u8", "top": "<u8", "lengths": "<i4", "n_words": "<i8", "words": "<u8"}
-_TYPES |= {"ends": "<i8", "records": "<i4", "counts": "<u2", "language": "<u1"}
-_ARRAYS = {"top.high", "top.words", *(_TYPES.keys() - {"top"})}
+_TYPES = {"high": "<u8", "low": "<u8", "top.high": "<u8", "lengths": "<i4", "n_words": "<i8"}
+_TYPES |= {"words": "<u8", "top.words": "<u8", "ends": "<i8", "records": "<i4", "counts": "<u2"}
+_TYPES |= {"language": "<u1"}
 
 Failed = Callable[[str, BaseException], object]
 Postings = Mapping[int, tuple[int, int]]
@@ -188,33 +188,20 @@ def _counted(ids: Sequence[str], texts: Sequence[str], language: str, failed: Fa
     )
     word, records = np.divmod(found, max(1, len(rows)))
     ends = np.cumsum(np.bincount(word, minlength=len(hashes)))
-    counts = np.minimum(counts, MOST_COUNTED).astype("<u2")
-    arrays = {"high": high, "low": low, "words": hashes, "ends": ends, "records": records, "counts": counts}
-    return arrays | {"lengths": lengths}
+    arrays = {"high": high, "low": low, "lengths": lengths, "words": hashes, "ends": ends, "records": records}
+    return arrays | {"counts": np.minimum(counts, MOST_COUNTED)}
 
 
 def _packed(of: _Arrays, language: str) -> bytes:
-    return packed(
-        {
-            "high": of["high"],
-            "low": of["low"],
-            "top.high": tops(of["high"]),
-            "lengths": of["lengths"],
-            "n_words": np.array([of["lengths"].sum(dtype=np.int64)], "<i8"),
-            "words": of["words"],
-            "top.words": tops(of["words"]),
-            "ends": of["ends"],
-            "records": of["records"].astype("<i4"),
-            "counts": of["counts"],
-            "language": np.frombuffer(language.encode(), np.uint8),
-        }
-    )
+    told = np.frombuffer(language.encode(), np.uint8)
+    more = {"top.high": tops(of["high"]), "top.words": tops(of["words"]), "language": told}
+    return packed(of | more | {"n_words": np.array([of["lengths"].sum(dtype=np.int64)])}, _TYPES)
 
 
 def read(source: ByteSource) -> KeywordShard:
     """A shard. Raises what `source.refused` makes for what is none."""
     equal = (("high", "low", "lengths"), ("words", "ends"), ("records", "counts"))
-    arrays = unpacked(source, _TYPES, _ARRAYS, equal, {"top.high": "high", "top.words": "words"})
+    arrays = unpacked(source, _TYPES, _TYPES, equal, {"top.high": "high", "top.words": "words"})
     if len(arrays["n_words"]) != 1:
         raise source.refused("its arrays are of different lengths")
     shard = KeywordShard(source, arrays)

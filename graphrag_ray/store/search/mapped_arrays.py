@@ -117,8 +117,9 @@ class MappedArray:
         self.source.need(self.begin + starts * width, self.begin + ends * width)
 
 
-def packed(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """The bytes of a file; the same for the same arrays."""
+def packed(arrays: Mapping[str, npt.NDArray[Any]], types: Mapping[str, Any] = {}) -> bytes:
+    """The bytes of a file; the same for the same arrays. types: of each, in the order of the file."""
+    arrays = {name: np.asarray(arrays[name], kind) for name, kind in types.items()} or arrays
     pieces: list[Any] = []
     told: dict[str, list[Any]] = {}
     at = 0

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,11 +39,10 @@ MOST_WEIGHT = 255
 _BITS = 32
 """Of a place."""
 
-_TYPES: dict[str, Any] = {"high": "<u8", "low": "<u8", "top": "<u8", "name": "<u8", "total": "<i8"}
-_TYPES |= {"text_end": "<i8", "text": "<u1"}
-_TYPES |= {"holders_end": "<i8", "holders": "<i4", "holders_weight": "<u1"}
+_TYPES = {"high": "<u8", "low": "<u8", "top.high": "<u8", "name.high": "<u8", "name.low": "<u8"}
+_TYPES |= {"top.name": "<u8", "holders_end": "<i8", "holders": "<i4", "holders_weight": "<u1"}
+_TYPES |= {"total": "<i8", "text_end": "<i8", "text": "<u1"}
 _TYPES |= {"names_end": "<i8", "names": "<i4", "names_weight": "<u1"}
-_ARRAYS = {"high", "low", "top.high", "name.high", "name.low", "top.name", *_TYPES} - {"top", "name"}
 
 
 @dataclass(frozen=True)
@@ -132,25 +130,24 @@ def build(
     w = np.maximum.reduceat(w, first) if len(first) else w
     c, n = pairs & (1 << _BITS) - 1, pairs >> _BITS
     by_chunk = np.argsort(c << _BITS | n)
-    return packed(
-        {
-            "high": chunk_halves[0],
-            "low": chunk_halves[1],
-            "top.high": tops(chunk_halves[0]),
-            "name.high": name_halves[0],
-            "name.low": name_halves[1],
-            "top.name": tops(name_halves[0]),
-            "holders_end": np.cumsum(np.bincount(n, minlength=len(names))).astype("<i8"),
-            "holders": c.astype("<i4"),
-            "holders_weight": w.astype("<u1"),
-            "total": np.bincount(n, w, minlength=len(names)).astype("<i8"),
-            "text_end": np.cumsum([len(text) for text in in_order], dtype="<i8"),
-            "text": np.frombuffer(b"".join(in_order), "<u1"),
-            "names_end": np.cumsum(np.bincount(c, minlength=len(chunks))).astype("<i8"),
-            "names": n[by_chunk].astype("<i4"),
-            "names_weight": w[by_chunk].astype("<u1"),
-        }
-    )
+    arrays = {
+        "high": chunk_halves[0],
+        "low": chunk_halves[1],
+        "top.high": tops(chunk_halves[0]),
+        "name.high": name_halves[0],
+        "name.low": name_halves[1],
+        "top.name": tops(name_halves[0]),
+        "holders_end": np.cumsum(np.bincount(n, minlength=len(names))),
+        "holders": c,
+        "holders_weight": w,
+        "total": np.bincount(n, w, minlength=len(names)),
+        "text_end": np.cumsum([len(text) for text in in_order], dtype="<i8"),
+        "text": np.frombuffer(b"".join(in_order), "<u1"),
+        "names_end": np.cumsum(np.bincount(c, minlength=len(chunks))),
+        "names": n[by_chunk],
+        "names_weight": w[by_chunk],
+    }
+    return packed(arrays, _TYPES)
 
 
 def read(source: ByteSource) -> NameLinks:
@@ -161,5 +158,5 @@ def read(source: ByteSource) -> NameLinks:
         ("holders", "holders_weight", "names", "names_weight"),
     )
     top_of = {"top.high": "high", "top.name": "name.high"}
-    arrays = unpacked(source, _TYPES, _ARRAYS, equal, top_of)
+    arrays = unpacked(source, _TYPES, _TYPES, equal, top_of)
     return NameLinks(source, arrays)
