@@ -17,7 +17,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -36,6 +36,10 @@ STALE_S = 20.0
 MOST_QUIET_S = 86_400.0
 """A silence that is announced; longer ones are not believed."""
 
+POLL_S = 0.5
+"""Seconds between looks at another's heartbeat."""
+
+_now, _clock, _sleep = time.time, time.monotonic, time.sleep
 _NAME = re.compile(r"locks/([1-9][0-9]*)\.json")
 
 _log = logging.getLogger(__name__)
@@ -159,29 +163,18 @@ def check(store: Store, epoch: int) -> None:
         )
 
 
-def acquire(
-    store: Store,
-    note: str = "",
-    *,
-    stale_s: float | None = None,
-    poll_s: float = 0.5,
-    now: Callable[[], float] = time.time,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], object] = time.sleep,
-) -> Lock:
+def acquire(store: Store, note: str = "", *, stale_s: float | None = None) -> Lock:
     """Become the one writer.
 
     Takes over a lock that was released, whose process is dead on this machine, or whose heartbeat did not
     change for `stale_s` (None: STALE_S). Otherwise it is told within a heartbeat that the holder lives.
-
-    note   what the writer does, for others to read
-    now    unix seconds, for people only; clock: steady seconds, by which staleness is judged
+    note: what the writer does, for others to read.
 
     Raises LockHeld, saying who holds it and since when; StoreError.
     """
     epoch = _highest(store)
     patience_s = STALE_S if stale_s is None else stale_s
-    found = _watched(store, epoch, patience_s, poll_s, clock, sleep)
+    found = _watched(store, epoch, patience_s, POLL_S)
     if found == "living":
         raise _held(store, epoch)
     if found == "silent":
@@ -194,7 +187,7 @@ def acquire(
         pid=os.getpid(),
         machine=_machine(),
         process_start=_process_start(os.getpid()) or "",
-        since=now(),
+        since=_now(),
         note=note,
         nonce=secrets.token_hex(8),
     )
@@ -220,33 +213,21 @@ def holder(store: Store) -> Holder | None:
     return None if owner is None or _is_dead(owner) else owner
 
 
-def living(
-    store: Store,
-    *,
-    stale_s: float | None = None,
-    poll_s: float = 0.5,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], object] = time.sleep,
-) -> Holder | None:
+def living(store: Store, *, stale_s: float | None = None) -> Holder | None:
     """Who holds the lock and is known to live; None when nobody does. Of a process on this machine it is
     known at once, else its heartbeat is watched: until it changes, or for as long as `acquire` would."""
     epoch, owner = _highest(store), holder(store)
     if owner is None or _is_here(owner):
         return owner
-    found = _watched(store, epoch, STALE_S if stale_s is None else stale_s, poll_s, clock, sleep)
+    found = _watched(store, epoch, STALE_S if stale_s is None else stale_s, POLL_S)
     return owner if found == "living" else None
 
 
-def check_free(
-    store: Store,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], object] = time.sleep,
-) -> None:
+def check_free(store: Store) -> None:
     """Before anything that takes time: whether somebody writes there, which is known within a heartbeat.
     `acquire` decides in the end. Raises LockHeld, StoreError."""
     epoch = _highest(store)
-    if _watched(store, epoch, 2 * BEAT_S, 0.1, clock, sleep) == "living":
+    if _watched(store, epoch, 2 * BEAT_S, 0.1) == "living":
         raise _held(store, epoch)
 
 
@@ -266,14 +247,7 @@ def finished(store: Store) -> set[str]:
     return {*map(_path, done), *(p for p in paths if p.endswith(".beat.json") and p not in beats)}
 
 
-def _watched(
-    store: Store,
-    epoch: int,
-    stale_s: float,
-    poll_s: float,
-    clock: Callable[[], float],
-    sleep: Callable[[float], object],
-) -> Literal["free", "living", "silent"]:
+def _watched(store: Store, epoch: int, stale_s: float, poll_s: float) -> Literal["free", "living", "silent"]:
     """Watch the holder of an epoch until it gives a sign of life, or gave none for too long. 0: nobody."""
     if not epoch:
         return "free"
@@ -281,13 +255,13 @@ def _watched(
     seen = first = _beat(store, epoch)
     announced = first.get("quiet_s")
     quiet_s = min(float(announced), MOST_QUIET_S) if isinstance(announced, int | float) else 0.0
-    end = clock() + max(stale_s, quiet_s)
+    end = _clock() + max(stale_s, quiet_s)
     while seen == first or seen.get("released"):
         if seen.get("released") or (owner is not None and _is_dead(owner)):
             return "free"
-        if clock() >= end:
+        if _clock() >= end:
             return "silent"
-        sleep(poll_s)
+        _sleep(poll_s)
         seen = _beat(store, epoch)
     return "living"
 

@@ -113,15 +113,10 @@ def epochs(store: Store) -> list[int]:
     return store.numbered("runs", _NAME)
 
 
-def read(store: Store, epoch: int) -> RunRecord | None:
-    """None for one that is not there, damaged, or of a newer format. Raises StoreError."""
-    return _read(store, record_path(epoch), RunRecord)
-
-
 def backwards(store: Store) -> Iterator[RunRecord]:
     """All readable records, the latest first. Raises StoreError."""
     for epoch in reversed(epochs(store)):
-        if (record := read(store, epoch)) is not None:
+        if (record := _read(store, record_path(epoch), RunRecord)) is not None:
             yield record
 
 
@@ -176,7 +171,7 @@ def write_refusal(store: Store, refusal: RefusedRun) -> None:
 
 
 def read_refusal(store: Store) -> RefusedRun | None:
-    """The last one, also where runs followed. None as `read`. Raises StoreError."""
+    """The last one, also where runs followed. None as `read_live`. Raises StoreError."""
     return _read(store, REFUSED, RefusedRun)
 
 

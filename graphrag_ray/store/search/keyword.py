@@ -188,7 +188,14 @@ def _counted(ids: Sequence[str], texts: Sequence[str], language: str, failed: Fa
     )
     word, records = np.divmod(found, max(1, len(rows)))
     ends = np.cumsum(np.bincount(word, minlength=len(hashes)))
-    arrays = {"high": high, "low": low, "lengths": lengths, "words": hashes, "ends": ends, "records": records}
+    arrays: _Arrays = {
+        "high": high,
+        "low": low,
+        "lengths": lengths,
+        "words": hashes,
+        "ends": ends,
+        "records": records,
+    }
     return arrays | {"counts": np.minimum(counts, MOST_COUNTED)}
 
 

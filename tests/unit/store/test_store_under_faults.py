@@ -7,6 +7,7 @@ import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -227,12 +228,13 @@ def test_an_acknowledged_snapshot_outlives_the_writer_that_dies_over_the_next(se
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_of_writers_that_start_together_over_bad_connections_exactly_one_works(seed):
+def test_of_writers_that_start_together_over_bad_connections_exactly_one_works(seed, monkeypatch):
+    monkeypatch.setattr(locks, "POLL_S", 0.02)
     store, disk = faulty(Faults(seed=seed, refused=0.2, unanswered=0.2, delay_s=0.001))
 
     def start(_):
         try:
-            lock = locks.acquire(store, poll_s=0.02)
+            lock = locks.acquire(store)
         except LockHeld as e:
             return str(e)
         lock.keep_beating(0.02)
@@ -271,7 +273,8 @@ def test_lock_files_that_arrive_in_pieces_never_give_two_holders(seed):
     for _ in range(4):
         clock = Clock(lambda: [lock.beat() for lock in held])
         try:
-            lock = locks.acquire(store, clock=clock, sleep=clock.sleep)
+            with patch.multiple(locks, _clock=clock, _sleep=clock.sleep):
+                lock = locks.acquire(store)
         except LockHeld:
             continue
         assert held == [], "who was there gave signs of life all the time"
@@ -292,7 +295,7 @@ def test_lock_files_that_arrive_in_pieces_never_give_two_holders(seed):
 
 def work_through(store):
     """What a run does to a store, in small. Yields what is acknowledged."""
-    with locks.acquire(store, "a run", stale_s=0.0, poll_s=0.0) as lock:
+    with locks.acquire(store, "a run", stale_s=0.0) as lock:
         found, _ = snapshots.readable(store)
         writer = JournalWriter(store, "extract", f"w{lock.epoch}")
         for i in range(4):
