@@ -111,7 +111,7 @@ class Blob:
         if not _TAIL.size <= part.bytes <= _MOST_BYTES:
             raise parquet.damaged(store, part.path, f"there is none of {part.bytes:,} bytes")
         local = store.local_path(part.path)
-        file = os.open(local, os.O_RDONLY) if local else _sparse(_name(store, part.path), part.bytes)
+        file = os.open(local, os.O_RDONLY) if local else _sparse(_folder() / _name(store, part), part.bytes)
         self._copy = None if local else file
         """A copy of a remote part, which may have holes."""
         try:
@@ -191,7 +191,7 @@ class Blob:
             _written[0] = 0 if is_due else _written[0]
         if is_due:
             with _told_where_it_is():
-                _make_room(_folder() / _name(self.store, self.part.path))
+                _make_room(_folder() / _name(self.store, self.part))
 
     def _write(self, data: bytes, at: int) -> None:
         """Put bytes of the part into the copy."""
@@ -223,15 +223,19 @@ def forget(store: Store, paths: Iterable[str]) -> None:
     """Delete the copies that this machine has of a remote store's parts. Raises StoreError."""
     for path in paths:
         if path.endswith(SUFFIX) and store.local_path(path) is None:
-            with _told_where_it_is(), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                (_place() / _name(store, path)).unlink()
+            with _told_where_it_is():
+                for copy in _place().glob(f"{_store_and_path(store, path)}-*"):
+                    copy.unlink(missing_ok=True)
 
 
-def _name(store: Store, path: str) -> str:
+def _name(store: Store, part: Part) -> str:
     """Of a copy. Each store has its own: who gives us another index could else give a part of it the name of
-    one of ours."""
-    of = f"{store.url}\0{path}".encode("utf-8", "surrogatepass")
-    return hashlib.sha256(of).hexdigest()[:32] + SUFFIX
+    one of ours. So has each size: whoever has mapped a file would be killed if it became shorter."""
+    return f"{_store_and_path(store, part.path)}-{part.bytes}{SUFFIX}"
+
+
+def _store_and_path(store: Store, path: str) -> str:
+    return hashlib.sha256(f"{store.url}\0{path}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _place() -> Path:
@@ -270,19 +274,12 @@ def _told_where_it_is() -> Iterator[None]:
         raise StoreError(f"cannot write to the cache folder {_place()}: {e.strerror}. {_ELSEWHERE}") from e
 
 
-def _sparse(name: str, n_bytes: int) -> int:
+def _sparse(path: Path, n_bytes: int) -> int:
     """The opened file of a copy of so many bytes, which has holes where nothing was fetched yet. Raises
     StoreError where there can be none."""
-    path = _folder() / name
     with _told_where_it_is():
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            if os.fstat(file).st_size not in (0, n_bytes):
-                # Whoever has mapped it would be killed if it became shorter: they keep it.
-                path.unlink(missing_ok=True)
-                another = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-                os.close(file)
-                file = another
             os.ftruncate(file, n_bytes)
             os.utime(file)
         except BaseException:

@@ -113,7 +113,7 @@ def test_what_goes_from_far_storage_goes_from_the_cache_of_this_machine_too(tmp_
         snapshots.commit(far, Manifest(number, number - 1 or None, "", "0", tables={"numbers": [shard]}))
     gc.carry_out(far, gc.plan(far, gc.Options(at_once=frozenset({1}))), lambda: None)
     (kept,) = (tmp_path / "cache").iterdir()
-    assert kept.name == blobs._name(far, shards[1].path)
+    assert kept.name == blobs._name(far, shards[1])
 
 
 def test_ages_are_told_by_the_clock_of_the_storage_alone(store, monkeypatch):
