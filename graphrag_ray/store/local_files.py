@@ -73,7 +73,15 @@ class LocalFiles:
             except OSError as e:
                 if e.errno not in _NO_HARD_LINKS:
                     raise
-                return self._create_exclusively(final, data)
+                try:
+                    _write_new(final, io.BytesIO(data))
+                except FileExistsError:
+                    return False
+                except OSError:
+                    # The name is ours and its content is not whole: give the name back.
+                    with contextlib.suppress(OSError):
+                        os.remove(final)
+                    raise
         return True
 
     def size(self, path: str) -> int | None:
@@ -160,18 +168,6 @@ class LocalFiles:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(temporary)
-
-    def _create_exclusively(self, final: str, data: bytes) -> bool:
-        try:
-            _write_new(final, io.BytesIO(data))
-        except FileExistsError:
-            return False
-        except OSError:
-            # The name is ours and its content is not whole: give the name back.
-            with contextlib.suppress(OSError):
-                os.remove(final)
-            raise
-        return True
 
 
 def _opened(path: str) -> io.FileIO:

@@ -84,13 +84,13 @@ def _plain(type_: pa.DataType) -> pa.DataType:
     """Lists as parquet calls what they hold: a table that was read and one that was made give equal bytes."""
     if pa.types.is_struct(type_):
         return pa.struct([pa.field(f.name, _plain(f.type), f.nullable) for f in type_])
-    for is_kind, kind in ((pa.types.is_list, pa.list_), (pa.types.is_large_list, pa.large_list)):
-        if is_kind(type_):
-            return kind(pa.field("element", _plain(type_.value_type), type_.value_field.nullable))
-    if pa.types.is_fixed_size_list(type_):
-        element = pa.field("element", _plain(type_.value_type), type_.value_field.nullable)
+    is_fixed, is_large = pa.types.is_fixed_size_list(type_), pa.types.is_large_list(type_)
+    if not (pa.types.is_list(type_) or is_fixed or is_large):
+        return type_
+    element = pa.field("element", _plain(type_.value_type), type_.value_field.nullable)
+    if is_fixed:
         return pa.list_(element, type_.list_size)
-    return type_
+    return pa.large_list(element) if is_large else pa.list_(element)
 
 
 def read_whole(store: Store, path: str, columns: Sequence[str] | None = None) -> pa.Table:

@@ -82,11 +82,6 @@ class ChnswIndex:
     def n_levels(self) -> int:
         return len(self.firsts)
 
-    def ids(self, level: int) -> list[str]:
-        """Of all nodes of a level."""
-        start, end = int(self.starts[level]), int(self.starts[level + 1])
-        return ids_of(self.arrays["high"].run(start, end), self.arrays["low"].run(start, end))
-
     def nearest(self, wanted: Floats, k: int, ef: int = EF) -> list[list[Found]]:
         """Of each level, level 0 first: the k nodes whose vectors have the least angle to the wanted one, and
         their cosines, to 1e-5 or so, to 3e-4 where some have a far larger number than others. Best first,

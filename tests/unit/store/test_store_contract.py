@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+from sleeping_clock import Clock
 
 from graphrag_ray.base.errors import (
     CorruptPart,
@@ -292,23 +293,6 @@ def test_a_reader_is_told_whether_there_is_nothing_or_half_an_index(store):
 
 
 # locks
-
-
-class Clock:
-    """Time that passes only by sleeping; `each` is done at every sleep."""
-
-    def __init__(self, each=lambda: None):
-        self.seconds, self.each = 0.0, each
-
-    def __call__(self):
-        return self.seconds
-
-    def sleep(self, seconds):
-        self.seconds += seconds
-        self.each()
-
-    def passes(self):
-        return patch.multiple(locks, _clock=self, _sleep=self.sleep)
 
 
 def test_a_second_writer_is_told_who_holds_the_lock_and_since_when(store):

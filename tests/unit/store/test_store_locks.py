@@ -3,10 +3,10 @@ import signal
 import subprocess
 import sys
 import time
-from unittest.mock import patch
 
 import orjson
 import pytest
+from sleeping_clock import Clock
 
 from graphrag_ray.base.errors import LockHeld, LockLost, StoreError
 from graphrag_ray.store import locks
@@ -16,23 +16,6 @@ from graphrag_ray.store.files import Store
 @pytest.fixture
 def store(tmp_path):
     return Store(str(tmp_path))
-
-
-class Clock:
-    """Time that passes only by sleeping; `each` is done at every sleep."""
-
-    def __init__(self, each=lambda: None):
-        self.seconds, self.each = 0.0, each
-
-    def __call__(self):
-        return self.seconds
-
-    def sleep(self, seconds):
-        self.seconds += seconds
-        self.each()
-
-    def passes(self):
-        return patch.multiple(locks, _clock=self, _sleep=self.sleep)
 
 
 def acquire(store, clock=None, **more):

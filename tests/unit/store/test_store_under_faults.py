@@ -7,13 +7,13 @@ import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 from faulty import Faults, InMemory, Killed, faulty, on_disk
 from hypothesis import given
 from hypothesis import strategies as st
+from sleeping_clock import Clock
 
 from graphrag_ray.base.errors import CorruptPart, LockHeld, SnapshotConflict, StoreError
 from graphrag_ray.store import compaction, files, journal, locks, parts, snapshots
@@ -251,20 +251,6 @@ def test_of_writers_that_start_together_over_bad_connections_exactly_one_works(s
     assert locks.holder(store) is None
 
 
-class Clock:
-    """Time that passes only by sleeping; `each` is done at every sleep."""
-
-    def __init__(self, each):
-        self.seconds, self.each = 0.0, each
-
-    def __call__(self):
-        return self.seconds
-
-    def sleep(self, seconds):
-        self.seconds += seconds
-        self.each()
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_lock_files_that_arrive_in_pieces_never_give_two_holders(seed):
     """A dies, or goes, or stays and gives signs of life; B is let in only in the first two cases."""
@@ -273,7 +259,7 @@ def test_lock_files_that_arrive_in_pieces_never_give_two_holders(seed):
     for _ in range(4):
         clock = Clock(lambda: [lock.beat() for lock in held])
         try:
-            with patch.multiple(locks, _clock=clock, _sleep=clock.sleep):
+            with clock.passes():
                 lock = locks.acquire(store)
         except LockHeld:
             continue
