@@ -11,8 +11,8 @@ A local store's file is mapped where it lies. Of any other the blocks that are l
 in the cache of this machine, which has holes where nothing was; a block whose checksum is right is there.
 
 That cache is a folder: GRAPHRAG_RAY_CACHE, else graphrag-ray under XDG_CACHE_HOME or ~/.cache. It is its
-user's alone. Copies are named by their store and their content; what was not used for the longest time goes
-when they are more than GRAPHRAG_RAY_CACHE_GB (20) together. Everything in it can be deleted at any time.
+user's alone. Copies are named by their store and their content; those that were not opened for the longest
+time go when all are more than GRAPHRAG_RAY_CACHE_GB (20). Everything in it can be deleted at any time.
 """
 
 from __future__ import annotations
