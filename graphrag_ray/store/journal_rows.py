@@ -147,12 +147,9 @@ def resolve(rows: Iterable[JournalRow]) -> list[JournalRow]:
     """
     chosen: dict[tuple[Any, ...], JournalRow] = {}
     for row in standing(rows):
+        place: tuple[Any, ...] = (2 if row.kind == DONE else 0, row.turn, row.slot, row.request_hash)
         if row.kind in (FAILED, KILLED):
-            place: tuple[Any, ...] = (1, row.at, order_among_replies(row))
-        elif row.kind == DONE:
-            place = (2, row.turn, row.slot, row.request_hash)
-        else:
-            place = (0, row.turn, row.slot, row.request_hash)
+            place = (1, row.at, order_among_replies(row))
         other = chosen.get(place)
         if other is None or order_among_replies(row) < order_among_replies(other):
             chosen[place] = row
