@@ -1,10 +1,10 @@
 """The k nearest rows of every row of a matrix, by cosine.
 
 Up to `EXACT_ROWS` rows all pairs are compared, in blocks. Above, rows are put into some sqrt(N) cells by
-k-means, and each row is compared with the members of the `PROBED` cells whose centres are nearest to it
-(the inverted file of Jégou, Douze and Schmid 2011, without their codes), all as matrix products. A cell
-that has more than `LARGE` times its share is read through a window of neighbouring row numbers, so that
-N vectors cost N * PROBED * LARGE * sqrt(N) products at most, even if all are the same.
+k-means, and each row is compared with the members of the `PROBED` cells whose centres are nearest to it (the
+inverted file of Jégou, Douze and Schmid 2011, without their codes). A cell that has more than `LARGE` times
+its share is read through a window of neighbouring row numbers, so that N vectors cost N * PROBED * LARGE *
+sqrt(N) products at most, even if all are the same.
 
 100,000 vectors of 256 dimensions about 1,000 to 5,000 centres of very unequal popularity: recall of the 8
 nearest .95 to .97, 15 seconds of CPU. Of vectors about no centre, far from all others, more is missed.
@@ -46,15 +46,13 @@ def nearest_neighbours(
     """The k nearest other rows of each row, best first: row numbers [N, k], cosines [N, k]; and the centres
     of the cells [C, D], None where all rows are compared.
 
-    vectors: [N, D], finite; they need not have length 1
-    centres: of a matrix that was much like this one, to find nearly the same: rows that both have look among
-    the same cells. They are taken while there are about sqrt(N) of them.
+    vectors: [N, D], finite; they need not have length 1. centres: of a matrix that was much like this one, to
+    find nearly the same; taken while there are about sqrt(N) of them.
 
     Where there are fewer, -1 and cosine 0 fill the rest. A row of zeros has no neighbours and is nobody's.
-    Cosines are rounded to four digits; of equal ones the row that is nearest in number comes first, of
-    two at the same distance the smaller, so that equal vectors make a chain and not a star.
-
-    The same vectors give the same neighbours. Above `EXACT_ROWS` rows some are missed.
+    Cosines are rounded to four digits; of equal ones the row that is nearest in number comes first, of two at
+    the same distance the smaller, so that equal vectors make a chain and not a star. Above `EXACT_ROWS` some
+    are missed.
     """
     n = len(vectors)
     k = max(k, 0)
@@ -131,11 +129,10 @@ class _Search:
         n_cells = len(centres)
         probed = nearest_centres(self.unit, centres, min(PROBED, n_cells))
         best = np.full((n, self.k), self._nothing(), dtype=self._type())
-        members = _Groups.of(probed[:, :1], n_cells)
-        seekers = _Groups.of(probed, n_cells)
+        members, seekers = _grouped(probed[:, :1], n_cells), _grouped(probed, n_cells)
         limit = max(LARGE * isqrt(n), 4 * self.k + 4)
-        for c in range(n_cells):
-            for some, among in _windows(seekers.group(c), members.group(c), limit):
+        for seeking, inside in zip(seekers, members, strict=True):
+            for some, among in _windows(seeking, inside, limit):
                 step = max(1, _BLOCK // len(among))
                 for at in range(0, len(some), step):
                     part = some[at : at + step]
@@ -191,22 +188,11 @@ class _Search:
         return used
 
 
-@dataclass(frozen=True, slots=True)
-class _Groups:
-    """Rows by group, those of one in ascending order."""
-
-    rows: Ints
-    bounds: Ints
-
-    @classmethod
-    def of(cls, group: Ints, n_groups: int) -> _Groups:
-        """group [R, P]: those that each row is in."""
-        order = np.argsort(group, axis=None, kind="stable")
-        bounds = np.searchsorted(group.ravel()[order], np.arange(n_groups + 1))
-        return cls(order // group.shape[1], bounds.astype(np.int64))
-
-    def group(self, c: int) -> Ints:
-        return self.rows[self.bounds[c] : self.bounds[c + 1]]
+def _grouped(group: Ints, n_groups: int) -> list[Ints]:
+    """The rows of each group, ascending. group [R, P]: those that each row is in."""
+    order = np.argsort(group, axis=None, kind="stable")
+    bounds = np.searchsorted(group.ravel()[order], np.arange(1, n_groups))
+    return np.split(order // group.shape[1], bounds)
 
 
 def _windows(seeking: Ints, inside: Ints, limit: int) -> Iterator[tuple[Ints, Ints]]:

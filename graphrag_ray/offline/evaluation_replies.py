@@ -24,12 +24,10 @@ from graphrag_ray.corpus.boundaries import CLOSERS
 from graphrag_ray.corpus.quotes import folded_words, quoted
 from graphrag_ray.offline.answerer import as_json
 from graphrag_ray.offline.chunk_names import find_names
-from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.mentions import read
 from graphrag_ray.offline.question_terms import QuestionTerms, read_question
 from graphrag_ray.offline.sentences import fold, has_cells, read_script
-from graphrag_ray.offline.summarise import content_stems
-from graphrag_ray.offline.units import JOIN, MARK, is_balanced, number_in
+from graphrag_ray.offline.summarise import JOIN, MARK, content_stems, is_balanced, number_in
 
 Variables = Mapping[str, str]
 
@@ -150,7 +148,7 @@ def _interest(persona: str) -> str:
 def _subjects(description: str, about: str = "") -> list[str]:
     """What a description names, then what most corpora tell of; no two that differ in case alone. The list
     begins with the subject that `about` ends with."""
-    named = (fold(thing.title) for thing in read(description, lexicon(), with_terms=True).things)
+    named = (fold(thing.title) for thing in read(description, with_terms=True).things)
     found: dict[str, str] = {}
     for name in (name for name in named if 0 < len(name) <= MAX_SUBJECT_CHARS):
         if len(found) < MAX_SUBJECTS:
@@ -199,7 +197,7 @@ def _support(question: QuestionTerms, answer: str) -> int:
 
 def _names(question: QuestionTerms, answer: str) -> int:
     text = _said(answer)
-    return len(find_names(text, read_script(text, lexicon()), lexicon()))
+    return len(find_names(text, read_script(text)))
 
 
 Measure = tuple[str, Callable[[QuestionTerms, str], float], Callable[[float], float]]
@@ -235,27 +233,23 @@ def list_claims(variables: Variables) -> str:
         # What this engine says of an answer, at its end, is no part of it.
         if not (_HEADING.fullmatch(line) or line.rstrip().endswith(MARK))
     )
-    script = read_script(text, lexicon())
-    names = find_names(text, script, lexicon()).values()
+    script = read_script(text)
+    names = find_names(text, script).values()
     named = {m.sentence for name in names for m in name.mentions if not m.label}
     claims: dict[str, None] = {}
     for index, sentence in enumerate(script.sentences):
-        said = _unquoted(fold(text[sentence.start : sentence.end]))
+        said = fold(text[sentence.start : sentence.end])
+        for opened, closed in (("“", "”"), ("“", ""), ("", "”")):  # around the whole of a quotation
+            inner = said.removeprefix(opened).removesuffix(closed)
+            if said == f"{opened}{inner}{closed}" and is_balanced(inner):
+                said = inner.strip()
+                break
         asks = said.rstrip(CLOSERS)[-1:] in ("", "?", "？", "؟", ":")
         if asks or has_cells(said) or len(folded_words(said)) < MIN_CLAIM_WORDS:
             continue
         if index in named or _NUMBER.search(said):
             claims[said] = None
     return _listed("claim", list(claims))
-
-
-def _unquoted(said: str) -> str:
-    """A sentence of a quotation without the marks around the whole."""
-    for opened, closed in (("“", "”"), ("“", ""), ("", "”")):
-        inner = said.removeprefix(opened).removesuffix(closed)
-        if said == f"{opened}{inner}{closed}" and is_balanced(inner):
-            return inner.strip()
-    return said
 
 
 def check_answer(variables: Variables) -> str:

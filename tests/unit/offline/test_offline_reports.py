@@ -10,9 +10,9 @@ from graphrag_ray.base.ids import entity_key
 from graphrag_ray.base.messages import CallParameters, ChatRequest
 from graphrag_ray.base.records import heading, line, resolve_references
 from graphrag_ray.graph.report_context import SEPARATE
-from graphrag_ray.graph.report_reply import ReportDraft, parse_report
+from graphrag_ray.graph.report_dialogue import ReportDraft, parse_report
 from graphrag_ray.offline import answer
-from graphrag_ray.offline.units import JOIN, MARK, is_balanced, pieces, quoted, report_parts
+from graphrag_ray.offline.summarise import JOIN, MARK, is_balanced, pieces, quoted, report_parts
 
 SENTENCES = {
     "ORLA QUIST": "Orla Quist is the harbour engineer of Denholm, and has been for nine years.",
