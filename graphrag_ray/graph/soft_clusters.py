@@ -17,6 +17,7 @@ Departures, so that the work is bounded and it always ends:
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from itertools import pairwise
@@ -137,15 +138,7 @@ def _mixture(points: _Floats, soft: bool) -> list[Ints]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of rounds that did not converge
-        # The number whose BIC is lowest of those on the ladder, then of those ever narrower about the best.
-        most = min(MOST_COMPONENTS, len(points) - 1)
-        numbers, between = list[int](), {most, *(n for n in _LADDER if n < most)}
-        while between:
-            numbers = sorted({*numbers, *between})
-            at = min(range(len(numbers)), key=lambda i: (bic(numbers[i]), i))
-            around = numbers[max(0, at - 1) : at + 2]
-            between = {(one + other) // 2 for one, other in pairwise(around)} - set(numbers)
-        n = numbers[at]
+        n = _lowest(bic, min(MOST_COMPONENTS, len(points) - 1))
         best, model = tried[n]
         if n == 1 or not np.isfinite(best):
             return [np.arange(len(points))]
@@ -158,6 +151,19 @@ def _mixture(points: _Floats, soft: bool) -> list[Ints]:
         component = order[:, place]
         member[rows, component] = likely[rows, component] > MEMBERSHIP
     return [np.flatnonzero(member[:, c]) for c in range(n) if member[:, c].any()]
+
+
+def _lowest(bic: Callable[[int], float], most: int) -> int:
+    """A number of components whose BIC is lowest, of those that are tried: the ladder, then ever narrower
+    about the best."""
+    tried = sorted({n for n in _LADDER if n < most} | {most})
+    while True:
+        at = min(range(len(tried)), key=lambda i: (bic(tried[i]), i))
+        around = tried[max(0, at - 1) : at + 2]
+        between = {(one + other) // 2 for one, other in pairwise(around)} - set(tried)
+        if not between:
+            return tried[at]
+        tried = sorted({*tried, *between})
 
 
 def _with_company(clusters: list[Ints], vectors: Vectors, sizes: Ints, most: int) -> list[Ints]:

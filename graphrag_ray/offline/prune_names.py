@@ -67,11 +67,13 @@ def word_hash(word: str) -> int:
 def _holds_name(pattern: re.Pattern[str], description: str) -> bool:
     """Whether a word stands somewhere in capitals, or with one where no sentence, quotation or parenthesis
     begins."""
-    opened = [0, *(m.end() for m in _BREAK.finditer(description))]
+    opened = [m.end() for m in _BREAK.finditer(description)]
     for match in pattern.finditer(description):
         word, start = match.group(), match.start()
-        begins = opened[bisect_right(opened, start) - 1]
-        inside = word != word.lower() and _WORD.search(description, begins, start)
-        if inside or (len(word) > 1 and word.isupper()):
+        if len(word) > 1 and word.isupper():
+            return True
+        before = bisect_right(opened, start)
+        begins = opened[before - 1] if before else 0
+        if word != word.lower() and _WORD.search(description, begins, start):
             return True
     return False
