@@ -43,15 +43,13 @@ class Chunk:
 
 
 def chunk(text: str, options: index_settings.Chunking, vocabulary: str, header: str = "") -> list[Chunk]:
-    """Cut a document's text.
-
-    Windows of at most `size` tokens, each beginning about `overlap` tokens before the last one's end; with
-    size "document" the whole text. header: what is written above every chunk; its tokens count within
-    `size`. vocabulary: a name of `tokens.VOCABULARIES`.
+    """Cut a document's text into windows of at most `size` tokens, each beginning about `overlap` tokens
+    before the last one's end; with size "document" the whole text is one. header: what is written above every
+    chunk; its tokens count within `size`. vocabulary: a name of `tokens.VOCABULARIES`.
 
     The last chunk may have `min_new_tokens` - 1 tokens more than `size`. Starts and ends both increase. Every
-    character that is not white space is in a chunk. `n_tokens` counts the chunk's text by itself. Time
-    is linear. See `_Cutter` for where cuts are.
+    character that is not white space is in a chunk. `n_tokens` counts the chunk's text by itself. Time is
+    linear.
     """
     if not text.strip():
         return []
@@ -75,13 +73,11 @@ class _Cutter:
     """Chunks that begin and end at boundaries. ends: where each token ends, in characters; length, overlap,
     min_new: in tokens.
 
-    - A chunk ends with the last sentence, else the last line, within its budget; where that would leave less
-      than half of its new tokens, with the last word.
-    - The next one begins at the sentence, else the line, nearest to `overlap` tokens before that end, half as
-      many more or fewer; else at the word before.
-    - A word longer than boundaries.MAX_WORD is cut, but no character, even if that has more tokens than
-      a chunk.
-    - What is left for a last chunk joins the one before where it has fewer than `min_new` new tokens.
+    A chunk ends with the last sentence, else the last line, within its budget; where that would leave less
+    than half of its new tokens, with the last word. The next one begins at the sentence, else the line,
+    nearest to `overlap` tokens before that end, half as many more or fewer; else at the word before. A word
+    longer than boundaries.MAX_WORD is cut, but no character. What is left for a last chunk joins the one
+    before where it has fewer than `min_new` new tokens.
     """
 
     text: str

@@ -1,10 +1,9 @@
 """The readable text of an HTML page, with its title and date.
 
 The rules of HTML make parsers slow on purpose-made pages: each start tag looks through all open elements,
-each unclosed `<b>` is opened again in every paragraph, attributes are compared with each other. A page of
-1 MB can take hours. So `bounded` first writes a page with many tags anew, without what its text does not
-depend on: attributes, comments, scripts and formatting go, and elements nest up to a depth (browsers have a
-limit, too). Every parser then reads it in linear time.
+each unclosed `<b>` is opened again in every paragraph. A page of 1 MB can take hours. So `bounded` first
+writes a page with many tags anew, without what its text does not depend on (attributes, comments, scripts and
+formatting) and nested up to a depth, as in browsers. Every parser then reads it in linear time.
 """
 
 from __future__ import annotations

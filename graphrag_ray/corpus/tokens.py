@@ -1,9 +1,8 @@
 """Tokens: which vocabulary a model has, how many tokens a text has, and where each ends.
 
-All by quicktok, whose vocabularies come with the package: nothing is downloaded. It gives tiktoken's ids
-at several times its speed, and its time is linear even on what breaks others (50 MB of one letter, of
-spaces, of emoji or of combining marks: 0.2 to 3 s; the worst, 50 MB of hyphens: 18 s), so that no text
-has to be split before it is encoded. Strings that look like special tokens are ordinary text.
+All by quicktok, whose vocabularies come with the package: nothing is downloaded. Its time is linear even on
+what breaks others (50 MB of one letter, of spaces or of combining marks: 0.2 to 3 s), so that no text has to
+be split before it is encoded. Strings that look like special tokens are ordinary text.
 """
 
 from __future__ import annotations

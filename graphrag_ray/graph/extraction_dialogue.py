@@ -53,7 +53,7 @@ class ExtractSpec:
     examples      few-shot examples, delimiters filled in
     entity_types  in any case; prompts show them in upper case
     language      of the descriptions; names keep the spelling of the text
-    key           `graph.names.Names.key`, where aliases and the block list act
+    key           `aliases.EntityNames.key`, where aliases and the block list act
     """
 
     extract: Prompt
@@ -106,10 +106,9 @@ def extract(chunk: ShownChunk, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
     cannot be used, "correct". Every request's variables are those of the extract prompt.
 
     Raises DialogueFailed if the first reply was withheld by a content filter, or holds neither a usable
-    record nor a plain "nothing to extract" even after the correction turn.
-
-    Departures from the paper's A.2: an answer that is neither yes nor no ends the gleaning and is
-    counted, since not every endpoint can be forced to one of the two.
+    record nor a plain "nothing to extract" even after the correction turn. An answer that is neither yes nor
+    no ends the gleaning and is counted, unlike in the paper's A.2: not every endpoint can be forced to one of
+    the two.
     """
     variables = chunk_variables(chunk, spec.language) | {
         "entity_types": ", ".join(t.upper() for t in spec.entity_types),

@@ -280,10 +280,10 @@ def merge_claims(instances: pa.Table) -> pa.Table:
     """Claim instances (all rows of each claim, in any order) to schema.COVARIATES, sorted by id.
 
     Equal are claims with the same subject, object, type and description, but for case, white space and
-    closing punctuation. Words, quote and `text_unit_id` are those of the first in (document, position,
-    ordinal); a date is the first that is stated; the status is that of most, a tie is SUSPECTED.
-    `text_unit_ids` names all that state it. `subject_entity_id` is of the subject's key, whether there is
-    such an entity or not (`with_entities`). `human_readable_id` is 0 until a snapshot is written.
+    closing punctuation. Words and quote are those of the first in (document, position, ordinal); a date is
+    the first that is stated; the status is that of most, a tie is SUSPECTED. `subject_entity_id` is of the
+    subject's key, whether there is such an entity or not (`with_entities`). `human_readable_id` is 0 until a
+    snapshot is written.
     """
     units = text_units_by_key(instances, "claim_id")
     n = len(units.keys)

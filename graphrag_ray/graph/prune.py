@@ -28,13 +28,11 @@ a name's number of text units stands for its number of sentences, which it does 
 def log_likelihood(n_ab: Ints, n_a: Ints, n_b: Ints, n_units: int) -> Floats:
     """Dunning's log-likelihood ratio (G², 1993) of two entities' association, signed.
 
-    n_ab      [E] text units that state the relationship
-    n_a, n_b  [E] text units that hold each end
-    n_units   text units of the corpus
+    n_ab [E]: text units that state the relationship; n_a, n_b [E]: that hold each end; n_units: of the corpus
 
-    Positive where they meet more often than chance would have it, negative where more rarely; 0 where
-    an end occurs everywhere, since nothing can then be said. 3.84 is p = .05 for one degree of freedom.
-    Relationships are rarer than joint occurrences, so chance is, if anything, overestimated.
+    Positive where they meet more often than chance would have it, negative where more rarely; 0 where an end
+    occurs everywhere. 3.84 is p = .05 for one degree of freedom. Relationships are rarer than joint
+    occurrences, so chance is, if anything, overestimated.
     """
     together = np.asarray(n_ab, dtype=np.float64)
     a, b = (np.maximum(np.asarray(n, dtype=np.float64), together) for n in (n_a, n_b))

@@ -27,10 +27,8 @@ from graphrag_ray.graph.plan import (
 
 
 class Schedule:
-    """The state of writing one hierarchy's reports.
-
-    Holds three integers per community and, for those that wait, the place in their list of children.
-    110,000 communities over 800,000 nodes: built in 0.3 s, 47 µs a plan.
+    """The state of writing one hierarchy's reports: three integers per community and, for those that wait,
+    the place in their list of children. 110,000 communities over 800,000 nodes: built in 0.3 s, 47 µs a plan.
 
     known: communities that have a report, with the tokens of its record
     """

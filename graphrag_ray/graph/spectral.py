@@ -1,14 +1,12 @@
 """Spectral clustering (Shi and Malik 2000; Yu and Shi 2003) by scikit-learn, component by component.
 
 The weights of edges are affinities. The eigenvectors of a component's normalised Laplacian are turned into
-clusters by `discretize`, which on graphs of many small groups did better than k-means and pivoted QR
-(modularity .65, .44 and .53 for 50 clusters of 1,443 nodes).
+clusters by `discretize`, which on graphs of many small groups did better than k-means and pivoted QR.
 
-Departure: as many eigenvectors as clusters would cost the third power of the nodes. Where more than
-`AT_ONCE` clusters are wanted, a component is divided into so many first, and each of these again.
-
-5,000 nodes with 15,000 edges, a third of them at random, into 333 clusters: 9 seconds of CPU. The same
-with 20,000 nodes was stopped after 3 minutes of it: factorising such a Laplacian is nearly cubic.
+Departure: as many eigenvectors as clusters would cost the third power of the nodes. Where more than `AT_ONCE`
+clusters are wanted, a component is divided into so many first, and each of these again. 5,000 nodes with
+15,000 edges, a third of them at random, into 333 clusters take 9 seconds of CPU; 20,000 nodes more than 3
+minutes.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
 """The static lexicon: ordinary English words, and the cues that tell a name's type.
 
-Both are plain text files beside this module, in `[sections]`. Inflected forms are derived here, so the
-files hold base forms. A name is found by its casing; the lexicon only says where casing is no evidence.
+Both are plain text files beside this module, in `[sections]` of base forms; inflected forms are derived here.
+A name is found by its casing; the lexicon only says where casing is no evidence.
 
-Where the words come from: they were written down from knowledge of English, none was copied. lexicon.txt has
-the closed classes (pronouns, determiners, prepositions, conjunctions, auxiliaries) in full and common words
-of the open ones. cues.txt has lists by class: titles, kinship, trades and offices; legal forms of firms,
-branches, kinds of bodies; land forms, waters, settlements, buildings; countries, peoples, large cities;
-common first names; what wars, feasts, laws and works of art are called; verbs by what they take. A word
-stands there because its class does. The classes were chosen, and the weights of types.py set, with the
-demo corpus, the podcast corpus and 30 passages of Wikipedia in view; ordinary words that these showed to
-be missing were added to lexicon.txt. How well that carries over to other text is measured on 60 other
-passages (benchmarks/offline_quality.py, RESULTS.md).
+The words were written down from knowledge of English, none was copied. lexicon.txt has the closed classes in
+full and common words of the open ones; cues.txt has lists by class (titles, kinship, trades, legal forms,
+land forms, countries, first names, verbs by what they take and the like). The classes were chosen, and the
+weights of types.py set, with the demo corpus, the podcast corpus and 30 passages of Wikipedia in view. How
+well that carries over is measured on 60 other passages (benchmarks/offline_quality.py, RESULTS.md).
 """
 
 from __future__ import annotations

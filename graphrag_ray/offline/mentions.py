@@ -1,16 +1,14 @@
 """A chunk read: its sentences, the names and terms in it, and which sentence holds which.
 
-Terms: recurring noun phrases that are things without being names (neural network, harbour dues).
-
-C-value, Frantzi, Ananiadou and Mima, "Automatic recognition of multi-word terms" (IJDL 2000):
+Terms are recurring noun phrases that are things without being names (neural network, harbour dues), ranked by
+C-value (Frantzi, Ananiadou and Mima, "Automatic recognition of multi-word terms", IJDL 2000):
 
     C-value(a) = log2|a| · (f(a) − 1/P(Ta) · Σ f(b) over the P(Ta) longer candidates b that hold a)
 
 The linguistic filter is (relational adjective | noun)+ noun by the lexicon's parts of speech: neural and
-historical relate to a field, massive and cheeky judge. Words that say nothing (good, thing, year) are
-out, and so are verbs that look like nouns, as far as their neighbours tell (to design proteins). One
-chunk shows most terms once, so C-value mostly settles which of nested candidates count; what a term is
-related to by more than chance is decided at the merge, as for names.
+historical relate to a field, massive and cheeky judge. Words that say nothing (good, thing, year) are out,
+and so are verbs that look like nouns, as far as their neighbours tell. One chunk shows most terms once, so
+C-value mostly settles which of nested candidates count.
 """
 
 from __future__ import annotations

@@ -71,10 +71,9 @@ class QuestionTerms:
     ) -> bool:
         """Whether reports, given as the stems of their sentences and titles, say something to the question.
 
-        A name of several words that stands in a title is what the report is on. Otherwise one word in
-        common is chance: a report has to have half of the terms, and a sentence two of them.
-        For a question about the whole one term is enough, of its names if it has any; one without terms
-        is answered by everything.
+        A name of several words that stands in a title is what the report is on. Otherwise a report has to
+        have half of the terms, and a sentence two of them: one word in common is chance. For a question about
+        the whole one term is enough, of its names if it has any; one without terms is answered by everything.
         """
         sentences = [s for report in reports for s in report]
         if self.whole or not self.terms:
