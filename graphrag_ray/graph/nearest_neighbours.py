@@ -61,11 +61,18 @@ def nearest_neighbours(
     rows, unit = units(vectors)
     if len(rows) < 2 or k == 0:
         return of_row, cosine, None
-    keys = _Search(rows, unit, 2 * n, min(k, len(rows) - 1))
-    if len(rows) <= EXACT_ROWS:
-        centres, best = None, keys.exact()
+    base, r = 2 * n, len(rows)
+    kind = np.dtype(np.int32 if base * (_DIGITS + 2) < 1 << 31 else np.int64)
+    keys = _Search(rows, unit, base, min(k, r - 1), kind, -base * (_DIGITS + 1))
+    if r <= EXACT_ROWS:
+        step = max(1, _BLOCK // r)
+        best = np.concatenate([keys.best(slice(at, at + step), slice(r)) for at in range(0, r, step)])
+        centres = None
     else:
-        centres = keys.centres(centres)
+        if centres is None or centres.shape[1] != unit.shape[1] or not 0.5 < len(centres) ** 2 / r < 2:
+            n_cells = ceil(r**0.5)
+            centres = cell_centres(unit, n_cells, max(_SAMPLE, 8 * n_cells))
+            centres = centres[np.unique(nearest_centres(unit, centres, 1)[:, 0])]
         best = keys.by_cells(centres)
     found, digits = keys.read(best)
     of_row[rows, : best.shape[1]] = found
@@ -110,25 +117,22 @@ class _Search:
 
     rows    [R] row numbers, ascending, below base / 2
     unit    [R, D] their vectors
+    kind    of keys; nothing: the key of no row
     """
 
     rows: Ints
     unit: Vectors
     base: int
     k: int
-
-    def exact(self) -> Keys:
-        """[R, k] keys of each row among all others, best first."""
-        n = len(self.rows)
-        step = max(1, _BLOCK // n)
-        return np.concatenate([self._best(slice(at, at + step), slice(n)) for at in range(0, n, step)])
+    kind: np.dtype[Any]
+    nothing: int
 
     def by_cells(self, centres: Vectors) -> Keys:
         """[R, k] keys of each row among the cells nearest to it, best first."""
         n = len(self.rows)
         n_cells = len(centres)
         probed = nearest_centres(self.unit, centres, min(PROBED, n_cells))
-        best = np.full((n, self.k), self._nothing(), dtype=self._type())
+        best = np.full((n, self.k), self.nothing, dtype=self.kind)
         members, seekers = _grouped(probed[:, :1], n_cells), _grouped(probed, n_cells)
         limit = max(LARGE * isqrt(n), 4 * self.k + 4)
         for seeking, inside in zip(seekers, members, strict=True):
@@ -136,7 +140,7 @@ class _Search:
                 step = max(1, _BLOCK // len(among))
                 for at in range(0, len(some), step):
                     part = some[at : at + step]
-                    both = np.concatenate([best[part], self._best(part, among)], axis=1)
+                    both = np.concatenate([best[part], self.best(part, among)], axis=1)
                     best[part] = np.sort(both, axis=1)[:, : -self.k - 1 : -1]
         return best
 
@@ -149,19 +153,13 @@ class _Search:
         empty = digits < -_DIGITS
         return np.where(empty, -1, numbers), np.where(empty, 0, digits)
 
-    def _type(self) -> np.dtype[Any]:
-        return np.dtype(np.int32 if self.base * (_DIGITS + 2) < 1 << 31 else np.int64)
-
-    def _nothing(self) -> int:
-        return -self.base * (_DIGITS + 1)
-
-    def _best(self, some: Ints | slice, among: Ints | slice) -> Keys:
+    def best(self, some: Ints | slice, among: Ints | slice) -> Keys:
         """[S, at most k] keys of the best for some rows among others, best first (places in `rows`)."""
         cosines = self.unit[some] @ self.unit[among].T
         cosines *= _DIGITS
         np.rint(cosines, out=cosines)
         np.clip(cosines, -_DIGITS, _DIGITS, out=cosines)
-        keys = cosines.astype(self._type())
+        keys = cosines.astype(self.kind)
         keys *= self.base
         apart = self.rows[among].astype(keys.dtype) - self.rows[some].astype(keys.dtype)[:, None]
         before = apart < 0
@@ -173,19 +171,9 @@ class _Search:
         if keep < keys.shape[1]:
             keys = np.partition(keys, keys.shape[1] - keep, axis=1)[:, -keep:]
         # A row's own key is a whole cosine and no distance: nothing else has it.
-        keys[keys == self.base * _DIGITS] = self._nothing()
+        keys[keys == self.base * _DIGITS] = self.nothing
         keys.sort(axis=1)
         return keys[:, : -self.k - 1 : -1]
-
-    def centres(self, before: Vectors | None) -> Vectors:
-        """[C, D] those of before, or else some sqrt(R) by k-means."""
-        n = len(self.rows)
-        if before is not None and before.shape[1] == self.unit.shape[1] and 0.5 < len(before) ** 2 / n < 2:
-            return before
-        n_cells = ceil(n**0.5)
-        centres = cell_centres(self.unit, n_cells, max(_SAMPLE, 8 * n_cells))
-        used: Vectors = centres[np.unique(nearest_centres(self.unit, centres, 1)[:, 0])]
-        return used
 
 
 def _grouped(group: Ints, n_groups: int) -> list[Ints]:
