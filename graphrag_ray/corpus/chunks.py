@@ -187,18 +187,9 @@ def documents_table(documents: Iterable[Document]) -> pa.Table:
     `human_readable_id` is 0 and `text_unit_ids` is empty: both are filled in when a snapshot is written.
     """
     docs = list(documents)
-    columns: dict[str, Sequence[Any]] = {
-        "id": [d.id for d in docs],
-        "title": [d.title for d in docs],
-        "text": [d.text for d in docs],
-        "creation_date": [d.date for d in docs],
-        "raw_data": [d.raw_data for d in docs],
-        "path": [d.path for d in docs],
-        "row": [d.row for d in docs],
-        "content_hash": [d.content_hash for d in docs],
-        "encoding": [d.encoding for d in docs],
-    }
-    return _table(schema.DOCUMENTS, len(docs), columns)
+    names = ("id", "title", "text", "raw_data", "path", "row", "content_hash", "encoding")
+    columns: dict[str, Sequence[Any]] = {name: [getattr(d, name) for d in docs] for name in names}
+    return _table(schema.DOCUMENTS, len(docs), columns | {"creation_date": [d.date for d in docs]})
 
 
 def text_units_table(document: Document, options: index_settings.Chunking, vocabulary: str) -> pa.Table:
