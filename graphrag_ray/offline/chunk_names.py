@@ -267,7 +267,7 @@ _YEAR = re.compile(r"[,;]?[\"”]?\s?\((?:1[5-9]|20)\d\d")
 _LAST_WORDS = re.compile(r"([^\W\d_]+)\W{0,2}(?:\s([^\W\d_]+)\W{0,2})?$")
 _NEXT_WORDS = re.compile(r"\W{0,3}([^\W\d_]+)(?:\s([^\W\d_]+))?(?:\s([^\W\d_]+))?")
 _BRACKET = re.compile(r"(?:(?<!\s)\s++)?\([^()]*\)$")
-_GOES_ON = re.compile(r"[\"”]?\s?(?:\(|,|(?:is|was|are|were|or|may|refers|has)\b)")
+_GOES_ON = r"[\"”]?\s?(?:\(|,|(?:is|was|are|were|or|may|refers|has)\b)"
 MAX_WORDS = 9
 """A longer capitalised run is a heading or a list without commas."""
 
@@ -413,29 +413,18 @@ def heading_runs(text: str, sentences: list[Sentence]) -> list[CapitalRun]:
     below = text[second.start : second.end].lstrip('"“ ')
     at = second.end - len(below)
     for subject in dict.fromkeys((heading, heading.partition(",")[0])):
-        found = _begins_with(below, subject)
+        parts = subject.split("-")
+        if not below.startswith((parts[0], f"The {parts[0]}")):
+            continue
+        # A white space that the heading lacks may stand behind its hyphens.
+        written = r"-\s?".join(map(re.escape, parts))
+        found = re.match(rf"(?:The )?({written}){_GOES_ON}", below)
         if found is None:
             continue
-        spans = [(first.start, first.start + len(subject), 0), (at + found[0], at + found[1], 1)]
+        spans = [(first.start, first.start + len(subject), 0), (at + found.start(1), at + found.end(1), 1)]
         runs = [_whole(text, words_of(text, Sentence(a, b)), index) for a, b, index in spans]
         return [replace(run, defined=True) for run in runs if run and len(run.words) <= MAX_TITLE_WORDS]
     return []
-
-
-def _begins_with(text: str, subject: str) -> tuple[int, int] | None:
-    """Where the subject stands at the beginning of a sentence that says something of it. A white space that
-    the heading lacks may stand behind its hyphens."""
-    for start in (4, 0) if text.startswith("The ") else (0,):
-        ends = [start]
-        for number, part in enumerate(subject.split("-")):
-            if number:
-                ends = [e + 1 for e in ends if text.startswith("-", e)]
-                ends = [e + space for e in ends for space in ((1, 0) if text[e : e + 1].isspace() else (0,))]
-            ends = [e + len(part) for e in dict.fromkeys(ends) if text.startswith(part, e)]
-        for end in ends:
-            if _GOES_ON.match(text, end):
-                return start, end
-    return None
 
 
 def _whole(text: str, words: list[Word], index: int) -> CapitalRun | None:

@@ -26,7 +26,7 @@ from itertools import pairwise
 from graphrag_ray.base.ids import entity_key
 from graphrag_ray.offline.mentions import Reading, Thing, read
 from graphrag_ray.offline.sentences import fold, has_cells
-from graphrag_ray.offline.types import CONCEPT, LOCATION, PERSON, in_one_list, listed_kind, type_names
+from graphrag_ray.offline.types import CONCEPT, LOCATION, PERSON, list_numbers, listed_kind, type_names
 
 MAX_QUOTE_CHARS = 480
 """A longer sentence is cut at a clause, around what it is quoted for."""
@@ -206,7 +206,7 @@ def relations(reading: Reading) -> list[Relation]:
             continue
         # A sentence's subject is related to everything, the others to those that stand near. Members of one
         # list (A, B and C), but for places, are related to its subject and not to one another.
-        lists = _lists(reading, index, things)
+        lists = list_numbers([t.in_sentence[index][0] for t in things], reading.text)
         has_subject = index in carried
         named = not has_subject and (len(things) == 1 or lists[0] != lists[1])
         for i, one in enumerate(things):
@@ -281,18 +281,6 @@ def _meant(reading: Reading, index: int, things: list[Thing]) -> Iterator[int]:
         kind = listed_kind(noun.group(1))
         if kind is not None and noun.start() < named.get(kind, sentence.end):
             yield kind
-
-
-def _lists(reading: Reading, index: int, things: list[Thing]) -> list[int]:
-    """The number of the list (A, B and C) in which each thing of a sentence stands."""
-    numbers = []
-    last, number = -1, 0
-    for thing in things:
-        start, end = thing.in_sentence[index][0]
-        number += not (0 <= last <= start and in_one_list(reading.text, last, start))
-        numbers.append(number)
-        last = end
-    return numbers
 
 
 def _nearest(ones: list[Span], others: list[Span]) -> tuple[Span, Span]:

@@ -13,6 +13,7 @@ class only (selectional preferences: Resnik 1993). Windows are bounded, so a men
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
@@ -238,16 +239,11 @@ def votes_for(name: Name, text: str, sentences: list[Sentence], heads: frozenset
 def share_in_lists(names: Iterable[Name], votes: Mapping[str, Votes], text: str) -> dict[str, Votes]:
     """The votes with those of the names that stand in one list with it (A, B and C are of one kind)."""
     places = sorted((m.start, m.end, n.key) for n in names for m in n.mentions if not m.label)
-    lists: list[list[str]] = []
-    last = -1
-    for start, end, key in places:
-        if 0 <= last <= start and in_one_list(text, last, start):
-            lists[-1].append(key)
-        else:
-            lists.append([key])
-        last = end
+    lists: dict[int, list[str]] = defaultdict(list)
+    for number, (_, _, key) in zip(list_numbers((p[:2] for p in places), text), places, strict=True):
+        lists[number].append(key)
     shared = {key: list(own) for key, own in votes.items()}
-    for members in lists:
+    for members in lists.values():
         for kind in range(len(_KINDS)) if len(members) > 1 else ():
             first, second = sorted((votes[key][kind] for key in members), reverse=True)[:2]
             for key in members:
@@ -256,10 +252,17 @@ def share_in_lists(names: Iterable[Name], votes: Mapping[str, Votes], text: str)
     return shared
 
 
-def in_one_list(text: str, end: int, start: int) -> bool:
-    """Whether only a comma, `and`, `or` and brackets stand between the end of one name and the start of
-    another."""
-    return start - end <= MAX_GAP and _BETWEEN.fullmatch(text, end, start) is not None
+def list_numbers(spans: Iterable[tuple[int, int]], text: str) -> list[int]:
+    """The number of the list (A, B and C) in which each of some names stands, given by start and end in
+    order. Only a comma, `and`, `or` and brackets part the names of one list."""
+    numbers: list[int] = []
+    last, number = -1, -1
+    for start, end in spans:
+        near = 0 <= last <= start <= last + MAX_GAP
+        number += not (near and _BETWEEN.fullmatch(text, last, start))
+        numbers.append(number)
+        last = end
+    return numbers
 
 
 def kind_of(votes: Votes) -> int:
