@@ -183,7 +183,7 @@ class Planner:
             )
         self.hierarchy, self.elements, self.budget = hierarchy, elements, budget
         self.available = budget - HEADING_TOKENS
-        self._cap = element_cap(budget)
+
         self._edge_key = _edge_keys(elements.edge_degree, elements.edge_id_rank)
         communities = np.arange(hierarchy.n_communities)
         self._edge_low = np.searchsorted(elements.edge_community, communities)
@@ -200,10 +200,14 @@ class Planner:
         parents = hierarchy.parent[self._by_parent]
         self._child_low = np.searchsorted(parents, communities)
         self._child_high = np.searchsorted(parents, communities, side="right")
+        self._node_cost, self._edge_cost, self._claim_cost = (
+            np.minimum(tokens, element_cap(budget)) + NUMBER_TOKENS
+            for tokens in (elements.node_tokens, elements.edge_tokens, elements.claim_tokens)
+        )
         # [C] tokens of all elements of each community, from running sums.
         nodes, edges, claims = (
-            np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self._cost(tokens), dtype=np.int64)])
-            for tokens in (elements.node_tokens, elements.edge_tokens, elements.claim_tokens[self._claims])
+            np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(cost, dtype=np.int64)])
+            for cost in (self._node_cost, self._edge_cost, self._claim_cost[self._claims])
         )
         self.totals: Ints = (
             nodes[hierarchy.end]
@@ -289,14 +293,9 @@ class Planner:
                 shown.append((kind, index))
                 left -= cost
 
-        def add_nodes(places: Iterable[int]) -> None:
-            for place in places:
-                add(NODE, place, min(int(e.node_tokens[place]), self._cap) + NUMBER_TOKENS)
-
-        def add_claims(places: Iterable[int]) -> None:
-            for place in places:
-                for claim in self._claims[self._claim_start[place] : self._claim_start[place + 1]].tolist():
-                    add(CLAIM, claim, min(int(e.claim_tokens[claim]), self._cap) + NUMBER_TOKENS)
+        def add_claims(place: int) -> None:
+            for claim in self._claims[self._claim_start[place] : self._claim_start[place + 1]].tolist():
+                add(CLAIM, claim, int(self._claim_cost[claim]))
 
         for child in progress.replaced:
             add(REPORT, child, self._report_cost(report_tokens[child] or 0))
@@ -309,12 +308,14 @@ class Planner:
         # Whether an end is a member of one of the sub-communities that gave way.
         at = np.searchsorted(h.start[gone], ends, side="right") - 1
         hidden = (at >= 0) & (ends < np.append(h.end[gone], 0)[np.maximum(at, 0)])
-        columns = (first, self._cost(e.edge_tokens[first]), ends, hidden)
+        columns = (first, self._edge_cost[first], ends, hidden)
         for edge, cost, both, unseen in zip(*(c.tolist() for c in columns), strict=True):
             new = [p for p, h_ in zip(both, unseen, strict=True) if not h_ and p not in seen]
-            add_nodes(new)
+            for place in new:
+                add(NODE, place, int(self._node_cost[place]))
             add(EDGE, edge, cost)
-            add_claims(new)
+            for place in new:
+                add_claims(place)
             seen.update(new)
             if full:
                 break
@@ -324,12 +325,9 @@ class Planner:
         for place in places[_smallest(h.order[places], most)].tolist():
             if full:
                 break
-            add_nodes([place])
-            add_claims([place])
+            add(NODE, place, int(self._node_cost[place]))
+            add_claims(place)
         return shown, left
-
-    def _cost(self, tokens: Ints) -> Ints:
-        return np.minimum(tokens, self._cap) + NUMBER_TOKENS
 
     def _report_cost(self, tokens: int) -> int:
         return min(tokens, report_cap(self.budget)) + NUMBER_TOKENS
