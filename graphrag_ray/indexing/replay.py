@@ -234,7 +234,7 @@ class _Noting(JournalIndex):
 
     @classmethod
     def of(cls, index: JournalIndex, seen: list[Keys]) -> _Noting:
-        made = cls(index._store, index.dialogue, index._entries)
+        made = cls(index._store, index.dialogue, index._held)
         made.seen = seen
         return made
 
