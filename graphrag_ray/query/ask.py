@@ -15,17 +15,12 @@ from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.base.records import Reference
 from graphrag_ray.engine.in_process import awaited
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.query.answer_streams import (
-    Answering,
-    AnswerStream,
-    AsyncAnswerStream,
-    Say,
-    Telling,
-)
-from graphrag_ray.query.asking import Answers, Ask, Asking
+from graphrag_ray.query.answer_streams import Answering, AnswerStream, AsyncAnswerStream, Say, Telling
+from graphrag_ray.query.asking import Ask, Asking
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.levels import Units
+from graphrag_ray.query.methods.method import Rows
 from graphrag_ray.query.sources import Cited, Source, named, specific, under
 from graphrag_ray.store.parts import read_table
 from graphrag_ray.store.snapshots import Manifest, being_read
@@ -70,15 +65,17 @@ class Index(Asking):
         self, question: str, level: str | int | None = None, **how: Unpack[AskOptions]
     ) -> AnswerStream:
         """`ask`, whose text can be read while it is written: see answer_streams.py."""
-        return AnswerStream(self._alone(self.answering(Ask(question, level, **how))))
+        return AnswerStream(self._alone(Ask(question, level, **how)))
 
     def stream_async(
         self, question: str, level: str | int | None = None, **how: Unpack[AskOptions]
     ) -> AsyncAnswerStream:
         """`stream`, for a caller with an event loop."""
-        return AsyncAnswerStream(self._alone(self.answering(Ask(question, level, **how))))
+        return AsyncAnswerStream(self._alone(Ask(question, level, **how)))
 
-    def _alone(self, answering: Answers) -> Answering:
+    def _alone(self, ask: Ask) -> Answering:
+        answering = self.answering(ask)
+
         async def answered(say: Say) -> Answer:
             async with self.asker() as asker:
                 return await answering(asker, Telling(say))
@@ -174,6 +171,10 @@ class Index(Asking):
     def cited(self, references: Iterable[Reference]) -> list[Cited]:
         """Section, short number and name of each cited record, section by section."""
         return named(references, self._rows, self.given.settings.chunking.prepended_metadata)
+
+    def _rows(self, name: str, ids: Iterable[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The rows of a table with these ids, by id, in the table's order."""
+        return {row["id"]: row for row in self.reader.rows(Rows(name, columns, list(ids))).to_pylist()}
 
     def sources(self, references: Iterable[Reference], answer: Answer | None = None) -> list[Source]:
         """What lies under cited records of any section: entities and relationships, and their chunks with

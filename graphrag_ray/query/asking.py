@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from graphrag_ray.base.declarations import MODEL_STAGES, OF_SECTION
 from graphrag_ray.base.errors import GraphRagError, NoReports, SnapshotRemoved, StoreError, UsageError
@@ -31,10 +32,7 @@ from graphrag_ray.engine.reply_cache import ReplyCache
 from graphrag_ray.llm.accounting import Accounts, CallTotals
 from graphrag_ray.llm.pricing import dearest_price
 from graphrag_ray.query import traces
-from graphrag_ray.query.answer_streams import (
-    Telling,
-    Written,
-)
+from graphrag_ray.query.answer_streams import Telling, Written
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer, Phase
 from graphrag_ray.query.methods.budget import has_budget, reducing
@@ -43,7 +41,6 @@ from graphrag_ray.query.methods.method import (
     Dialogues,
     Given,
     LevelSearch,
-    Method,
     NameCounts,
     Need,
     Notice,
@@ -63,7 +60,6 @@ from graphrag_ray.store.snapshots import Manifest, check_there
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-Answers: TypeAlias = Callable[[Asks, Telling | None], Coroutine[Any, Any, Answer]]
 
 MAX_QUESTION_CHARACTERS = 20_000
 COUNTED = 4_096
@@ -123,11 +119,10 @@ class Asking:
 
     @cached_property
     def given(self) -> Given:
-        """What a way of answering knows beforehand."""
+        """What a search method knows beforehand."""
         model = self.settings.model(self.settings.model_name("map"))
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
-        before = self.manifest.settings
-        settings = self.settings.with_reports_of(before)
+        settings = self.settings.with_reports_of(self.manifest.settings)
         return Given(
             settings.with_hierarchies_of(self.manifest.hierarchies),
             self.prompts or load_prompts(self.settings.prompts_dir),
@@ -141,16 +136,15 @@ class Asking:
 
         connections: shared with askers of other questions; None: of its own
         """
-        asker = Asker(connections) if connections else Asker.of(Models.of(self.settings, self.manifest.usage))
-        asker.cache = self._replies
-        return asker
+        connections = connections or Connections(Models.of(self.settings, self.manifest.usage))
+        return Asker(connections, self._replies)
 
     def settle(self) -> None:
         """Write what is for the cache and was not yet written."""
         if self._replies:
             self._replies.flush()
 
-    def answering(self, ask: Ask) -> Answers:
+    def answering(self, ask: Ask) -> Callable[[Asks, Telling | None], Coroutine[Any, Any, Answer]]:
         """Check a question; what answers it then, told who asks and, where it is streamed, who hears.
 
         Raises UsageError for what cannot be asked; SettingsError where this machine does not know where a
@@ -163,34 +157,22 @@ class Asking:
             raise UsageError(
                 f"the question has {len(ask.text)} characters; at most {MAX_QUESTION_CHARACTERS} can be asked"
             )
-        search = methods.find(ask.method).search
         methods.check(ask.method, ask.level, ask.where, self.baselines)
-        if ask.history:
-            search = following(search)
         query = ask.query or self.settings.query
         require_known(self.settings, methods.stages(ask.method, query.dynamic, bool(ask.history)))
         given = self.given
         if ask.query is not None:
             given = replace(given, settings=given.settings.model_copy(update={"query": query}))
-        answered = partial(self._answered, search, ask, given)
-        return traces.of_question(ask.method, self.manifest.number, answered)
+        return partial(self._answered, ask, given)
 
-    async def _answered(
-        self,
-        search: Callable[[Question, Given], Method],
-        ask: Ask,
-        given: Given,
-        asker: Asks,
-        telling: Telling | None,
-    ) -> Answer:
+    async def _answered(self, ask: Ask, given: Given, asker: Asks, telling: Telling | None) -> Answer:
         started = time.monotonic()
-        asker.accounts, asker.kept = Accounts(), (0, 0)
-        asker.allowance = None
+        asker.accounts, asker.kept, asker.allowance = Accounts(), (0, 0), None
         if has_budget(given.settings.query):
-            last = reducing(ask.text, given)
-            asker.allowance = Allowance(given.settings.query, self.settings.models, last)
+            kept_back = reducing(ask.text, given)
+            asker.allowance = Allowance(given.settings.query, self.settings.models, kept_back)
         searching = Searching(self.searcher, asker)
-        failed: dict[str, int] = {}
+        failed: Counter[str] = Counter()
 
         async def fulfil(need: Need) -> Any:
             if isinstance(need, Rows):
@@ -200,39 +182,52 @@ class Asking:
             if isinstance(need, LevelSearch):
                 return await searching.find_levels(need)
             if isinstance(need, NameCounts):
-                return await searching.count_names(need)
+                return await asyncio.to_thread(self.searcher.count_names, need)
             if isinstance(need, Walk):
-                return await searching.walk(need)
+                return await asyncio.to_thread(self.searcher.walk, need)
             if isinstance(need, Notice):
                 return self.notice(need.text)
             if not self.followed:
                 await asyncio.to_thread(self._check_there)
             if telling and need.last and need.numbering is not None:
-                number = await _driven(numbered(shown_in(need.numbering)), fulfil)
+                number = await asyncio.to_thread(self.numbers, shown_in(need.numbering))
                 telling.expect(partial(Written, need.numbering, number))
             outcomes = await asker.run(need.phase, need.start, need.last, telling if need.last else None)
-            failed[need.phase] = failed.get(need.phase, 0) + sum(o.result is None for o in outcomes)
+            failed[need.phase] += sum(o.result is None for o in outcomes)
             return [Ran(o.result, o.error) for o in outcomes]
 
-        try:
-            answer = await _driven(search(ask, given), traces.of_needs(fulfil))
-            if not isinstance(answer, Answer):
-                raise TypeError(f"it returned a {type(answer).__qualname__} instead of an Answer")
-        except NoReports as e:
-            more = await asyncio.to_thread(lambda: self._costs_of_all)
-            raise NoReports(f"{e}. {more}") from e
-        except SnapshotRemoved as e:
-            raise e.after(asker.accounts.total.calls, asker.accounts.total.total_tokens) from e
-        except Exception as e:
-            package = methods.METHODS.package_of(ask.method)
-            if isinstance(e, GraphRagError) or not package:
-                raise
-            what = f"The search method {ask.method!r} of the package {package} failed"
-            raise PluginError(f"{what}: {type(e).__name__}: {e}") from e
-        finally:
-            await searching.close()
-        if self._replies:
-            await asyncio.to_thread(self._replies.settle)
+        with traces.of_question(ask.method, self.manifest.number) as note:
+            try:
+                search = methods.find(ask.method).search
+                answer = await _driven(following(search, ask, given), fulfil)
+                if not isinstance(answer, Answer):
+                    raise TypeError(f"it returned a {type(answer).__qualname__} instead of an Answer")
+            except NoReports as e:
+                able = ", ".join(methods.without_reports())
+                raise NoReports(
+                    f"{e} (`graphrag-ray estimate` tells what that takes). Without them there are: {able}"
+                ) from e
+            except SnapshotRemoved as e:
+                raise e.after(asker.accounts.total.calls, asker.accounts.total.total_tokens) from e
+            except Exception as e:
+                package = methods.METHODS.package_of(ask.method)
+                if isinstance(e, GraphRagError) or not package:
+                    raise
+                what = f"The search method {ask.method!r} of the package {package} failed"
+                raise PluginError(f"{what}: {type(e).__name__}: {e}") from e
+            finally:
+                await searching.close()
+            if self._replies:
+                await asyncio.to_thread(self._replies.settle)
+            answer = self._completed(answer, ask, asker, failed)
+            if telling:
+                telling.end(answer.text)
+            answer = replace(answer, seconds=time.monotonic() - started)
+            note(answer)
+            return answer
+
+    def _completed(self, answer: Answer, ask: Ask, asker: Asks, failed: Mapping[str, int]) -> Answer:
+        """An answer with what it cost, and notes on the snapshot. failed: dialogues of each phase."""
         has_graph, has_reports = "entities" in self.manifest.tables, bool(self.manifest.hierarchies)
         notes = (
             *answer.notes,
@@ -249,9 +244,7 @@ class Asking:
             )
             for stage, t in totals.items()
         }
-        if telling:
-            telling.end(answer.text)
-        return replace(answer, phases=phases, notes=notes, seconds=time.monotonic() - started)
+        return replace(answer, phases=phases, notes=notes)
 
     def _check_there(self) -> None:
         """Storage that does not answer is no reason to lose what was paid: what is needed of it is not read
@@ -262,29 +255,6 @@ class Asking:
             raise
         except StoreError as e:
             log.warning("nobody knows whether the snapshot is still there: %s", e)
-
-    @cached_property
-    def _costs_of_all(self) -> str:
-        """Of an index of names alone: what it takes to make the whole index, roughly, and which ways of
-        answering there are without, as sentences."""
-        from graphrag_ray.indexing.estimate import estimate_again
-
-        settings = self.settings.with_reports_of(self.manifest.settings)
-        able = f"Without them there are: {', '.join(methods.without_reports())}"
-        try:
-            found = estimate_again(self.store, self.manifest, settings.model_copy(update={"build": "all"}))
-        except GraphRagError as e:
-            return f"What that costs could not be told ({e}). {able}"
-        model = settings.model(settings.model_name("extract")).model_id
-        if found.offline:
-            return f"The offline engine makes them at no cost. {able}"
-        totals = found.totals
-        money = "" if totals["cost_usd"] is None else f", ${totals['cost_usd']:,.2f}"
-        tokens = (totals["prompt_tokens"] + totals["completion_tokens"]) / 1e6
-        return (
-            f"That takes about {totals['calls']:,.0f} calls and {tokens:,.2f}M tokens of {model}{money} "
-            f"(`graphrag-ray estimate` tells it closer). {able}"
-        )
 
     @property
     def _answers_offline(self) -> bool:
@@ -297,20 +267,22 @@ class Asking:
         kept: replies that were in the cache, of all
         """
         notes = dict(self.manifest.notes)
-        built = notes.pop("offline", None) is not None
-        answered = self._answers_offline
-        said = {
-            (True, True): "The index was built, and the question answered, by the offline engine, without a "
-            "language model.",
-            (True, False): "The index was built by the offline engine, without a language model.",
-            (False, True): "Answered by the offline engine, without a language model.",
-        }.get((built, answered))
-        why = None
+        built, answered = notes.pop("offline", None) is not None, self._answers_offline
+        yield from notes.values()
         if unanswered and answered:
             from graphrag_ray.offline.question_terms import why_nothing  # not read for a model's answers
 
-            why = why_nothing(unanswered)
-        yield from (*notes.values(), *filter(None, (why, said)))
+            if why := why_nothing(unanswered):
+                yield why
+        if built and answered:
+            yield (
+                "The index was built, and the question answered, by the offline engine, without a language "
+                "model."
+            )
+        elif built:
+            yield "The index was built by the offline engine, without a language model."
+        elif answered:
+            yield "Answered by the offline engine, without a language model."
         if kept:
             cached = f"{kept} of {plural(replies, 'reply', 'replies')} were in the cache."
             yield "Every reply was in the cache: no model was asked." if kept == replies else cached
@@ -345,40 +317,38 @@ class Asking:
             why = told(e, quoting=False)  # an answer may go to anybody
         return None, replace(answer, notes=(*answer.notes, f"{what} cannot be shown: {why}"))
 
-    def _rows(self, name: str, ids: Iterable[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The rows of a table with these ids, by id, in the table's order."""
-        return {row["id"]: row for row in self.reader.rows(Rows(name, columns, list(ids))).to_pylist()}
-
 
 _NEEDS = (Rows, Search, LevelSearch, NameCounts, Walk, Dialogues, Notice)
 
 
-async def _driven(method: Generator[Any, Any, T], fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> T:
+async def _driven(
+    method: Generator[Any, Any, Answer], fulfil: Callable[[Need], Coroutine[Any, Any, Any]]
+) -> Answer:
     """Give a method what it needs until it answers. It works in a thread: packing many contexts takes
     seconds, and others may share the event loop."""
+
+    def step() -> tuple[Any, StopIteration | None]:
+        try:
+            return method.send(sent), None
+        except StopIteration as ended:  # which cannot pass through a future
+            return None, ended
+
+    async def traced(one: Need) -> Any:
+        with traces.of_need(one):
+            return await fulfil(one)
+
     sent: Any = None
     while True:
-        need, ended = await asyncio.to_thread(_step, method, sent)
+        need, ended = await asyncio.to_thread(step)
         if ended is not None:
-            result: T = ended.value
-            return result
+            answer: Answer = ended.value
+            return answer
         for one in need if isinstance(need, tuple) else (need,):
             if not isinstance(one, _NEEDS):
                 raise TypeError(
                     f"it asked for {one!r:.80}, which is nothing that a search method can ask for"
                 )
-        if isinstance(need, tuple):
-            sent = await together([fulfil(n) for n in need])
-        else:
-            sent = await fulfil(need)
-
-
-def _step(method: Generator[Any, Any, Any], sent: Any) -> tuple[Any, StopIteration | None]:
-    """What it needs next, or its end: a StopIteration cannot pass through a future."""
-    try:
-        return method.send(sent), None
-    except StopIteration as ended:
-        return None, ended
+        sent = await (together(map(traced, need)) if isinstance(need, tuple) else traced(need))
 
 
 NOT_READING = ("rate", "reduce")
@@ -395,23 +365,19 @@ def unfound(
     if answer.found or answer.unread:
         return ()
     there = methods.usable()
-    others = there[answer.method].others if answer.method in there else ()
-    able = {
-        name: kind.reads
-        for name, kind in there.items()
-        if not (restricted and kind.instead)
-        and (has_graph or not kind.graph)
-        and (has_reports or not kind.reports)
-    }
-    hints = " or ".join(f"--method {name} ({able[name]})" for name in others if name in able)
-    contexts = [c for c in answer.contexts if c.phase not in NOT_READING]
-    ids = {record for context in contexts for record in context.records}
-    counts = {section: sum(r.section == section for r in ids) for section in OF_SECTION}
-    told = [
-        plural(n, OF_SECTION[section].word, OF_SECTION[section].words) for section, n in counts.items() if n
+    hints = [
+        f"--method {name} ({there[name].reads})"
+        for name in (there[answer.method].others if answer.method in there else ())
+        if name in there
+        and not (restricted and there[name].instead)
+        and (has_graph or not there[name].graph)
+        and (has_reports or not there[name].reports)
     ]
+    ids = {r for c in answer.contexts if c.phase not in NOT_READING for r in c.records}
+    counts = ((kind, sum(r.section == section for r in ids)) for section, kind in OF_SECTION.items())
+    told = [plural(n, kind.word, kind.words) for kind, n in counts if n]
     of = f" of C{answer.level}" if answer.level is not None else ""
     read = f"Nothing was read: {answer.method} search found nothing near the question{of}."
     if told:
         read = f"Read by {answer.method} search: {', '.join(told)}{of}."
-    return (read, *([f"Try {hints}."] if hints else []))
+    return (read, *([f"Try {' or '.join(hints)}."] if hints else []))

@@ -100,11 +100,11 @@ def create_app(
         if limiter is None:
             own = LocalLimiter(models.online, models.default_in_flight, lend_first=True)
             connections = Connections(models, own, ask_key, aside)
-            connections.when_closed(service.measures.watch(models, own))
+            connections.open.callback(service.measures.watch(models, own))
             return connections
         shared = limiter(models)
         connections = Connections(models, shared, ask_key, aside)
-        connections.when_closed(shared.close)
+        connections.open.callback(shared.close)
         return connections
 
     service = Service(options, LiveIndex(options, connect, ask_key, prompts), replica, recorder)

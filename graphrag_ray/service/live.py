@@ -96,7 +96,7 @@ class LiveIndex:
             over = [connections for connections in self._retired if not connections.questions]
             self._retired = [connections for connections in self._retired if connections.questions]
             for connections in over:
-                await connections.close()
+                await connections.open.aclose()
             number = await asyncio.to_thread(newest_number, self._store)
             if number is None:
                 self.problem = f"there is no snapshot at {self._store.url} yet"
@@ -126,7 +126,7 @@ class LiveIndex:
         if self.current is not None:
             await asyncio.to_thread(self.current.index.settle)
         for connections in [*self._retired, *(s.connections for s in [self.current] if s)]:
-            await connections.close()
+            await connections.open.aclose()
         self.current, self._retired = None, []
 
     async def _switch(self, number: int) -> None:
