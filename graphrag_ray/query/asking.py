@@ -191,7 +191,7 @@ class Asking:
                 await asyncio.to_thread(self._check_there)
             if telling and need.last and need.numbering is not None:
                 number = await asyncio.to_thread(self.numbers, shown_in(need.numbering))
-                telling.expect(partial(Written, need.numbering, number))
+                telling.expected = partial(Written, need.numbering, number)
             outcomes = await asker.run(need.phase, need.start, need.last, telling if need.last else None)
             failed[need.phase] += sum(o.result is None for o in outcomes)
             return [Ran(o.result, o.error) for o in outcomes]

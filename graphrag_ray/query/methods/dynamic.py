@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Generator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -47,7 +46,7 @@ from graphrag_ray.query.methods.map_reduce import (
 )
 from graphrag_ray.query.methods.method import Dialogues, Given, Kind, Ran, Rows
 from graphrag_ray.query.methods.one_context import context_used
-from graphrag_ray.query.methods.record_rows import looked_up
+from graphrag_ray.query.methods.record_rows import loaded
 
 Ints = npt.NDArray[np.int64]
 
@@ -120,7 +119,7 @@ def select(
             break
         rated.most = most
         yield from _rate_level(question, given, kind, known, ids, frontier, max_level, rated)
-        kept, missing = kept_and_missing(known, rated.relevant.keys(), rated.passed, rated.seen)
+        kept, missing = kept_and_missing(rated, known)
         found = Selected(kept, missing, reading(question, given, known.n_tokens[kept]), rated)
         if selected is None or (rated.most + found.most).within(query):
             selected = found
@@ -158,13 +157,18 @@ def _rate_level(
     query, spec = given.settings.query, rate_spec(given.settings, given.prompts)
     with_report = frontier[known.report[frontier] >= 0]
     place_of = {ids[known.report[place]]: int(place) for place in with_report}
-    records = (yield from looked_up({kind: list(place_of)}, given))[kind]
-    below = yield from _titles_below(kind, known, ids, with_report, max_level)
-    if below:
-        records = {
-            id_: with_below(r, below.get(place_of[id_], []), given.count) for id_, r in records.items()
-        }
-    packed = pack(records.values(), query.context_tokens, query.seed, given.count, RATED_TOGETHER)
+    records = yield from loaded(((kind, id_) for id_ in place_of), given)
+    # Titles of the reports directly below each that may be rated next, the highest rated first.
+    at = {int(known.community[place]): int(place) for place in with_report}
+    inside = np.isin(known.parent, list(at)) & (known.report >= 0) & (known.level <= max_level)
+    above = {ids[known.report[child]]: at[int(known.parent[child])] for child in np.flatnonzero(inside)}
+    if above:
+        rows = (yield Rows(SEARCHED[kind].table, ["id", "title", "rank"], list(above))).to_pylist()
+        below: dict[int, list[str]] = {}
+        for row in sorted(rows, key=lambda r: (-(r["rank"] or 0.0), r["id"])):
+            below.setdefault(above[row["id"]], []).append(row["title"] or "")
+        records = [with_below(r, below.get(place_of[r.id], []), given.count) for r in records]
+    packed = pack(records, query.context_tokens, query.seed, given.count, RATED_TOGETHER)
     ran: list[Ran[Mapping[str, float]]] = yield Dialogues(
         "rate", [partial(rate_reports, question, context, spec) for context in packed]
     )
@@ -181,29 +185,10 @@ def _rate_level(
         rated.ended = "No call that rates reports succeeded."
 
 
-def _titles_below(
-    kind: Kind, known: Levels, ids: Sequence[str], places: Ints, max_level: int
-) -> Generator[Any, Any, dict[int, list[str]]]:
-    """By place, the titles of the reports directly below it that may be rated next, the highest rated first;
-    places without any are left out."""
-    at = {int(known.community[place]): int(place) for place in places}
-    inside = np.isin(known.parent, known.community[places]) & (known.report >= 0) & (known.level <= max_level)
-    above = {ids[known.report[child]]: at[int(known.parent[child])] for child in np.flatnonzero(inside)}
-    if not above:
-        return {}
-    rows = (yield Rows(SEARCHED[kind].table, ["id", "title", "rank"], list(above))).to_pylist()
-    found: dict[int, list[str]] = {}
-    for row in sorted(rows, key=lambda r: (-(r["rank"] or 0.0), r["id"])):
-        found.setdefault(above[row["id"]], []).append(row["title"] or "")
-    return found
-
-
-def kept_and_missing(
-    known: Levels, relevant: AbstractSet[int], passed: AbstractSet[int], seen: AbstractSet[int]
-) -> tuple[Ints, int]:
+def kept_and_missing(rated: Rated, known: Levels) -> tuple[Ints, int]:
     """Places of the relevant reports below which none is relevant, ascending; and how many communities
     without a report, below which nothing was looked at, lie below none of these."""
-    place_of = {int(known.community[p]): p for p in relevant | passed}
+    place_of = {int(known.community[p]): p for p in rated.relevant.keys() | rated.passed}
 
     def above(place: int) -> list[int]:
         """Places of its ancestors that were looked at and lead to it, the nearest first."""
@@ -213,11 +198,10 @@ def kept_and_missing(
             place = up
         return found
 
-    replaced = {up for place in relevant for up in above(place)}
-    kept = frozenset(relevant - replaced)
-    parents = {int(known.parent[place]) for place in seen}
-    deepest = {place for place in passed if int(known.community[place]) not in parents}
-    missing = sum(not kept.intersection(above(place)) for place in deepest)
+    kept = rated.relevant.keys() - {up for place in rated.relevant for up in above(place)}
+    parents = {int(known.parent[place]) for place in rated.seen}
+    deepest = (place for place in rated.passed if int(known.community[place]) not in parents)
+    missing = sum(kept.isdisjoint(above(place)) for place in deepest)
     return np.array(sorted(kept), dtype=np.int64), missing
 
 

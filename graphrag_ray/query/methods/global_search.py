@@ -84,10 +84,10 @@ def choose(
 
     auto = is_auto(question.level)
     if auto and has_budget(query):
-        found = known.finest(lambda at: most(at).within(query))
         with_reports = [at for k in range(known.n_levels) if len((at := known.at(k)).rows)]
         if not with_reports:
             raise known.empty()
+        found = next((at for at in reversed(with_reports) if most(at).within(query)), None)
         if found is None:
             least = min(with_reports, key=lambda at: most(at).tokens)
             raise BudgetSpent(
@@ -129,9 +129,8 @@ def of_rows(kind: HierarchyKind, reports: pa.Table, rows: Ints) -> ToRead:
 
 def gaps(chosen: LevelReports) -> tuple[str, ...]:
     """What the reader should know of communities without a report, as sentences."""
-    n_missing, n_replaced = len(chosen.missing), len(chosen.replaced)
     said = (
-        (n_missing, f"{n_missing} communities have no report and are missing."),
-        (n_replaced, f"{n_replaced} communities have no report; reports of their sub-communities stand in."),
+        (len(chosen.missing), "have no report and are missing."),
+        (len(chosen.replaced), "have no report; reports of their sub-communities stand in."),
     )
-    return tuple(text for applies, text in said if applies)
+    return tuple(f"{n} communities {what}" for n, what in said if n)

@@ -27,7 +27,6 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pydantic import Field
 
-from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply, schema_of
 from graphrag_ray.base.messages import Dialogue
@@ -41,15 +40,15 @@ from graphrag_ray.query.methods.local_search import EDGES, MOST_CHUNKS, by_turns
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     answer_spec,
+    reply_or_none,
     request_of,
     spec_of,
-    usable_reply,
     variables_of,
 )
 from graphrag_ray.query.methods.method import Dialogues, Given, Hit, Kind, Method, Question, Rows, Search
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.one_context import ADVICE, PHASE, answer_from
-from graphrag_ray.query.methods.record_rows import fitting, loaded, looked_up
+from graphrag_ray.query.methods.record_rows import fitting, loaded
 from graphrag_ray.query.methods.where import among, within
 
 NAME = "lightrag"
@@ -111,10 +110,10 @@ def _wanted(text: str, given: Given) -> Generator[Any, Any, tuple[DualKeywords, 
     # The one list that a mode searches by may be empty: then the other one says more than nothing.
     high = () if mode == "local" else found.high or (found.low if mode == "global" else ())
     low = () if mode == "global" else found.low or (found.high if mode == "local" else ())
-    if ran.result is None:
-        return DualKeywords(high, low), [WITHOUT_KEYWORDS.format(f" ({ran.error})" if ran.error else "")]
     told = (("Entities", low), ("Relationships", high))
     notes = [f"{what} were looked up by: {', '.join(words)}." for what, words in told if words]
+    if ran.result is None:
+        notes = [WITHOUT_KEYWORDS.format(f" ({ran.error})" if ran.error else "")]
     return DualKeywords(high, low), notes
 
 
@@ -124,21 +123,27 @@ def _context(
     """chunks: ids of the only ones that count (see where.py): nothing that others say is shown then."""
     query, count = given.settings.query, given.count
     found = yield from _found(text, wanted, given, chunks)
-    ids: dict[Kind, list[str]] = {"entity": found.entities, "relationship": found.relationships}
-    tokens = (query.lightrag_entity_tokens, query.lightrag_relationship_tokens)
-    budgets = dict(zip(ids, (min(n, query.lightrag_tokens) for n in tokens), strict=True))
-    ids = {kind: own[: _most_elements(budgets[kind])] for kind, own in ids.items()}
-    known = yield from looked_up(ids, given, chunks)
-    shown: dict[Kind, list[Record]] = {}
+    shown: list[list[Record]] = []
     left_out = cut = 0
-    for kind, own in ids.items():
-        there = [known[kind][id_] for id_ in own if id_ in known[kind]]
-        shown[kind], n_cut = first_fitting(there, budgets[kind], count)
-        left_out += len(there) - len(shown[kind])
+    wanted_of: list[tuple[Kind, list[str], int]] = [
+        ("entity", found.entities, query.lightrag_entity_tokens),
+        ("relationship", found.relationships, query.lightrag_relationship_tokens),
+    ]
+    budgets = {kind: min(tokens, query.lightrag_tokens) for kind, _, tokens in wanted_of}
+    ids = [(kind, id_) for kind, own, _ in wanted_of for id_ in own[: _most_elements(budgets[kind])]]
+    records = yield from loaded(ids, given, chunks)
+    for kind, section in (("entity", "Entities"), ("relationship", "Relationships")):
+        there = [record for record in records if record.section == section]
+        first, n_cut = first_fitting(there, budgets[kind], count)
+        shown.append(first)
+        left_out += len(there) - len(first)
         cut += n_cut
-    sources, n_left = yield from _sources(text, shown, found, given, chunks)
-    shares = [Share(records) for records in (*shown.values(), sources)]
-    context = fill(shares, query.lightrag_tokens, count, left_out + n_left)
+    stating, n_stating = yield from _stating(text, shown[0], shown[1], found, given, chunks)
+    order = list(by_turns([found.near, stating]))[: query.lightrag_chunks]
+    chosen, _ = yield from fitting(order, given, context_tokens=query.lightrag_tokens)
+    sources = yield from loaded((("text_unit", id_) for id_ in chosen), given)
+    left_out += max(n_stating, len(order)) - len(sources)
+    context = fill([Share(own) for own in (*shown, sources)], query.lightrag_tokens, count, left_out)
     return replace(context, cut=context.cut + cut)
 
 
@@ -194,26 +199,10 @@ def _found(
     )
 
 
-def _sources(
-    text: str,
-    shown: Mapping[Kind, Sequence[Record]],
-    found: _FoundElements,
-    given: Given,
-    chunks: Collection[str] | None,
-) -> Generator[Any, Any, tuple[list[Record], int]]:
-    """The chunks that are shown if they fit: by turns those near the question and those that state what is
-    shown; and how many more there are."""
-    query = given.settings.query
-    stating, n_stating = yield from _stating(text, shown, found, given, chunks)
-    order = list(by_turns([found.near, stating]))[: query.lightrag_chunks]
-    chosen, _ = yield from fitting(order, given, context_tokens=query.lightrag_tokens)
-    sources = yield from loaded((("text_unit", id_) for id_ in chosen), given)
-    return sources, max(n_stating, len(order)) - len(sources)
-
-
 def _stating(
     text: str,
-    shown: Mapping[Kind, Sequence[Record]],
+    entities: Sequence[Record],
+    relationships: Sequence[Record],
     found: _FoundElements,
     given: Given,
     chunks: Collection[str] | None,
@@ -223,23 +212,21 @@ def _stating(
 
     Of what is in more than MOST_CHUNKS chunks, those near the question alone are looked at.
     """
-    ids = {kind: [record.id for record in records] for kind, records in shown.items()}
-    ends = {id_: found.ends[id_] for id_ in ids["relationship"]}
-    looked_at = dict.fromkeys([*ids["entity"], *(end for pair in ends.values() for end in pair)])
-    rows = (yield Rows("entities", ["id", "frequency"], list(looked_at))).to_pylist()
+    near, related = [r.id for r in entities], [r.id for r in relationships]
+    ends = {id_: found.ends[id_] for id_ in related}
+    looked_at = list(dict.fromkeys([*near, *(end for pair in ends.values() for end in pair)]))
+    rows = (yield Rows("entities", ["id", "frequency"], looked_at)).to_pylist()
     often = {row["id"] for row in rows if (row["frequency"] or 0) > MOST_CHUNKS}
     # A relationship is stated in no more chunks than either of its ends is in.
-    everywhere = often.intersection(ids["entity"]) | {
-        id_ for id_, pair in ends.items() if often.issuperset(pair)
-    }
+    everywhere = often.intersection(near) | {id_ for id_, pair in ends.items() if often.issuperset(pair)}
     tables: list[pa.Table] = yield tuple(
-        Rows(table, ["id", "text_unit_ids"], [id_ for id_ in ids[kind] if id_ not in everywhere])
-        for table, kind in (("entities", "entity"), ("relationships", "relationship"))
+        Rows(table, ["id", "text_unit_ids"], [id_ for id_ in own if id_ not in everywhere])
+        for table, own in (("entities", near), ("relationships", related))
     )
     lists = {row["id"]: row["text_unit_ids"] or () for table in tables for row in table.to_pylist()}
     held = Counter(
         chunk
-        for id_ in (*ids["entity"], *ids["relationship"])
+        for id_ in (*near, *related)
         for chunk in dict.fromkeys(lists.get(id_, ()))
         if chunks is None or chunk in chunks
     )
@@ -250,13 +237,13 @@ def _stating(
     if everywhere:
         columns = ["id", "entity_ids", "relationship_ids"]
         for row in (yield Rows("text_units", columns, [hit.id for hit in hits])).to_pylist():
-            stated = everywhere.intersection([*(row["entity_ids"] or ()), *(row["relationship_ids"] or ())])
-            if stated:
+            if stated := everywhere.intersection(
+                [*(row["entity_ids"] or ()), *(row["relationship_ids"] or ())]
+            ):
                 held[row["id"]] += len(stated)
     place = {hit.id: n for n, hit in enumerate(hits)}
     most = given.settings.query.lightrag_chunks
-    first = nsmallest(most, held, key=lambda c: (-held[c], place.get(c, len(place))))
-    return first, len(held)
+    return nsmallest(most, held, key=lambda c: (-held[c], place.get(c, len(place)))), len(held)
 
 
 STAGE = "keywords"
@@ -297,11 +284,7 @@ def list_keywords(question: str, spec: AnswerSpec) -> Dialogue[DualKeywords | No
     """Ask for the keywords of a question, and once more where the reply has none; None where the second has
     none either."""
     request = request_of(STAGE, variables_of(question, spec), spec, KEYWORDS_SCHEMA)
-    try:
-        found, _ = yield from usable_reply(request, lambda reply: parse_keywords(reply.text), spec, STAGE)
-    except DialogueFailed:
-        return None
-    return found
+    return (yield from reply_or_none(request, lambda reply: parse_keywords(reply.text), spec))
 
 
 def parse_keywords(reply: str) -> DualKeywords | ReplyProblem:

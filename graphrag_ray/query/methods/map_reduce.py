@@ -1,15 +1,12 @@
-"""Reading everything in parallel and drawing the answers together (paper 3.1.6, E.3, E.4).
+"""What is asked of contexts, and how their answers are drawn together (paper 3.1.6, E.3, E.4).
 
     records ── pack ──► contexts ── map_answer ──► scored answers
             ── reduce_context ──► one context ── reduce_answer ──► text
 
-For global search the records are reports; nothing but their section differs for source chunks (the
-paper's TS). Between map and reduce, answers hold string ids, so that the reduce context can number
-their references anew.
-
 The paper asks each context for one answer with one score (`map_answer`), a line `<ANSWER_HELPFULNESS> 85
 </ANSWER_HELPFULNESS>` (E.3). `map_points` asks for a list of scored points as JSON: they cost about as
-much, and one good point among weak ones keeps its own score.
+much, and one good point among weak ones keeps its own score. Between map and reduce, answers hold string
+ids, so that the reduce context can number their references anew.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -193,16 +190,23 @@ def pack(
     contexts = []
     while rest:
         page = [rest.popleft()]
-        available = context_tokens - count(page[0].heading)
-        used = record_tokens(page[0], count) + NUMBER_TOKENS
+        used = count(page[0].heading) + record_tokens(page[0], count) + NUMBER_TOKENS
         while rest and len(page) != most:
             used += record_tokens(rest[0], count) + NUMBER_TOKENS
-            if used > available:
+            if used > context_tokens:
                 break
             page.append(rest.popleft())
-        context, n_shown = _page(page, context_tokens, count)
-        rest.extendleft(reversed(page[n_shown:]))
-        contexts.append(context)
+        # Counted exactly, it nearly always fits; else the last ones go on, and one that is alone is cut.
+        first, limit = page[0], context_tokens
+        text, numbering = write(page)
+        while (n_tokens := count(text)) > context_tokens and limit > 0:
+            if len(page) > 1:
+                rest.appendleft(page.pop())
+            else:
+                limit -= n_tokens - context_tokens
+                page = [fit(first, limit, count)]
+            text, numbering = write(page)
+        contexts.append(Context(text, numbering, n_tokens, cut=int(page[0] is not first)))
     return contexts
 
 
@@ -241,27 +245,39 @@ def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Cou
     helpful = sorted(
         (a for a in answers if a.score > 0 and a.text), key=lambda a: (-a.score, a.place, a.text)
     )
-    sheet = _Answers(count)
-    shown: list[MapAnswer] = []
-    for answer in helpful:
-        if not sheet.add(answer, context_tokens):
+    text, numbers, shown = records.heading("Answers", ANSWER_COLUMNS), dict[records.Reference, int](), 0
+
+    def with_(answer: MapAnswer) -> tuple[str, dict[records.Reference, int]]:
+        known = dict(numbers)
+
+        def number(reference: records.Reference) -> int | None:
+            if reference not in answer.references:  # digits that only look like an id of ours
+                return None
+            return known.setdefault(reference, 1 + sum(r.section == reference.section for r in known))
+
+        written = records.render_references(fold(answer.text), number)
+        return text + records.line([shown + 1, f"{answer.score:g}", written]), known
+
+    first, cut = helpful[:1], 0
+    if first and count(with_(first[0])[0]) > context_tokens:
+
+        def start_of(start: str) -> MapAnswer:
+            return replace(helpful[0], text=records.without_unfinished(start) + "…")
+
+        start = longest_start(first[0].text, lambda s: count(with_(start_of(s))[0]) <= context_tokens)
+        first, cut = [start_of(start)], 1
+    order = first if cut else helpful
+    for answer in order:
+        longer, known = with_(answer)
+        if count(longer) > context_tokens:
             break
-        shown.append(answer)
-    cut = 0
-    if helpful and not shown:
-
-        def start_of(text: str) -> MapAnswer:
-            return replace(helpful[0], text=records.without_unfinished(text) + "…")
-
-        start = longest_start(helpful[0].text, lambda text: sheet.fits(start_of(text), context_tokens))
-        shown, cut = [start_of(start)], 1
-        sheet.add(shown[0], context_tokens)
+        text, numbers, shown = longer, known, shown + 1
     return ReduceContext(
-        text=sheet.text if shown else "",
-        numbering=sheet.numbering(),
-        n_tokens=count(sheet.text) if shown else 0,
-        shown=tuple(shown),
-        left_out=len(helpful) - len(shown),
+        text=text if order else "",
+        numbering={(reference.section, n): reference.id for reference, n in numbers.items()},
+        n_tokens=count(text) if order else 0,
+        shown=tuple(order if cut else order[:shown]),
+        left_out=len(helpful) - (1 if cut else shown),
         cut=cut,
     )
 
@@ -290,8 +306,10 @@ def asked_for_text(
     """
     request = request_of(prompt, {**variables_of(question, spec), **shown}, spec)
     written, reply = yield from usable_reply(request, written_in, spec, prompt)
-    text, references, dropped, truncated = resolved(written, reply, numbering)
-    return Reduced(text, references, truncated=truncated, dropped_references=dropped)
+    said = resolved_answer(written, 0.0, reply, numbering)
+    return Reduced(
+        said.text, said.references, truncated=said.truncated, dropped_references=said.dropped_references
+    )
 
 
 def usable_reply(
@@ -309,79 +327,31 @@ def usable_reply(
     return found, reply
 
 
+def reply_or_none(
+    request: ChatRequest, read: Callable[[ChatReply], T | ReplyProblem], spec: AnswerSpec
+) -> Dialogue[T | None]:
+    """`usable_reply`, but None where neither reply can be used."""
+    try:
+        found, _ = yield from usable_reply(request, read, spec, request.prompt)
+    except DialogueFailed:
+        return None
+    return found
+
+
 def written_in(reply: ChatReply) -> str | ReplyProblem:
     """The text of a reply, without a score."""
     return without_scores(reply.text) or ReplyProblem("it is empty")
 
 
-class _Answers:
-    """The reduce context while it is filled: its text, and the local numbers of what is cited."""
-
-    def __init__(self, count: Count) -> None:
-        self._count = count
-        self._numbers: dict[records.Reference, int] = {}
-        self._n = 0
-        self.text = records.heading("Answers", ANSWER_COLUMNS)
-
-    def add(self, answer: MapAnswer, context_tokens: int) -> bool:
-        text, numbers = self._with(answer)
-        if self._count(text) > context_tokens:
-            return False
-        self.text, self._numbers, self._n = text, numbers, self._n + 1
-        return True
-
-    def fits(self, answer: MapAnswer, context_tokens: int) -> bool:
-        return self._count(self._with(answer)[0]) <= context_tokens
-
-    def numbering(self) -> dict[tuple[str, int], str]:
-        return {(reference.section, n): reference.id for reference, n in self._numbers.items()}
-
-    def _with(self, answer: MapAnswer) -> tuple[str, dict[records.Reference, int]]:
-        numbers = dict(self._numbers)
-
-        def number(reference: records.Reference) -> int | None:
-            if reference not in answer.references:  # digits that only look like an id of ours
-                return None
-            of_section = sum(1 for known in numbers if known.section == reference.section)
-            return numbers.setdefault(reference, of_section + 1)
-
-        text = records.render_references(fold(answer.text), number)
-        return self.text + records.line([self._n + 1, f"{answer.score:g}", text]), numbers
-
-
-def _page(page: Sequence[Record], context_tokens: int, count: Count) -> tuple[Context, int]:
-    """One map context, counted exactly, and how many of the records it holds: nearly always all. The
-    first is cut where it alone is too long."""
-    shown = list(page)
-    text, numbering = write(shown)
-    n_tokens, limit = count(text), context_tokens
-    while n_tokens > context_tokens and limit > 0:
-        if len(shown) > 1:
-            shown.pop()
-        else:
-            limit -= n_tokens - context_tokens
-            shown = [fit(page[0], limit, count)]
-        text, numbering = write(shown)
-        n_tokens = count(text)
-    return Context(text, numbering, n_tokens, cut=int(shown[0] is not page[0])), len(shown)
-
-
-def resolved(
-    text: str, reply: ChatReply, numbering: Mapping[tuple[str, int], str]
-) -> tuple[str, tuple[records.Reference, ...], int, bool]:
-    """Text with string ids, what it cites, how many cited numbers were unknown, whether it was cut off."""
+def resolved_answer(
+    text: str, score: float, reply: ChatReply, numbering: Mapping[tuple[str, int], str]
+) -> MapAnswer:
+    """A reply's text with string ids, and what it cites."""
     truncated = reply.finish_reason == "length"
     if truncated:
         text = records.without_unfinished(text)
     out, references, dropped = records.resolve_references(text, numbering)
-    return out.strip(), tuple(references), dropped, truncated
-
-
-def resolved_answer(
-    text: str, score: float, reply: ChatReply, numbering: Mapping[tuple[str, int], str]
-) -> MapAnswer:
-    text, references, dropped, truncated = resolved(text, reply, numbering)
-    return MapAnswer(text, score, references, truncated, dropped)
+    return MapAnswer(out.strip(), score, tuple(references), truncated, dropped)
 
 
 def variables_of(question: str, spec: AnswerSpec) -> dict[str, str]:

@@ -42,11 +42,6 @@ def numbered(references: Iterable[Reference]) -> Generator[Any, Any, dict[Refere
     }
 
 
-def shown_to_people(text: str, number: Mapping[Reference, int]) -> str:
-    """The text with short numbers in its references instead of string ids."""
-    return render_references(text, number.get)
-
-
 def shown_in(numbering: Mapping[tuple[str, int], str]) -> tuple[Reference, ...]:
     """The records of a context."""
     return tuple(Reference(section, id_) for (section, _), id_ in numbering.items())
@@ -58,6 +53,8 @@ def context_used(phase: str, context: Context | ReduceContext) -> ContextUsed:
 
 
 PHASE = "answer"
+
+ENDED_AT_LIMIT = "The answer ended at the model's output limit."
 ADVICE = "Raise the budget, or lower query.{}."
 
 
@@ -105,10 +102,10 @@ def answered(
     cut = f"{context.cut} records were longer than their part of the context and were read without their end."
     if context.cut == 1:
         cut = "1 record was longer than its part of the context and was read without its end."
-    told = ((context.cut, cut), (said.truncated, "The answer ended at the model's output limit."))
+    told = ((context.cut, cut), (said.truncated, ENDED_AT_LIMIT))
     return Answer(
         question=question,
-        text=shown_to_people(said.text, number),
+        text=render_references(said.text, number.get),
         method=method,
         references=said.references,
         found=said.found and bool(said.references or said.dropped_references),
