@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
+from graphrag_ray.base.declarations import SEARCHED
 from graphrag_ray.base.ids import entity_id, entity_key
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import ReplyProblem
@@ -159,8 +160,9 @@ def _contexts(names: Sequence[str], given: Given) -> Generator[Any, Any, list[Co
     reached = yield from _expanded(weak, strong)
     of_all = dict.fromkeys(one for own in reached for one in own)
     records = yield from loaded(of_all, given)
-    record = {(KIND_OF[r.section], r.id): r for r in records}
-    shares = ([Share([record[one] for one in own if one in record])] for own in reached)
+    record = {(r.section, r.id): r for r in records}
+    keys = ([(SEARCHED[kind].section, id_) for kind, id_ in own] for own in reached)
+    shares = ([Share([record[key] for key in own if key in record])] for own in keys)
     filled = [fill(own, given.settings.query.fgrag_tokens, given.count) for own in shares]
     # What does not fit is farthest from the name: it is just not among the nearest.
     return [replace(context, left_out=0) for context in filled]
@@ -214,7 +216,6 @@ SCORE = 50.0
 NO_NAMES = "it names nothing that the question is about; write the list alone, one subject a line"
 
 NO_SUBJECT = "no subject was named."
-KIND_OF: Mapping[str, Kind] = {"Entities": "entity", "Relationships": "relationship"}
 
 _BULLET = re.compile(r"^(?:[-*•–—+>]|\(?\d{1,3}[.):])\s+")
 _MARKS = "\"'`*_“”„‘’«»「」[]"
