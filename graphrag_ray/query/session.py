@@ -197,10 +197,12 @@ class Asker(Asks):
     """Asks over connections. For several questions at once, give each an asker over the same ones.
 
     cache   of replies; None: each is asked for
+    told    of each phase that begins or has ended: its name, how many dialogues it has, whether it has ended
     """
 
     connections: Connections
     cache: ReplyCache | None = None
+    told: Callable[[str, int, bool], None] = lambda *phase: None
 
     async def __aenter__(self) -> Asker:
         return self
@@ -252,7 +254,9 @@ class Asker(Asks):
 
         _asking.set(self)
         ask = self.allowance.around(patiently, last) if self.allowance else patiently
+        self.told(stage, len(start), False)
         outcomes = await run_dialogues(stage, [s() for s in start], ask, self.cache)
+        self.told(stage, len(start), True)
         known = sum(len(o.replies) - o.turns for o in outcomes)
         self.kept = self.kept[0] + known, self.kept[1] + sum(len(o.replies) for o in outcomes)
         return outcomes

@@ -186,7 +186,9 @@ NO_SCORE = "`score` must be a number from 0 to 100"
 NO_ANSWER = "`answer` must be a text that is not empty, or `score` must be 0"
 
 
-class FollowUpReply(JsonReply):
+class FollowUp(JsonReply):
+    """score: how much its answer would add, 0–100."""
+
     question: str
     score: float = Field(default=50.0, le=100)
     """Without one, a question counts as half as promising as can be."""
@@ -195,18 +197,10 @@ class FollowUpReply(JsonReply):
 class StepReply(JsonReply):
     answer: str = ""
     score: float = Field(le=100)
-    follow_ups: list[FollowUpReply] = Field(default=[])
+    follow_ups: list[FollowUp] = Field(default=[])
 
 
 STEP_SCHEMA: Mapping[str, Any] = schema_of(StepReply)
-
-
-@dataclass(frozen=True, slots=True)
-class FollowUp:
-    """score: how much its answer would add, 0–100."""
-
-    question: str
-    score: float
 
 
 @dataclass(frozen=True)
@@ -214,7 +208,7 @@ class Step:
     """What one context says, and what to ask next."""
 
     answer: MapAnswer
-    follow_ups: tuple[FollowUp, ...] = ()
+    follow_ups: Sequence[FollowUp] = ()
 
 
 def drift_spec(prompt: str, settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
@@ -257,7 +251,7 @@ def _step(
     request = request_of(prompt, variables, spec, STEP_SCHEMA)
     said, reply = yield from usable_reply(request, lambda reply: parse_step(reply.text), spec, prompt)
     answer = resolved_answer(said.answer, said.score, reply, context.numbering)
-    return Step(answer, tuple(FollowUp(one.question, one.score) for one in said.follow_ups))
+    return Step(answer, said.follow_ups)
 
 
 def parse_step(reply: str) -> StepReply | ReplyProblem:
@@ -270,5 +264,5 @@ def parse_step(reply: str) -> StepReply | ReplyProblem:
     if found.score > 0 and not answer:
         return ReplyProblem(NO_ANSWER)
     asked = [(clean(one.question).strip(), one.score) for one in found.follow_ups]
-    follow_ups = [FollowUpReply(question=text, score=score) for text, score in asked if text]
+    follow_ups = [FollowUp(question=text, score=score) for text, score in asked if text]
     return StepReply(answer=answer, score=found.score, follow_ups=follow_ups)

@@ -109,7 +109,7 @@ def search(question: Question, given: Given) -> Method:
         said.add(STAGE, context, found, summary.error)
     what = yield from merged(text, given, said, ANSWER)
     if is_insufficient(what.reduced.text):
-        what = replace(what, reduced=replace(what.reduced, found=False))
+        what.reduced = replace(what.reduced, found=False)
     return (yield from answered(text, NAME, "records", what, notes=notes))
 
 

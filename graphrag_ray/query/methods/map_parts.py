@@ -50,23 +50,7 @@ class ToRead:
     n_tokens: Sequence[int]
 
 
-@dataclass(frozen=True)
-class MapReading:
-    """What the contexts said.
-
-    contexts             what was read, with the highest score in each; None where its dialogue failed
-    errors               why dialogues failed
-    dropped_references   of what the contexts said
-    """
-
-    contexts: Sequence[ContextUsed]
-    reduce_context: ReduceContext
-    reduced: Reduced
-    errors: Sequence[str] = ()
-    dropped_references: int = 0
-
-
-def read(question: str, given: Given, wanted: ToRead) -> Generator[Any, Any, MapReading]:
+def read(question: str, given: Given, wanted: ToRead) -> Generator[Any, Any, Mapped]:
     """Shuffle records of one section, pack them into contexts, ask each, draw the answers together.
 
     A batch of BATCH_TOKENS after the other, so that the memory that this takes does not grow with the texts;
@@ -86,11 +70,17 @@ def read(question: str, given: Given, wanted: ToRead) -> Generator[Any, Any, Map
 
 @dataclass
 class Mapped:
-    """What contexts said so far; see `MapReading`."""
+    """What contexts said so far, and in the end all of them together.
+
+    contexts   what was read, with the highest score in each; None where its dialogue failed
+    errors     why dialogues failed
+    """
 
     contexts: list[ContextUsed] = field(default_factory=list)
     answers: list[MapAnswer] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    reduce_context: ReduceContext = field(default_factory=lambda: ReduceContext("", {}, 0, ()))
+    reduced: Reduced = field(default_factory=lambda: Reduced(""))
 
     def add(self, phase: str, context: Context, said: Sequence[MapAnswer] | None, error: str) -> None:
         """Note what a context said; None: its dialogue failed."""
@@ -114,18 +104,16 @@ def map_contexts(
         found.add("map", context, said.result, said.error)
 
 
-def merged(
-    question: str, given: Given, said: Mapped, prompt: str = "reduce"
-) -> Generator[Any, Any, MapReading]:
+def merged(question: str, given: Given, said: Mapped, prompt: str = "reduce") -> Generator[Any, Any, Mapped]:
     """Draw the answers together, by falling score, in one call. prompt: its name. Raises GraphRagError where
     that fails."""
-    to_reduce = reduce_context(said.answers, given.settings.query.context_tokens, given.count)
-    final = partial(reduce_answer, question, to_reduce, reduce_spec(given.settings, given.prompts, prompt))
-    (reduced,) = yield Dialogues("reduce", [final], last=True, numbering=to_reduce.numbering)
+    shown = reduce_context(said.answers, given.settings.query.context_tokens, given.count)
+    final = partial(reduce_answer, question, shown, reduce_spec(given.settings, given.prompts, prompt))
+    (reduced,) = yield Dialogues("reduce", [final], last=True, numbering=shown.numbering)
     if reduced.result is None:
         raise GraphRagError(f"the answer could not be put together: {reduced.error}")
-    dropped = sum(a.dropped_references for a in said.answers)
-    return MapReading(said.contexts, to_reduce, reduced.result, said.errors, dropped)
+    said.reduce_context, said.reduced = shown, reduced.result
+    return said
 
 
 def batches(wanted: ToRead, seed: int, tokens: int) -> Iterator[list[str]]:
@@ -147,7 +135,7 @@ def answered(
     question: str,
     method: str,
     what: str,
-    read: MapReading,
+    read: Mapped,
     *,
     level: int | None = None,
     notes: Sequence[str] = (),
@@ -179,6 +167,6 @@ def answered(
         found=reduced.found,
         contexts=(*read.contexts, *([context_used("reduce", to_reduce)] if to_reduce.shown else [])),
         failed_parts=failed,
-        dropped_references=reduced.dropped_references + read.dropped_references,
+        dropped_references=reduced.dropped_references + sum(a.dropped_references for a in read.answers),
         notes=(*notes, *(text for applies, text in told if applies)),
     )

@@ -141,9 +141,10 @@ def fulfilled(conditions: Sequence[Condition], documents: pa.Table) -> list[bool
             values = [[] if v is None else [v] for v in documents[OWN[condition.name]].to_pylist()]
         if condition.metadata and not any(values):
             has = _some([_short(name) for name in sorted({name for row in metadata for name in row})])
+            more = f", and in their metadata {has}" if has else "; they have no metadata"
             raise UsageError(
                 f"condition {_short(condition.text)!r}: no document has {_short(condition.name)!r}; they "
-                f"have {', '.join(OWN)}{f', and in their metadata {has}' if has else '; they have no metadata'}"
+                f"have {', '.join(OWN)}{more}"
             )
         alone = [_fulfils(condition, own) for own in values]
         if not any(alone):

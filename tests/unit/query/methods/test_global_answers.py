@@ -13,7 +13,7 @@ from graphrag_ray.base.records import Reference
 from graphrag_ray.query.methods.answer import UNREADABLE, Answer, ContextUsed, Phase
 from graphrag_ray.query.methods.global_search import gaps
 from graphrag_ray.query.methods.levels import LevelReports
-from graphrag_ray.query.methods.map_parts import MapReading, answered
+from graphrag_ray.query.methods.map_parts import Mapped, answered
 from graphrag_ray.query.methods.map_reduce import MapAnswer, Reduced, reduce_answer, reduce_context
 
 A, B = Reference("Reports", "aa"), Reference("Reports", "bb")
@@ -32,8 +32,7 @@ def composed(
         for (records, n_tokens), m in zip(SHOWN, mapped, strict=True)
     ]
     errors = ["no reply" for m in mapped if m is None]
-    dropped = sum(m.dropped_references for m in mapped if m)
-    what = MapReading(contexts, context, reduced, errors, dropped)
+    what = Mapped(contexts, [m for m in mapped if m], errors, context, reduced)
     return finished(answered("Why?", "global", "reports", what, level=chosen.level, notes=gaps(chosen)))
 
 
@@ -104,7 +103,9 @@ def test_an_empty_level_is_nothing_found() -> None:
         next(dialogue)
         raise AssertionError("a model was asked")
     except StopIteration as stop:
-        answer = finished(answered("Why?", "global", "reports", MapReading([], context, stop.value)))
+        answer = finished(
+            answered("Why?", "global", "reports", Mapped(reduce_context=context, reduced=stop.value))
+        )
     assert not answer.found
     assert answer.text
     assert answer.text != UNREADABLE
