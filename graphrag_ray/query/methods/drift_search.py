@@ -40,11 +40,11 @@ from graphrag_ray.query.methods.map_parts import Mapped, answered, merged
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     MapAnswer,
+    asked_for,
     reduce_spec,
     request_of,
     resolved_answer,
     spec_of,
-    usable_reply,
     variables_of,
     without_scores,
 )
@@ -225,7 +225,7 @@ def hypothesis(question: str, spec: AnswerSpec) -> Dialogue[str]:
 
 def primer(question: str, context: Context, spec: AnswerSpec, n_follow_ups: int) -> Dialogue[Step]:
     """Ask for a first answer and what to look up. Raises DialogueFailed as `_step`."""
-    return (yield from _step(PRIMER, question, context, spec, {"n_follow_ups": str(n_follow_ups)}))
+    return (yield from _step(PRIMER, question, context, spec, n_follow_ups=str(n_follow_ups)))
 
 
 def looked_up(
@@ -239,17 +239,14 @@ def looked_up(
     """Ask for the answer to a follow-up question. asked: those that were looked up, this one among them.
     Raises DialogueFailed as `_step`."""
     own = {"n_follow_ups": str(n_follow_ups), "follow_up": follow_up, "asked": "\n".join(asked)}
-    return (yield from _step(LOCAL, question, context, spec, own))
+    return (yield from _step(LOCAL, question, context, spec, **own))
 
 
-def _step(
-    prompt: str, question: str, context: Context, spec: AnswerSpec, own: Mapping[str, str]
-) -> Dialogue[Step]:
+def _step(prompt: str, question: str, context: Context, spec: AnswerSpec, **own: str) -> Dialogue[Step]:
     """Ask, and once more where the reply cannot be used. Raises DialogueFailed where the second cannot
     either."""
-    variables = {**variables_of(question, spec), "context": context.text, **own}
-    request = request_of(prompt, variables, spec, STEP_SCHEMA)
-    said, reply = yield from usable_reply(request, lambda reply: parse_step(reply.text), spec, prompt)
+    read, own = (lambda reply: parse_step(reply.text)), {**own, "context": context.text}
+    said, reply = yield from asked_for(prompt, question, spec, read, STEP_SCHEMA, **own)
     answer = resolved_answer(said.answer, said.score, reply, context.numbering)
     return Step(answer, said.follow_ups)
 

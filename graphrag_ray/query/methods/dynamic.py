@@ -38,11 +38,9 @@ from graphrag_ray.query.methods.budget import Most, check_room, reading, refuse_
 from graphrag_ray.query.methods.levels import Levels
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
+    asked_for,
     pack,
-    request_of,
     spec_of,
-    usable_reply,
-    variables_of,
 )
 from graphrag_ray.query.methods.method import Dialogues, Given, Kind, Ran, Rows
 from graphrag_ray.query.methods.one_context import context_used
@@ -263,9 +261,8 @@ def rate_reports(question: str, context: Context, spec: AnswerSpec) -> Dialogue[
         without = ", ".join(str(n) for n in known if n not in found)
         return ReplyProblem(f"it has no rating from 0 to 5 for {without}") if without else found
 
-    variables = {**variables_of(question, spec), "context": context.text}
     try:
-        yield from usable_reply(request_of("rate", variables, spec, RATING_SCHEMA), read, spec, "rate")
+        yield from asked_for("rate", question, spec, read, RATING_SCHEMA, context=context.text)
     except DialogueFailed:
         if not found:
             raise

@@ -47,12 +47,12 @@ from graphrag_ray.query.methods.map_parts import Mapped, answered, merged
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     MapAnswer,
+    asked_for,
     correction_of,
     reduce_spec,
     request_of,
     resolved_answer,
     spec_of,
-    usable_reply,
     variables_of,
     written_in,
 )
@@ -279,9 +279,8 @@ def entity_summary(
 ) -> Dialogue[MapAnswer]:
     """Ask for what a context says to the questions about an entity, under its name; with score 0 where it
     says nothing. Raises DialogueFailed where the reply is empty twice."""
-    variables = {**variables_of(question, spec), "entity": entity, "questions": "\n".join(questions)}
-    request = request_of(SUMMARY, {**variables, "context": context.text}, spec)
-    written, reply = yield from usable_reply(request, written_in, spec, SUMMARY)
+    shown = {"entity": entity, "questions": "\n".join(questions), "context": context.text}
+    written, reply = yield from asked_for(SUMMARY, question, spec, written_in, **shown)
     if _NOTHING.match(first_line(written)):
         return MapAnswer("", 0.0)
     found = resolved_answer(written, SCORE, reply, context.numbering)

@@ -40,10 +40,8 @@ from graphrag_ray.query.methods.local_search import EDGES, MOST_CHUNKS, by_turns
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     answer_spec,
-    reply_or_none,
-    request_of,
+    read_or_none,
     spec_of,
-    variables_of,
 )
 from graphrag_ray.query.methods.method import Dialogues, Given, Hit, Kind, Method, Question, Rows, Search
 from graphrag_ray.query.methods.methods import MethodKind
@@ -73,11 +71,16 @@ def search(question: Question, given: Given) -> Method:
     mode = given.settings.query.lightrag_mode
     unsearched = {"local": "relationship", "global": "entity"}.get(mode)
     check_embedded(given, NAME, [kind for kind in _KINDS if kind != unsearched])
-    _check(question.text, given)
+    text, query = question.text, given.settings.query
+    first, last = keywords_spec(given.settings, given.prompts), answer_spec(given.settings, given.prompts)
+    check_room(text, given, [last], setting=TOKENS)
+    most = asking(text, given, STAGE, first, 1, 0)
+    most += asking(text, given, PHASE, last, 1, query.lightrag_tokens)
+    refuse_beyond(most, query, ADVICE.format(TOKENS))
     chunks = yield from within(question.where)
-    wanted, notes = yield from _wanted(question.text, given)
-    context = yield from _context(question.text, wanted, given, chunks)
-    return (yield from answer_from(question.text, given, NAME, context, notes, TOKENS))
+    wanted, notes = yield from _wanted(text, given)
+    context = yield from _context(text, wanted, given, chunks)
+    return (yield from answer_from(text, given, NAME, context, notes, TOKENS))
 
 
 METHOD = MethodKind(
@@ -89,16 +92,6 @@ METHOD = MethodKind(
     option=("mode", "lightrag_mode"),
     by_replies=True,
 )
-
-
-def _check(text: str, given: Given) -> None:
-    """Raises UsageError or BudgetSpent before anything is asked."""
-    settings, query = given.settings, given.settings.query
-    first, last = keywords_spec(settings, given.prompts), answer_spec(settings, given.prompts)
-    check_room(text, given, [last], setting=TOKENS)
-    most = asking(text, given, STAGE, first, 1, 0)
-    most += asking(text, given, PHASE, last, 1, query.lightrag_tokens)
-    refuse_beyond(most, query, ADVICE.format(TOKENS))
 
 
 def _wanted(text: str, given: Given) -> Generator[Any, Any, tuple[DualKeywords, list[str]]]:
@@ -165,20 +158,17 @@ def _found(
     text: str, wanted: DualKeywords, given: Given, chunks: Collection[str] | None
 ) -> Generator[Any, Any, _FoundElements]:
     query = given.settings.query
+    texts: list[tuple[Kind, str, int]] = [
+        ("entity", ", ".join(wanted.low), TOP_K),
+        ("relationship", ", ".join(wanted.high), TOP_K),
+        ("text_unit", text if query.lightrag_mode == "mix" else "", query.lightrag_chunks),
+    ]
     possible: dict[Kind, list[str] | None] = {}
     for kind in _KINDS:
         possible[kind] = yield from among(kind, chunks)
-    texts: dict[Kind, tuple[str, int]] = {}
-    if wanted.low:
-        texts["entity"] = ", ".join(wanted.low), TOP_K
-    if wanted.high:
-        texts["relationship"] = ", ".join(wanted.high), TOP_K
-    if query.lightrag_mode == "mix":
-        texts["text_unit"] = text, query.lightrag_chunks
-    lists: list[list[Hit]] = yield tuple(
-        Search(kind, "vector", by, k, possible[kind]) for kind, (by, k) in texts.items()
-    )
-    hits = {kind: [hit.id for hit in own] for kind, own in zip(texts, lists, strict=True)}
+    searches = [Search(kind, "vector", by, k, possible[kind]) for kind, by, k in texts if by]
+    lists: list[list[Hit]] = yield tuple(searches)
+    hits = {one.kind: [hit.id for hit in own] for one, own in zip(searches, lists, strict=True)}
     near, related, beside = (hits.get(kind, []) for kind in _KINDS)
     # The first of all are among the first of each entity, unless conditions leave some of these out.
     most = _most_elements(query.lightrag_relationship_tokens) if chunks is None else None
@@ -186,14 +176,15 @@ def _found(
         Rows("relationships", EDGES, near, by=ENDS, most=most),
         Rows("relationships", EDGES, related),
     )
-    rows = [table.to_pylist() for table in tables]
-    allowed = None if chunks is None else set(possible["relationship"] or ())
-    own = [row for row in rows[0] if allowed is None or row["id"] in allowed]
-    ends = {row["id"]: (row["source_id"], row["target_id"]) for row in (*own, *rows[1])}
-    of_related = dict.fromkeys(end for id_ in related if id_ in ends for end in ends[id_])
+    of_near, of_related = (table.to_pylist() for table in tables)
+    if chunks is not None:
+        allowed = set(possible["relationship"] or ())
+        of_near = [row for row in of_near if row["id"] in allowed]
+    ends = {row["id"]: (row["source_id"], row["target_id"]) for row in (*of_near, *of_related)}
+    ends_of_related = dict.fromkeys(end for id_ in related if id_ in ends for end in ends[id_])
     return _FoundElements(
-        list(by_turns([near, list(of_related)])),
-        list(by_turns([[row["id"] for row in sorted(own, key=worth)], related])),
+        list(by_turns([near, list(ends_of_related)])),
+        list(by_turns([[row["id"] for row in sorted(of_near, key=worth)], related])),
         ends,
         beside,
     )
@@ -283,8 +274,7 @@ def keywords_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSp
 def list_keywords(question: str, spec: AnswerSpec) -> Dialogue[DualKeywords | None]:
     """Ask for the keywords of a question, and once more where the reply has none; None where the second has
     none either."""
-    request = request_of(STAGE, variables_of(question, spec), spec, KEYWORDS_SCHEMA)
-    return (yield from reply_or_none(request, lambda reply: parse_keywords(reply.text), spec))
+    return (yield from read_or_none(STAGE, question, spec, parse_keywords, KEYWORDS_SCHEMA))
 
 
 def parse_keywords(reply: str) -> DualKeywords | ReplyProblem:

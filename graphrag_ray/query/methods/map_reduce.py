@@ -215,8 +215,9 @@ def map_answer(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tu
 
     Raises DialogueFailed where the second has none either: an unread part, not an unhelpful one.
     """
-    request = request_of("map", {**variables_of(question, spec), "context": context.text}, spec)
-    scored, reply = yield from usable_reply(request, lambda reply: parse_scored(reply.text), spec, "map")
+    scored, reply = yield from asked_for(
+        "map", question, spec, lambda reply: parse_scored(reply.text), context=context.text
+    )
     return (resolved_answer(scored.text, scored.score, reply, context.numbering),)
 
 
@@ -226,11 +227,12 @@ def map_points(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tu
     One MapAnswer a point, in the order of the reply; () where nothing there helps. Raises DialogueFailed
     where the second reply cannot be used either.
     """
-    variables = {**variables_of(question, spec), "context": context.text}
-    request = request_of(POINTS, variables, spec, POINTS_SCHEMA)
-    found, reply = yield from usable_reply(
-        request, lambda reply: parse_points(reply.text, reply.finish_reason), spec, "map"
-    )
+
+    def points_in(reply: ChatReply) -> tuple[Scored, ...] | ReplyProblem:
+        return parse_points(reply.text, reply.finish_reason)
+
+    shown = context.text
+    found, reply = yield from asked_for(POINTS, question, spec, points_in, POINTS_SCHEMA, context=shown)
     return tuple(resolved_answer(point.text, point.score, reply, context.numbering) for point in found)
 
 
@@ -304,12 +306,41 @@ def asked_for_text(
 
     shown: what the prompt's own placeholders hold; numbering: of the records in it. Raises DialogueFailed.
     """
-    request = request_of(prompt, {**variables_of(question, spec), **shown}, spec)
-    written, reply = yield from usable_reply(request, written_in, spec, prompt)
+    written, reply = yield from asked_for(prompt, question, spec, written_in, **shown)
     said = resolved_answer(written, 0.0, reply, numbering)
-    return Reduced(
-        said.text, said.references, truncated=said.truncated, dropped_references=said.dropped_references
-    )
+    return Reduced(said.text, said.references, True, said.truncated, said.dropped_references)
+
+
+def asked_for(
+    name: str,
+    question: str,
+    spec: AnswerSpec,
+    read: Callable[[ChatReply], T | ReplyProblem],
+    schema: Mapping[str, Any] | None = None,
+    **shown: str,
+) -> Dialogue[tuple[T, ChatReply]]:
+    """Fill and ask a prompt, and read the reply: see `usable_reply`. name: of the prompt; shown: what its own
+    placeholders hold; schema: of the JSON that the reply should be; None: a text."""
+    request = request_of(name, {**variables_of(question, spec), **shown}, spec, schema)
+    return (yield from usable_reply(request, read, spec, name))
+
+
+def read_or_none(
+    name: str,
+    question: str,
+    spec: AnswerSpec,
+    parse: Callable[[str], T | ReplyProblem],
+    schema: Mapping[str, Any],
+    **shown: str,
+) -> Dialogue[T | None]:
+    """What a reply says; None where it cannot be read, and the one after a correction neither."""
+    try:
+        found, _ = yield from asked_for(
+            name, question, spec, lambda reply: parse(reply.text), schema, **shown
+        )
+    except DialogueFailed:
+        return None
+    return found
 
 
 def usable_reply(
@@ -325,17 +356,6 @@ def usable_reply(
     if isinstance(found, ReplyProblem):
         raise DialogueFailed(f"{name}: still not usable after a correction: {found.text}")
     return found, reply
-
-
-def reply_or_none(
-    request: ChatRequest, read: Callable[[ChatReply], T | ReplyProblem], spec: AnswerSpec
-) -> Dialogue[T | None]:
-    """`usable_reply`, but None where neither reply can be used."""
-    try:
-        found, _ = yield from usable_reply(request, read, spec, request.prompt)
-    except DialogueFailed:
-        return None
-    return found
 
 
 def written_in(reply: ChatReply) -> str | ReplyProblem:

@@ -48,10 +48,8 @@ from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     Reduced,
     asked_for_text,
-    reply_or_none,
-    request_of,
+    read_or_none,
     spec_of,
-    variables_of,
 )
 from graphrag_ray.query.methods.method import (
     Dialogues,
@@ -167,19 +165,17 @@ class _LookedUp:
 
 def _check(text: str, given: Given) -> None:
     """Raises UsageError or BudgetSpent before anything is asked."""
-    query, settings, prompts = given.settings.query, given.settings, given.prompts
-    answer = step_spec(ANSWER, settings, prompts)
+    query = given.settings.query
+    answer, next_, facts = (step_spec(p, given.settings, given.prompts) for p in (ANSWER, NEXT, FACTS))
     n, told = 1 + query.ppr_steps, 2 * max(map(given.count, (INSUFFICIENT, LAST)))  # it stands there twice
     check_room(text, given, [answer], beside=told)
     most = asking(text, given, PHASE, answer, n, n * (query.context_tokens + told))
     if query.ppr_steps:
-        next_ = step_spec(NEXT, settings, prompts)
         before = query.ppr_steps * NEXT_QUESTIONS * MAX_TOKENS[NEXT]
         check_room(text, given, [next_], beside=before)
-        each = query.context_tokens + before
-        most += asking(text, given, STAGE, next_, query.ppr_steps, query.ppr_steps * each)
+        shown = query.ppr_steps * (query.context_tokens + before)
+        most += asking(text, given, STAGE, next_, query.ppr_steps, shown)
     if query.ppr_facts:
-        facts = step_spec(FACTS, settings, prompts)
         check_room(text, given, [facts])
         most += asking(text, given, STAGE, facts, 1, query.context_tokens)
     refuse_beyond(most, query, ADVICE)
@@ -189,8 +185,7 @@ def _answer(text: str, context: Context, last: bool, given: Given) -> Generator[
     if not context.numbering:
         return Reduced(NOTHING_FOUND, found=False)
     spec = step_spec(ANSWER, given.settings, given.prompts)
-    start = partial(walk_answer, text, context, last, spec)
-    (ran,) = yield Dialogues(PHASE, [start], last=last)
+    (ran,) = yield Dialogues(PHASE, [partial(walk_answer, text, context, last, spec)], last=last)
     return result_of(ran)
 
 
@@ -333,22 +328,17 @@ def next_questions(
 ) -> Dialogue[NextStep | None]:
     """Ask what is to be looked up next, and once more where the reply cannot be read; None where the second
     cannot either. asked: what was looked up already."""
-    variables = {
-        **variables_of(question, spec),
-        "context": context.text,
-        "asked": "\n".join(f"- {one}" for one in asked),
-        "n_questions": str(NEXT_QUESTIONS),
-    }
-    request = request_of(NEXT, variables, spec, NEXT_SCHEMA)
-    return (yield from reply_or_none(request, lambda reply: parse_next(reply.text, asked), spec))
+    said = "\n".join(f"- {one}" for one in asked)
+    shown = {"context": context.text, "asked": said, "n_questions": str(NEXT_QUESTIONS)}
+    parse = partial(parse_next, asked=asked)
+    return (yield from read_or_none(NEXT, question, spec, parse, NEXT_SCHEMA, **shown))
 
 
 def pick_facts(question: str, facts: str, n: int, spec: AnswerSpec) -> Dialogue[tuple[int, ...] | None]:
     """Ask which facts lead to the answer: their numbers, from 1 to n. None where two replies cannot be
     read."""
-    variables = {**variables_of(question, spec), "context": facts, "n_facts": str(MOST_FACTS)}
-    request = request_of(FACTS, variables, spec, FACTS_SCHEMA)
-    return (yield from reply_or_none(request, lambda reply: parse_facts(reply.text, n), spec))
+    shown = {"context": facts, "n_facts": str(MOST_FACTS)}
+    return (yield from read_or_none(FACTS, question, spec, partial(parse_facts, n=n), FACTS_SCHEMA, **shown))
 
 
 def parse_next(reply: str, asked: Sequence[str]) -> NextStep | ReplyProblem:
