@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -98,10 +98,10 @@ class Reader:
     kept: Kept = field(default_factory=Kept, repr=False, compare=False)
     _indexes: dict[str, list[IndexedParts]] = field(default_factory=dict, repr=False, compare=False)
     """Of rows, by table."""
-    _files: PartFiles = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_files", PartFiles(self.store))
+    @cached_property
+    def _files(self) -> PartFiles:
+        return PartFiles(self.store)
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
@@ -131,35 +131,32 @@ class Reader:
         """The rows that are needed. Where they are named, a large table is read only where it holds one."""
         if need.ids is None:
             return self.table(need.table, need.columns)
+        columns = schema_of(need.table, need.columns)
         if not need.ids or not self.manifest.parts(need.table):
-            return _empty(schema_of(need.table, need.columns))
+            return _empty(columns)
         with being_read(self.store, self.manifest):
             group = group_name((need.by,) if isinstance(need.by, str) else need.by)
             indexes = self._row_indexes(need.table)
             if indexes and all(indexed.index.has(group) for indexed in indexes):
                 return self._indexed(need, group, indexes)
             assert isinstance(need.by, str), "several columns are looked up by an index"
-            return self._looked_through(need, need.by)
+            by, is_large = need.by, self._is_large(need.table)
+            of_column = schema.TABLES[need.table].field(by).type
+            kind = of_column.value_type if pa.types.is_list(of_column) else of_column
+            wanted = pa.array(sorted(set(need.ids), key=str), kind)
 
-    def _looked_through(self, need: Rows, by: str) -> pa.Table:
-        """`rows` by a column, which is read whole."""
-        of_column = schema.TABLES[need.table].field(by).type
-        kind = of_column.value_type if pa.types.is_list(of_column) else of_column
-        wanted = pa.array(sorted(set(need.ids or ()), key=str), kind)
-        is_large = self._is_large(need.table)
+            def of(part: Part) -> pa.Table:
+                if is_large:
+                    found = read_rows(self.store, part, need.columns, by, wanted)
+                    return conformed(self.store, part, found, columns)
+                # A small part is read in one request, whatever of it is wanted.
+                first = [by, *need.columns] if part.bytes <= WHOLE_BYTES else [by]
+                held = is_one_of(self._columns(need.table, part, list(dict.fromkeys(first)))[by], wanted)
+                if not pc.any(held).as_py():
+                    return _empty(columns)
+                return self._columns(need.table, part, need.columns).filter(held)
 
-        def of(part: Part) -> pa.Table:
-            if is_large:
-                found = read_rows(self.store, part, need.columns, by, wanted)
-                return conformed(self.store, part, found, schema_of(need.table, need.columns))
-            # A small part is read in one request, whatever of it is wanted.
-            first = [by, *need.columns] if part.bytes <= WHOLE_BYTES else [by]
-            held = is_one_of(self._columns(need.table, part, list(dict.fromkeys(first)))[by], wanted)
-            if not pc.any(held).as_py():
-                return _empty(schema_of(need.table, need.columns))
-            return self._columns(need.table, part, need.columns).filter(held)
-
-        return self._together(need.table, _empty(schema_of(need.table, need.columns)), of)
+            return self._together(need.table, _empty(columns), of)
 
     def _is_large(self, table: str) -> bool:
         return sum(part.bytes for part in self.manifest.parts(table)) > LARGE_BYTES

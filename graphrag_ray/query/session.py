@@ -197,11 +197,13 @@ class Asker(Asks):
     """Asks over connections. For several questions at once, give each an asker over the same ones.
 
     cache   of replies; None: each is asked for
+    instead answers in place of the models, but for embeddings; without a cache
     told    of each phase that begins or has ended: its name, how many dialogues it has, whether it has ended
     """
 
     connections: Connections
     cache: ReplyCache | None = None
+    instead: Ask | None = None
     told: Callable[[str, int, bool], None] = lambda *phase: None
 
     async def __aenter__(self) -> Asker:
@@ -227,6 +229,8 @@ class Asker(Asks):
     ) -> list[Outcome[T]]:
         """A call makes FIRST_ATTEMPTS, and then, unless no endpoint has answered any of them at all, were it
         with an error, what is left of those of the settings."""
+        if self.instead and stage != "embed":
+            return await run_dialogues(stage, [s() for s in start], self.instead)
         heard, asking, decided = False, 0, asyncio.Event()
 
         async def patiently(request: Request, stage: str) -> Called[Reply]:

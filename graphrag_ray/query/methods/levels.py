@@ -130,19 +130,13 @@ def levels(communities: pa.Table, reports: pa.Table, hierarchy: str) -> Levels:
     reports       columns community, n_tokens, hierarchy; the rows of LevelReports count its rows
     """
     own = communities.filter(pc.equal(communities["hierarchy"], hierarchy))
-    community = _ints(own["community"])
-    in_hierarchy = np.flatnonzero(np.asarray(pc.equal(reports["hierarchy"], hierarchy)))
-    of_report, tokens = _ints(reports["community"])[in_hierarchy], _ints(reports["n_tokens"])[in_hierarchy]
-    report = np.full(len(community), -1, dtype=np.int64)
-    n_tokens = np.zeros(len(community), dtype=np.int64)
-    sorter = np.argsort(community, kind="stable")
-    at = np.searchsorted(community, of_report, sorter=sorter)
-    known = at < len(community)
-    place = sorter[at[known]]
-    same = community[place] == of_report[known]
-    report[place[same]] = in_hierarchy[known][same]
-    n_tokens[place[same]] = tokens[known][same]
-    return Levels(community, _ints(own["level"]), _ints(own["parent"]), report, n_tokens)
+    rows = np.flatnonzero(np.asarray(pc.equal(reports["hierarchy"], hierarchy)))
+    tokens = _ints(reports["n_tokens"])[rows]
+    of_report = reports["community"].take(pa.array(rows)).cast(own["community"].type)
+    at = _ints(pc.fill_null(pc.index_in(own["community"], value_set=of_report.combine_chunks()), -1))
+    report = np.where(at < 0, -1, np.append(rows, -1)[at])
+    n_tokens = np.where(at < 0, 0, np.append(tokens, 0)[at])
+    return Levels(_ints(own["community"]), _ints(own["level"]), _ints(own["parent"]), report, n_tokens)
 
 
 @dataclass(frozen=True, slots=True)
