@@ -14,8 +14,8 @@ from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.in_process import awaited
 from graphrag_ray.llm.model_client import Called
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.asking import Ask
 from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.method import Ask
 
 T = TypeVar("T")
 Asked = Sequence[tuple[str, ChatRequest]]

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -30,19 +30,22 @@ from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.indexing.run import iso
 from graphrag_ray.indexing.run_record import MEANINGS, ending
-from graphrag_ray.query.asking import MAX_QUESTION_CHARACTERS, Ask, Asking
 from graphrag_ray.query.methods import methods
+from graphrag_ray.query.methods.method import MAX_QUESTION_CHARACTERS, Ask
 from graphrag_ray.query.question_files import QUESTION_COLUMNS, AnswersFile, Posed, posed_of, read_questions
 from graphrag_ray.query.question_sweep import Batch, QuestionSweep, question_executor
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.runs import RUNNING
 
+if TYPE_CHECKING:
+    from graphrag_ray.query.ask import Index
+
 _log = logging.getLogger(__name__)
 
 
 def answer_batch(
-    index: Asking,
+    index: Index,
     questions: str | Sequence[Posed],
     out: str,
     ask: Ask | None = None,
@@ -107,7 +110,7 @@ def answer_batch(
 
 
 def answer_all(
-    index: Asking, questions: Any, ask: Ask, *, out: str | None, on_ray: bool | None, **how: Any
+    index: Index, questions: Any, ask: Ask, *, out: str | None, on_ray: bool | None, **how: Any
 ) -> Any:
     """See `Index.ask_all`."""
     given = GivenRows(questions)

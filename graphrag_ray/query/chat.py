@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from graphrag_ray.query.answer_streams import AnswerStream, Background, Say, Telling
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.asking import Ask
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.method import Ask
 from graphrag_ray.query.session import Asker
 
 REMEMBERED = 20

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from graphrag_ray.base.errors import GraphRagError, PermanentCallError, StoreError, UsageError
 from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Model, Settings
@@ -29,13 +29,16 @@ from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.llm.accounting import Accounts, CallRecord, sum_usage
 from graphrag_ray.llm.pricing import cost_pico_usd, price_of
 from graphrag_ray.query.answer_streams import Background
-from graphrag_ray.query.asking import Ask, Asking
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.budget import Most
+from graphrag_ray.query.methods.method import Ask
 from graphrag_ray.query.question_files import Posed, answer_row, failed_row
 from graphrag_ray.query.session import Asks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
+
+if TYPE_CHECKING:
+    from graphrag_ray.query.ask import Index
 
 
 @contextmanager
@@ -132,7 +135,7 @@ class QuestionSweep:
 
     def __init__(
         self,
-        index: Asking,
+        index: Index,
         posed: Sequence[Posed],
         store: Store,
         ask: Ask,

@@ -22,9 +22,9 @@ from graphrag_ray.base.wording import plural
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query.answer_streams import Telling
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.asking import Ask
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.method import Ask
 from graphrag_ray.query.sources import Cited, Source
 from graphrag_ray.service.faults import (
     CLIENT_GONE,
