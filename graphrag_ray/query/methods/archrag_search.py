@@ -31,11 +31,9 @@ ADVICE = "Raise the budget, or lower query.archrag_k."
 
 
 def search(question: Question, given: Given) -> Method:
-    """Answer from what is nearest on each level of a hierarchy over entities.
-
-    Raises UsageError for an index without a graph, or without embeddings of entities or reports, and for a
-    question that leaves no room for data; BudgetSpent.
-    """
+    """Answer from what is nearest on each level of a hierarchy over entities. Raises UsageError for an index
+    without a graph, or without embeddings of entities or reports, and for a question that leaves no room for
+    data; BudgetSpent."""
     kind, notes = _hierarchy(given)
     check_embedded(given, NAME, [kind.reports, "entity"])
     settings, query = given.settings, given.settings.query

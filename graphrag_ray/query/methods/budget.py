@@ -149,9 +149,8 @@ def lines_of(n_tokens: npt.ArrayLike) -> Ints:
 def contexts_at_most(lines: Ints, room: int, most: int | None = None) -> int:
     """Contexts of `room` tokens that `map_reduce.pack` makes of lines of at most `room`, `most` in one.
 
-    It puts one record after the other and begins a context where the next does not fit. So a context that is
-    not the last has more than `room` together with the first line of the next, and each line is first once:
-    their number is at most twice the total by `room`. And each is filled up to the longest line.
+    A context that is not the last has more than `room` together with the first line of the next, and each
+    line is first once: so they are at most twice the total by `room`. Each is filled up to the longest line.
     """
     if not len(lines):
         return 0

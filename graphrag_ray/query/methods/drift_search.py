@@ -74,11 +74,9 @@ class _Found(Mapped):
 
 
 def search(question: Question, given: Given) -> Method:
-    """Answer from reports near the question and from what its follow-up questions find.
-
-    Raises UsageError for an index without a graph, or without embeddings of reports or entities, and for a
-    question that leaves no room for data; LevelNotFound, BudgetSpent.
-    """
+    """Answer from reports near the question and from what its follow-up questions find. Raises UsageError for
+    an index without a graph, or without embeddings of reports or entities, and for a question that leaves no
+    room for data; LevelNotFound, BudgetSpent."""
     kind = asked_hierarchy(given, over="entity")
     check_embedded(given, NAME, [kind.reports, "entity"])
     query, text, settings = given.settings.query, question.text, given.settings

@@ -249,10 +249,7 @@ def rate_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
 
 def rate_reports(question: str, context: Context, spec: AnswerSpec) -> Dialogue[Mapping[str, float]]:
     """Ask how relevant the reports of a context are, and once more where a rating is missing: id of each
-    report with a rating that can be read -> 0–5.
-
-    Raises DialogueFailed where neither reply has one.
-    """
+    report with a rating that can be read -> 0–5. Raises DialogueFailed where neither reply has one."""
     known = {n: id_ for (_, n), id_ in context.numbering.items()}
     found: dict[int, float] = {}
 

@@ -125,10 +125,8 @@ METHOD = MethodKind(
 
 
 def _check(text: str, given: Given, first: AnswerSpec, then: AnswerSpec, last: AnswerSpec) -> None:
-    """Raises UsageError or BudgetSpent before anything is asked.
-
-    All names stand in one reply, and all questions about one in another: these bound what prompts repeat.
-    """
+    """Raises UsageError or BudgetSpent before anything is asked. All names stand in one reply, and all
+    questions about one in another: these bound what prompts repeat."""
     query, final = given.settings.query, reduce_spec(given.settings, given.prompts, ANSWER)
     names = max(reply_tokens(given, first), given.count(text))
     questions = max(reply_tokens(given, then), given.count(text))
@@ -288,11 +286,9 @@ def entity_summary(
 
 
 def parse_names(reply: str, most: int, question: str = "") -> list[str]:
-    """The first names of a reply, one a line, or with commas on its only line; none twice.
-
-    Bullets, numbers and quotation marks are taken off, and explanations behind a colon. Headings and prose
-    are left out. A line that stands in the question is a name, with its commas and colons.
-    """
+    """The first names of a reply, one a line, or with commas on its only line; none twice. Bullets, numbers,
+    quotation marks and explanations behind a colon are taken off; headings and prose are left out. A line
+    that stands in the question is a name, with its commas and colons."""
     asked = " ".join(question.split()).casefold()
     if reply.strip()[:1] in ("{", "["):
         reply = "\n".join(said for said, colon in _IN_JSON.findall(reply) if not colon)
@@ -378,13 +374,8 @@ Expansion: TypeAlias = Generator[Sequence[str], Sequence[Row], list[Reached]]
 
 def expand(weak: Sequence[str], strong: Sequence[str]) -> Expansion:
     """What is reached breadth-first from the weak context, up to MOST_WEAK, then from the strong one, up to
-    MOST_IN_ALL, in this order and each once.
-
-    weak, strong: ids of entities by falling nearness
-
-    Yields at most as many ids as may still be reached, and is sent rows in any order: id, source_id,
-    target_id, combined_degree, weight.
-    """
+    MOST_IN_ALL, in this order and each once. Yields at most as many ids as may still be reached, and is sent
+    relationships (EDGES) in any order. weak, strong: ids of entities by falling nearness"""
     reached: dict[Reached, None] = {}
 
     def add(kind: Kind, ids: Iterable[str], most: int) -> None:

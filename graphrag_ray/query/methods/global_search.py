@@ -32,11 +32,8 @@ ADVICE = "Raise the budget, or let it decide the level: --level auto."
 
 
 def search(question: Question, given: Given) -> Method:
-    """Read all reports of C_k, or those that dynamic selection finds.
-
-    Raises LevelNotFound, BudgetSpent, UsageError for a question that leaves no room for data, or a hierarchy
-    that the snapshot does not have.
-    """
+    """Read all reports of C_k, or those that dynamic selection finds. Raises LevelNotFound, BudgetSpent,
+    UsageError for a question that leaves no room for data, or a hierarchy that the snapshot lacks."""
     kind = asked_hierarchy(given)
     reports, communities = yield reports_of(kind), communities_of(kind)
     reports = yield from recounted(kind.reports, reports, given)

@@ -63,10 +63,7 @@ class Levels:
         return int(self.level.max()) + 1 if len(self.level) else 0
 
     def parse(self, text: str | int | None, context_tokens: int) -> int:
-        """A level as a user writes it: "C2", "2", 2; None: `default`.
-
-        Raises LevelNotFound, which says which levels there are.
-        """
+        """A level as a user writes it: "C2", "2", 2; None: `default`. Raises LevelNotFound."""
         if text is None:
             return self.default(context_tokens)
         match = _LEVEL.match(str(text))
@@ -75,10 +72,8 @@ class Levels:
         raise LevelNotFound(f"there is no level {str(text)!r}; {self._which()}")
 
     def default(self, context_tokens: int) -> int:
-        """The coarsest level with enough reports to fill a context, else the one with most to read.
-
-        Raises LevelNotFound where there is no report at all.
-        """
+        """The coarsest level with enough reports to fill a context, else the one with most to read. Raises
+        LevelNotFound where there is no report at all."""
         tokens = [self.at(level).n_tokens for level in range(self.n_levels)]
         if not any(tokens):
             raise self.empty()

@@ -236,9 +236,7 @@ def reports_around(
     entities: Collection[str], given: Given, communities: pa.Table | None = None, finest: int = DEFAULT_LEVEL
 ) -> Generator[Any, Any, list[tuple[Kind, str]]]:
     """The reports on the finest communities of entities, down to a level: those that hold most of them first.
-
-    communities: `communities_around` them, where these are known
-    """
+    communities: `communities_around` them, where these are known"""
     kind = asked_hierarchy(given, over="entity")
     if communities is None:
         communities = yield communities_around(list(entities), given)
@@ -254,11 +252,8 @@ Row: TypeAlias = Mapping[str, Any]
 
 
 def relationships_in_order(rows: Iterable[Row], place: Mapping[str, int], per_entity: int) -> list[Row]:
-    """Relationships between the entities, then at most `per_entity` for each entity of those that lead
-    elsewhere: first those to what many of the entities lead to.
-
-    rows: id, source_id, target_id, combined_degree, weight
-    """
+    """Relationships (EDGES) between the entities, then at most `per_entity` for each entity of those that lead
+    elsewhere: first those to what many of the entities lead to."""
     inside: list[Row] = []
     outside: list[tuple[str, Row]] = []
     touched: dict[str, set[str]] = defaultdict(set)
@@ -281,10 +276,7 @@ def worth(row: Row) -> tuple[float, float, str]:
 
 
 def claims_in_order(rows: Iterable[Row], place: Mapping[str, int], per_entity: int) -> list[Row]:
-    """Claims by the place of their subject, at most `per_entity` of each: those that most chunks state.
-
-    rows: id, subject_entity_id, text_unit_ids
-    """
+    """Claims by the place of their subject, at most `per_entity` of each: those that most chunks state."""
     order = sorted(rows, key=lambda r: (place[r["subject_entity_id"]], -len(r["text_unit_ids"]), r["id"]))
     of_subject = groupby(order, lambda r: r["subject_entity_id"])
     return [row for _, own in of_subject for row in islice(own, per_entity)]
@@ -299,16 +291,13 @@ def chunks_in_order(
     most: int,
 ) -> list[str]:
     """Ids of the first `most` chunks that hold some of the entities: first those that hold most of the named
-    ones; among these the entities take turns, each with its chunk that is nearest to the question.
+    ones; among these the entities take turns, each with its chunk that is nearest to the question, the others
+    by how many of its relationships they state, then as they stand in the corpus.
 
     entities       id, text_unit_ids; by falling priority
     relationships  the first of theirs: source_id, target_id, text_unit_ids
-    named          ids of the entities that the question names
-    near           places of the chunks that are nearest to the question; the others of an entity follow by
-                   how many of its relationships they state, then as they stand in the corpus
+    near           places of the chunks that are nearest to the question
     within         the only chunks that count; None: all
-
-    Takes time in proportion to the lists of ids, and log(most) a chunk.
     """
     stated: dict[str, Counter[str]] = {e["id"]: Counter() for e in entities}
     for row in relationships:
@@ -358,11 +347,8 @@ class Membership:
 
 
 def memberships(communities: pa.Table, entities: Collection[str], level: int) -> list[Membership]:
-    """The communities of at most `level` that hold some of the entities.
-
-    communities: id, level, entity_ids; the coarsest may list all entities of the index, so that no Python
-    object is made of any but ours
-    """
+    """The communities (id, level, entity_ids) of at most `level` that hold some of the entities. The coarsest
+    may list all entities of the index, so no Python object is made of any but ours."""
     levels = communities["level"].to_pylist()
     own = communities.take(arrow(np.flatnonzero([of <= level for of in levels])))
     lists = own["entity_ids"].combine_chunks()
@@ -378,10 +364,7 @@ def memberships(communities: pa.Table, entities: Collection[str], level: int) ->
 
 def communities_in_order(found: Sequence[Membership], rank: Mapping[str, float]) -> list[str]:
     """Ids of the communities whose reports are shown: for each entity the finest that has one; those that
-    hold most of the entities first, then by their reports' rank.
-
-    rank: of the report of each community that has one
-    """
+    hold most of the entities first, then by their reports' rank. rank: of each community that has a report"""
     levels_up = sorted(found, key=lambda m: m.level)
     finest = {entity: m for m in levels_up if m.community in rank for entity in m.members}
     chosen = {m.community: m for m in finest.values()}.values()

@@ -211,10 +211,8 @@ def pack(
 
 
 def map_answer(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tuple[MapAnswer, ...]]:
-    """Ask what one context says on the question, and once more where the reply has no usable score.
-
-    Raises DialogueFailed where the second has none either: an unread part, not an unhelpful one.
-    """
+    """Ask what one context says on the question, and once more where the reply has no usable score. Raises
+    DialogueFailed where the second has none either: an unread part, not an unhelpful one."""
     scored, reply = yield from asked_for(
         "map", question, spec, lambda reply: parse_scored(reply.text), context=context.text
     )
@@ -222,11 +220,8 @@ def map_answer(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tu
 
 
 def map_points(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tuple[MapAnswer, ...]]:
-    """Ask which points of a context answer the question, and once more where the reply cannot be used.
-
-    One MapAnswer a point, in the order of the reply; () where nothing there helps. Raises DialogueFailed
-    where the second reply cannot be used either.
-    """
+    """Ask which points of a context answer the question, one MapAnswer each, and once more where the reply
+    cannot be used. Raises DialogueFailed where the second reply cannot be used either."""
 
     def points_in(reply: ChatReply) -> tuple[Scored, ...] | ReplyProblem:
         return parse_points(reply.text, reply.finish_reason)
@@ -285,10 +280,8 @@ def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Cou
 
 
 def reduce_answer(question: str, context: ReduceContext, spec: AnswerSpec) -> Dialogue[Reduced]:
-    """Draw the answers together. Asks nothing where there is none above zero.
-
-    Raises DialogueFailed where the reply is empty twice.
-    """
+    """Draw the answers together; nothing is asked where none is above zero. Raises DialogueFailed where the
+    reply is empty twice."""
     if not context.shown:
         return Reduced(NOTHING_FOUND, found=False)
     shown = {"answers": context.text}
@@ -302,10 +295,8 @@ def asked_for_text(
     numbering: Mapping[tuple[str, int], str],
     spec: AnswerSpec,
 ) -> Dialogue[Reduced]:
-    """Ask for a text with references, and once more where it is empty.
-
-    shown: what the prompt's own placeholders hold; numbering: of the records in it. Raises DialogueFailed.
-    """
+    """Ask for a text with references, and once more where it is empty. shown: what the prompt's own
+    placeholders hold; numbering: of the records in it. Raises DialogueFailed."""
     written, reply = yield from asked_for(prompt, question, spec, written_in, **shown)
     said = resolved_answer(written, 0.0, reply, numbering)
     return Reduced(said.text, said.references, True, said.truncated, said.dropped_references)
@@ -437,10 +428,8 @@ class Scored:
 
 
 def parse_scored(reply: str) -> Scored | ReplyProblem:
-    """Split a map reply into its answer and its score. An answer may be empty where the score is zero.
-
-    A score that is missing or contradicts itself is a problem, never a zero: a zero drops the answer.
-    """
+    """Split a map reply into its answer, which may be empty where the score is zero, and its score. One that
+    is missing or contradicts itself is a problem, never a zero: a zero drops the answer."""
     scores = {min(max(float(number), 0.0), 100.0) for number in _SCORE.findall(reply)}
     if not scores:
         return ReplyProblem(
@@ -461,10 +450,8 @@ def without_scores(reply: str) -> str:
 
 
 def parse_points(reply: str, finish_reason: str = "stop") -> tuple[Scored, ...] | ReplyProblem:
-    """The points of a reply; those without a text do not count.
-
-    A score that cannot be read is a problem, never a zero: a zero drops the point.
-    """
+    """The points of a reply; those without a text do not count. A score that cannot be read is a problem,
+    never a zero: a zero drops the point."""
     found = read_reply(reply, PointsReply, finish_reason)
     if isinstance(found, ReplyProblem):
         return found

@@ -76,10 +76,7 @@ def nearest(
 def fused(lists: Sequence[Mapping[T, float]], weights: Sequence[float]) -> list[T]:
     """One ranking of several lists with scores: their convex combination (Bruch, Gai and Ingber 2023, "An
     Analysis of Fusion Functions for Hybrid Retrieval"), each list brought to 0–1 first, 0 where it lacks a
-    record.
-
-    Ties go to what stands first in the earlier list.
-    """
+    record. Ties go to what stands first in the earlier list."""
     sums: dict[T, float] = {}
     for scores, weight in zip(lists, weights, strict=True):
         low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)

@@ -94,10 +94,7 @@ def result_of(ran: Ran[Reduced]) -> Reduced:
 def answered(
     question: str, method: str, context: Context, said: Reduced, notes: Sequence[str] = ()
 ) -> Generator[Any, Any, Answer]:
-    """The answer, without costs and seconds, which the caller knows; what cites nothing found nothing.
-
-    notes: of the method itself
-    """
+    """The answer, without costs and seconds, which the caller knows; what cites nothing found nothing."""
     number = yield from numbered(said.references)
     cut = f"{context.cut} records were longer than their part of the context and were read without their end."
     if context.cut == 1:

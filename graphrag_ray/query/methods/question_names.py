@@ -82,10 +82,8 @@ def _id_of_entity(name: str) -> str:
 
 
 def mentions(question: str, id_of: Callable[[str], str] = _id_of_entity) -> Mentions:
-    """Stretches of up to MAX_NAMEWORDS words, each also with the marks around it (C++, .NET).
-
-    id_of: of what stands there; "": it can be no name
-    """
+    """Stretches of up to MAX_NAMEWORDS words, each also with the marks around it (C++, .NET). id_of: of what
+    stands there; "": it can be no name"""
     words = [m.span() for m in WORD.finditer(question)][:MAXWORDS]
     spans: dict[str, list[tuple[int, int]]] = {}
     for first, (start, _) in enumerate(words):
