@@ -252,7 +252,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 
 def relationships_in_order(rows: Iterable[Row], place: Mapping[str, int], per_entity: int) -> list[Row]:
-    """Relationships (EDGES) between the entities, then at most `per_entity` for each entity of those that lead
+    """Relationships (EDGES) between the entities, then at most `per_entity` for each of those that lead
     elsewhere: first those to what many of the entities lead to."""
     inside: list[Row] = []
     outside: list[tuple[str, Row]] = []

@@ -120,7 +120,7 @@ def fitting(
     """Of chunks in their order, the first that may fit into a context, and whether these are all: their texts
     lie in as many places of a large corpus, so no more of them are read.
 
-    contexts: that they would fill, in tokens of the model that extracted: the one that answers may count fewer
+    contexts: that they would fill, in tokens of the model that extracted; the other may count fewer
     context_tokens: of one of these; None: query.context_tokens
     """
     sizes = yield Rows("text_units", ["id", "n_tokens"], chunks)
