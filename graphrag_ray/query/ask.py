@@ -219,7 +219,7 @@ class Index:
                 if not isinstance(answer, Answer):
                     raise TypeError(f"it returned a {type(answer).__qualname__} instead of an Answer")
             except NoReports as e:
-                able = ", ".join(methods.without_reports())
+                able = ", ".join(n for n, kind in methods.usable().items() if not kind.reports)
                 raise NoReports(
                     f"{e} (`graphrag-ray estimate` tells what that takes). Without them there are: {able}"
                 ) from e

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from graphrag_ray.base import logs
@@ -51,21 +51,16 @@ WEIGHT = 0.1
 
 
 @dataclass(frozen=True)
-class Asked:
+class Asked(Ask):
     """A question as a client asks it.
 
-    query     changes of how it is answered
+    changed   changes of how it is answered
     seconds   after which it is given up
     sources   whether to say what lies under the references
     id        by which the log and the answer name it
     """
 
-    text: str
-    method: str
-    level: str | int | None = None
-    where: tuple[str, ...] = ()
-    history: tuple[tuple[str, str], ...] = ()
-    query: Callable[[Query], Query] | None = None
+    changed: Callable[[Query], Query] | None = None
     seconds: float | None = None
     sources: bool = False
     id: str = field(default_factory=lambda: secrets.token_hex(12))
@@ -205,8 +200,8 @@ class Service:
 
 def _answering(index: Index, asked: Asked) -> Any:
     """Raises UsageError for what cannot be asked."""
-    query = asked.query(index.settings.query) if asked.query else None
-    return index.answering(Ask(asked.text, asked.level, asked.where, asked.history, asked.method, query))
+    query = asked.changed(index.settings.query) if asked.changed else None
+    return index.answering(replace(asked, query=query))
 
 
 def _replied(asked: Asked, served: Served, answer: Answer) -> Replied:

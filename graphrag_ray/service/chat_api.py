@@ -101,7 +101,7 @@ def asked_of(body: ChatBody, options: ServiceOptions) -> Asked:
     if not said or said[-1].role != "user":
         raise invalid("the last message must be the user's question", "messages")
     turns, question = _conversation(said)
-    return Asked(question, str(method), level, history=turns)
+    return Asked(question, level, history=turns, method=str(method))
 
 
 def _no_model(name: str) -> RefusedQuestion:

@@ -109,9 +109,12 @@ def asked_of(body: QueryBody, options: ServiceOptions) -> Asked:
     methods.check_modes(method, dict(body))
     level = options.level if body.level is None and body.method is None else body.level
     history = tuple((turn.question, turn.answer) for turn in body.history)
-    change = partial(changed, body)
-    where = tuple(body.where)
-    return Asked(body.question, method, level, where, history, change, body.max_seconds, body.sources)
+    more: dict[str, Any] = {
+        "changed": partial(changed, body),
+        "seconds": body.max_seconds,
+        "sources": body.sources,
+    }
+    return Asked(body.question, level, tuple(body.where), history, method, **more)
 
 
 def changed(body: QueryBody, query: Query) -> Query:

@@ -53,15 +53,17 @@ ADVICE = "Raise the budget, or ask without --dynamic."
 
 @dataclass
 class Rated:
-    """What rating has found so far. Places are those of `Levels`.
+    """What rating has found, and what is to be read. Places are those of `Levels`.
 
     relevant   places whose report is relevant -> its rating; RELEVANT_FROM for want of one
     passed     places of communities without a report, whose branch is looked at
     seen       all places that were looked at
-    unrated    reports whose rating failed
-    errors     why calls failed
+    unrated    reports whose rating failed; errors: why calls failed
     most       what rating may have taken at most
     ended      why it went no deeper, as a sentence; "" where it went as far as it was asked to
+    places     of the reports to be read, ascending; reading: what that takes at most
+    missing    communities below relevant ones that no report covers
+    left_out   relevant reports for which the budget leaves no room: the least relevant
     """
 
     relevant: dict[int, float] = field(default_factory=dict)
@@ -73,28 +75,15 @@ class Rated:
     errors: list[str] = field(default_factory=list)
     most: Most = field(default_factory=Most)
     ended: str = ""
-
-
-@dataclass(frozen=True)
-class Selected:
-    """What is to be read.
-
-    places     of the reports, ascending
-    missing    communities below relevant ones that no report covers
-    most       what reading them takes at most
-    left_out   relevant reports for which the budget leaves no room: the least relevant
-    """
-
-    places: Ints
-    missing: int
-    most: Most
-    rated: Rated
+    places: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    reading: Most = field(default_factory=Most)
+    missing: int = 0
     left_out: int = 0
 
 
 def select(
     question: str, given: Given, kind: Kind, known: Levels, ids: Sequence[str], max_level: int
-) -> Generator[Any, Any, Selected]:
+) -> Generator[Any, Any, Rated]:
     """Rate reports from the root down to `max_level`. kind: that the reports are; ids: [rows] of their table.
 
     Raises BudgetSpent where rating the first level and reading one context of it could exceed the budget.
@@ -102,43 +91,42 @@ def select(
     query, spec = given.settings.query, rate_spec(given.settings, given.prompts)
     check_room(question, given, (spec,))
     rated = Rated()
-    selected: Selected | None = None
     frontier = np.flatnonzero(known.level == 0)
     while len(frontier):
         with_report = frontier[known.report[frontier] >= 0]
         led_on = np.isin(known.community[with_report], known.parent[known.level <= max_level])
         sizes = known.n_tokens[with_report] + np.where(led_on, BELOW_TOKENS, 0)
         most = rated.most + showing(question, given, "rate", spec, sizes, RATED_TOGETHER)
-        if selected is None:
+        first = not rated.seen
+        if first:
             one = reading(question, given, [query.context_tokens])
             refuse_beyond(most + one, query, ADVICE, "rating C0, and reading one context of it,")
-        elif not (most + selected.most).within(query):
+        elif not (most + rated.reading).within(query):
             rated.ended = f"C{known.level[frontier[0]]} could not be rated within the budget."
             break
         rated.most = most
         yield from _rate_level(question, given, kind, known, ids, frontier, max_level, rated)
         kept, missing = kept_and_missing(rated, known)
-        found = Selected(kept, missing, reading(question, given, known.n_tokens[kept]), rated)
-        if selected is None or (rated.most + found.most).within(query):
-            selected = found
+        taken = reading(question, given, known.n_tokens[kept])
+        if first or (rated.most + taken).within(query):
+            rated.places, rated.missing, rated.reading = kept, missing, taken
         if rated.ended:
             break
         going_on = np.array(sorted(rated.relevant.keys() | rated.passed), dtype=np.int64)
         above = frontier[np.isin(frontier, going_on)] if rated.relevant else frontier
         below = np.flatnonzero(np.isin(known.parent, known.community[above]))
         frontier = below[known.level[below] <= max_level]
-    if selected is None:
-        return Selected(np.zeros(0, dtype=np.int64), 0, Most(), rated)
     # As many of the reports as the budget leaves room for, the most relevant first.
-    order = sorted(selected.places.tolist(), key=lambda place: (-rated.relevant[place], place))
+    order = sorted(rated.places.tolist(), key=lambda place: (-rated.relevant[place], place))
 
-    def most_of(n: int) -> Most:
+    def of_first(n: int) -> Most:
         return reading(question, given, known.n_tokens[order[:n]])
 
     numbers = range(1, len(order) + 1)
-    n = bisect_left(numbers, True, key=lambda n: not (rated.most + most_of(n)).within(query))
-    places = np.array(sorted(order[:n]), dtype=np.int64)
-    return replace(selected, places=places, most=most_of(n), left_out=len(order) - n)
+    n = bisect_left(numbers, True, key=lambda n: not (rated.most + of_first(n)).within(query))
+    rated.places, rated.reading = np.array(sorted(order[:n]), dtype=np.int64), of_first(n)
+    rated.left_out = len(order) - n
+    return rated
 
 
 def _rate_level(

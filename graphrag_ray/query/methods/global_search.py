@@ -21,7 +21,7 @@ from graphrag_ray.query.methods.budget import (
     recounted,
     refuse_beyond,
 )
-from graphrag_ray.query.methods.dynamic import Selected, select
+from graphrag_ray.query.methods.dynamic import Rated, select
 from graphrag_ray.query.methods.levels import Ints, LevelReports, Levels, is_auto, levels
 from graphrag_ray.query.methods.map_parts import ToRead, answered, read
 from graphrag_ray.query.methods.method import Given, Method, Question
@@ -46,11 +46,11 @@ def search(question: Question, given: Given) -> Method:
         if not is_auto(question.level):
             deepest = known.parse(question.level, query.context_tokens)
         ids = reports["id"].to_pylist()
-        selected = yield from select(question.text, given, kind.reports, known, ids, deepest)
-        what = yield from read(question.text, given, of_rows(kind, reports, known.report[selected.places]))
-        notes = rated_in_words(selected, deepest)
+        rated = yield from select(question.text, given, kind.reports, known, ids, deepest)
+        what = yield from read(question.text, given, of_rows(kind, reports, known.report[rated.places]))
+        notes = rated_in_words(rated, deepest)
         answer: Answer = yield from answered(question.text, NAME, "reports", what, notes=notes)
-        return replace(answer, contexts=(*selected.rated.contexts, *answer.contexts))
+        return replace(answer, contexts=(*rated.contexts, *answer.contexts))
     chosen, why = choose(question, given, known, reports)
     what = yield from read(question.text, given, of_rows(kind, reports, chosen.rows))
     notes = (*why, *gaps(chosen))
@@ -102,12 +102,11 @@ def choose(
     return chosen, (f"C{level} is the coarsest level with enough reports to fill a context.",)
 
 
-def rated_in_words(selected: Selected, deepest: int) -> tuple[str, ...]:
+def rated_in_words(rated: Rated, deepest: int) -> tuple[str, ...]:
     """What dynamic selection did, as sentences."""
-    rated, n_kept = selected.rated, len(selected.places)
-    calls = plural(len(rated.contexts), "call")
+    n_kept, calls = len(rated.places), plural(len(rated.contexts), "call")
     why = f" ({Counter(rated.errors).most_common(1)[0][0]})" if rated.errors else ""
-    n_missing, left_out = selected.missing, selected.left_out
+    n_missing, left_out = rated.missing, rated.left_out
     said = (
         (True, f"{plural(rated.n_rated, 'report')} down to C{deepest} rated in {calls}, {n_kept:,} read."),
         (rated.unrated, f"{plural(rated.unrated, 'report')} got no rating and counted as relevant{why}."),
