@@ -22,6 +22,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import nsmallest
+from itertools import islice
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -68,18 +69,27 @@ def search(question: Question, given: Given) -> Method:
     or embeddings, for a question that leaves no room for data, and conditions that cannot be met;
     BudgetSpent."""
     check_graph(given)
-    mode = given.settings.query.lightrag_mode
+    text, query = question.text, given.settings.query
+    mode = query.lightrag_mode
     unsearched = {"local": "relationship", "global": "entity"}.get(mode)
     check_embedded(given, NAME, [kind for kind in _KINDS if kind != unsearched])
-    text, query = question.text, given.settings.query
     first, last = keywords_spec(given.settings, given.prompts), answer_spec(given.settings, given.prompts)
     check_room(text, given, [last], setting=TOKENS)
     most = asking(text, given, STAGE, first, 1, 0)
     most += asking(text, given, PHASE, last, 1, query.lightrag_tokens)
     refuse_beyond(most, query, ADVICE.format(TOKENS))
     chunks = yield from within(question.where)
-    wanted, notes = yield from _wanted(text, given)
-    context = yield from _context(text, wanted, given, chunks)
+    # The keywords that the mode searches by; without any, the question itself.
+    (ran,) = yield Dialogues(STAGE, [partial(list_keywords, text, first)])
+    found: DualKeywords = ran.result or DualKeywords((text,), (text,))
+    # The one list that a mode searches by may be empty: then the other one says more than nothing.
+    high = () if mode == "local" else found.high or (found.low if mode == "global" else ())
+    low = () if mode == "global" else found.low or (found.high if mode == "local" else ())
+    told = (("Entities", low), ("Relationships", high))
+    notes = [f"{what} were looked up by: {', '.join(words)}." for what, words in told if words]
+    if ran.result is None:
+        notes = [WITHOUT_KEYWORDS.format(f" ({ran.error})" if ran.error else "")]
+    context = yield from _context(text, ", ".join(low), ", ".join(high), given, chunks)
     return (yield from answer_from(text, given, NAME, context, notes, TOKENS))
 
 
@@ -94,86 +104,30 @@ METHOD = MethodKind(
 )
 
 
-def _wanted(text: str, given: Given) -> Generator[Any, Any, tuple[DualKeywords, list[str]]]:
-    """The keywords that the mode searches by, and what to say of them; without any, the question itself."""
-    mode = given.settings.query.lightrag_mode
-    spec = keywords_spec(given.settings, given.prompts)
-    (ran,) = yield Dialogues(STAGE, [partial(list_keywords, text, spec)])
-    found: DualKeywords = ran.result or DualKeywords((text,), (text,))
-    # The one list that a mode searches by may be empty: then the other one says more than nothing.
-    high = () if mode == "local" else found.high or (found.low if mode == "global" else ())
-    low = () if mode == "global" else found.low or (found.high if mode == "local" else ())
-    told = (("Entities", low), ("Relationships", high))
-    notes = [f"{what} were looked up by: {', '.join(words)}." for what, words in told if words]
-    if ran.result is None:
-        notes = [WITHOUT_KEYWORDS.format(f" ({ran.error})" if ran.error else "")]
-    return DualKeywords(high, low), notes
-
-
 def _context(
-    text: str, wanted: DualKeywords, given: Given, chunks: Collection[str] | None
+    text: str, low: str, high: str, given: Given, chunks: Collection[str] | None
 ) -> Generator[Any, Any, Context]:
     """chunks: ids of the only ones that count (see where.py): nothing that others say is shown then."""
     query, count = given.settings.query, given.count
-    found = yield from _found(text, wanted, given, chunks)
-    shown: list[list[Record]] = []
-    left_out = cut = 0
-    wanted_of: list[tuple[Kind, list[str], int]] = [
-        ("entity", found.entities, query.lightrag_entity_tokens),
-        ("relationship", found.relationships, query.lightrag_relationship_tokens),
-    ]
-    budgets = {kind: min(tokens, query.lightrag_tokens) for kind, _, tokens in wanted_of}
-    ids = [(kind, id_) for kind, own, _ in wanted_of for id_ in own[: _most_elements(budgets[kind])]]
-    records = yield from loaded(ids, given, chunks)
-    for kind, section in (("entity", "Entities"), ("relationship", "Relationships")):
-        there = [record for record in records if record.section == section]
-        first, n_cut = first_fitting(there, budgets[kind], count)
-        shown.append(first)
-        left_out += len(there) - len(first)
-        cut += n_cut
-    stating, n_stating = yield from _stating(text, shown[0], shown[1], found, given, chunks)
-    order = list(by_turns([found.near, stating]))[: query.lightrag_chunks]
-    chosen, _ = yield from fitting(order, given, context_tokens=query.lightrag_tokens)
-    sources = yield from loaded((("text_unit", id_) for id_ in chosen), given)
-    left_out += max(n_stating, len(order)) - len(sources)
-    context = fill([Share(own) for own in (*shown, sources)], query.lightrag_tokens, count, left_out)
-    return replace(context, cut=context.cut + cut)
-
-
-def _most_elements(budget: int) -> int:
-    return 1 + budget // MIN_ELEMENT_TOKENS
-
-
-@dataclass(frozen=True)
-class _FoundElements:
-    """Ids by falling priority. ends: of each relationship; near: the chunks nearest to the question."""
-
-    entities: list[str]
-    relationships: list[str]
-    ends: Mapping[str, tuple[str, str]]
-    near: list[str]
-
-
-def _found(
-    text: str, wanted: DualKeywords, given: Given, chunks: Collection[str] | None
-) -> Generator[Any, Any, _FoundElements]:
-    query = given.settings.query
-    texts: list[tuple[Kind, str, int]] = [
-        ("entity", ", ".join(wanted.low), TOP_K),
-        ("relationship", ", ".join(wanted.high), TOP_K),
-        ("text_unit", text if query.lightrag_mode == "mix" else "", query.lightrag_chunks),
-    ]
+    texts = {"entity": low, "relationship": high, "text_unit": text if query.lightrag_mode == "mix" else ""}
     possible: dict[Kind, list[str] | None] = {}
     for kind in _KINDS:
         possible[kind] = yield from among(kind, chunks)
-    searches = [Search(kind, "vector", by, k, possible[kind]) for kind, by, k in texts if by]
+    searches = [
+        Search(kind, "vector", texts[kind], k, possible[kind])
+        for kind, k in zip(_KINDS, (TOP_K, TOP_K, query.lightrag_chunks), strict=True)
+        if texts[kind]
+    ]
     lists: list[list[Hit]] = yield tuple(searches)
     hits = {one.kind: [hit.id for hit in own] for one, own in zip(searches, lists, strict=True)}
     near, related, beside = (hits.get(kind, []) for kind in _KINDS)
-    # The first of all are among the first of each entity, unless conditions leave some of these out.
-    most = _most_elements(query.lightrag_relationship_tokens) if chunks is None else None
+    tokens = (query.lightrag_entity_tokens, query.lightrag_relationship_tokens)
+    budgets = [min(n, query.lightrag_tokens) for n in tokens]
+    # No more are looked up than may fit. The first of all are among the first of each entity, unless
+    # conditions leave some of these out.
+    first_of_each = 1 + tokens[1] // MIN_ELEMENT_TOKENS if chunks is None else None
     tables: list[pa.Table] = yield (
-        Rows("relationships", EDGES, near, by=ENDS, most=most),
+        Rows("relationships", EDGES, near, by=ENDS, most=first_of_each),
         Rows("relationships", EDGES, related),
     )
     of_near, of_related = (table.to_pylist() for table in tables)
@@ -182,19 +136,38 @@ def _found(
         of_near = [row for row in of_near if row["id"] in allowed]
     ends = {row["id"]: (row["source_id"], row["target_id"]) for row in (*of_near, *of_related)}
     ends_of_related = dict.fromkeys(end for id_ in related if id_ in ends for end in ends[id_])
-    return _FoundElements(
-        list(by_turns([near, list(ends_of_related)])),
-        list(by_turns([[row["id"] for row in sorted(of_near, key=worth)], related])),
-        ends,
-        beside,
+    in_order = (
+        by_turns([near, list(ends_of_related)]),
+        by_turns([[row["id"] for row in sorted(of_near, key=worth)], related]),
     )
+    shown: list[list[Record]] = []
+    left_out = cut = 0
+    ids = [
+        (kind, id_)
+        for kind, own, budget in zip(_KINDS, in_order, budgets, strict=False)
+        for id_ in islice(own, 1 + budget // MIN_ELEMENT_TOKENS)
+    ]
+    records = yield from loaded(ids, given, chunks)
+    for section, budget in zip(("Entities", "Relationships"), budgets, strict=True):
+        there = [record for record in records if record.section == section]
+        first, n_cut = first_fitting(there, budget, count)
+        shown.append(first)
+        left_out += len(there) - len(first)
+        cut += n_cut
+    stating, n_stating = yield from _stating(text, shown[0], shown[1], ends, given, chunks)
+    order = list(by_turns([beside, stating]))[: query.lightrag_chunks]
+    chosen, _ = yield from fitting(order, given, context_tokens=query.lightrag_tokens)
+    sources = yield from loaded((("text_unit", id_) for id_ in chosen), given)
+    left_out += max(n_stating, len(order)) - len(sources)
+    context = fill([Share(own) for own in (*shown, sources)], query.lightrag_tokens, count, left_out)
+    return replace(context, cut=context.cut + cut)
 
 
 def _stating(
     text: str,
     entities: Sequence[Record],
     relationships: Sequence[Record],
-    found: _FoundElements,
+    ends_of: Mapping[str, tuple[str, str]],
     given: Given,
     chunks: Collection[str] | None,
 ) -> Generator[Any, Any, tuple[list[str], int]]:
@@ -204,7 +177,7 @@ def _stating(
     Of what is in more than MOST_CHUNKS chunks, those near the question alone are looked at.
     """
     near, related = [r.id for r in entities], [r.id for r in relationships]
-    ends = {id_: found.ends[id_] for id_ in related}
+    ends = {id_: ends_of[id_] for id_ in related}
     looked_at = list(dict.fromkeys([*near, *(end for pair in ends.values() for end in pair)]))
     rows = (yield Rows("entities", ["id", "frequency"], looked_at)).to_pylist()
     often = {row["id"] for row in rows if (row["frequency"] or 0) > MOST_CHUNKS}

@@ -19,11 +19,10 @@ from heapq import nsmallest
 from itertools import groupby, islice, zip_longest
 from typing import Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.base.arrow_arrays import arrow, strings
+from graphrag_ray.base.arrow_arrays import strings
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.schema import ENDS, WALKS, search_table
 from graphrag_ray.graph.report_context import Context, Record, claim_of
@@ -103,11 +102,18 @@ def context_for(
     turns = zip_longest(related, map(claim_of, claims))
     elements = [record for record in records if record.section == "Entities"]
     elements += [record for pair in turns for record in pair if record]
-    sources, left_out = yield from _sources(text, near, named, edges, given, chunks)
+    most = max(1, query.context_tokens // MIN_CHUNK_TOKENS)
+    if query.local_walk and WALKS in given.n_rows:
+        (hits,) = yield from walked([text], given, most, chunks)
+        found, n_held = [hit.id for hit in hits], len(hits)
+    else:
+        found, n_held = yield from _chunks_around(text, near, named, edges, given, chunks, most)
+    chosen, _ = yield from fitting(found, given)  # those that may fit
+    sources = yield from loaded((("text_unit", id_) for id_ in chosen), given)
+    left_out = n_held - len(chosen)
     reports: list[Record] = []
     if chunks is None:
-        found = yield from reports_around(near, given, communities, finest)
-        reports = yield from loaded(found, given)
+        reports = yield from loaded((yield from reports_around(near, given, communities, finest)), given)
     shares = [
         Share(sources, query.local_text_share),
         Share(elements, 1 - query.local_text_share - query.local_reports_share),
@@ -173,26 +179,6 @@ def _around(
         lists = {row["id"]: row for row in rest.to_pylist()}
         chosen = [{**row, **lists[row["id"]]} for row in chosen if row["id"] in lists]
     return chosen, claims_in_order(said, place, query.local_claims), communities
-
-
-def _sources(
-    text: str,
-    near: Mapping[str, int],
-    named: Collection[str],
-    edges: Sequence[Row],
-    given: Given,
-    chunks: Collection[str] | None,
-) -> Generator[Any, Any, tuple[list[Record], int]]:
-    """The chunks that may fit, in order; and how many were not looked up."""
-    most = max(1, given.settings.query.context_tokens // MIN_CHUNK_TOKENS)
-    if given.settings.query.local_walk and WALKS in given.n_rows:
-        (hits,) = yield from walked([text], given, most, chunks)
-        found, n_held = [hit.id for hit in hits], len(hits)
-    else:
-        found, n_held = yield from _chunks_around(text, near, named, edges, given, chunks, most)
-    chosen, _ = yield from fitting(found, given)
-    records = yield from loaded((("text_unit", id_) for id_ in chosen), given)
-    return records, n_held - len(chosen)
 
 
 def _chunks_around(
@@ -349,8 +335,7 @@ class Membership:
 def memberships(communities: pa.Table, entities: Collection[str], level: int) -> list[Membership]:
     """The communities (id, level, entity_ids) of at most `level` that hold some of the entities. The coarsest
     may list all entities of the index, so no Python object is made of any but ours."""
-    levels = communities["level"].to_pylist()
-    own = communities.take(arrow(np.flatnonzero([of <= level for of in levels])))
+    own = communities.filter(pc.less_equal(communities["level"], level))
     lists = own["entity_ids"].combine_chunks()
     ids = lists.flatten()
     ours = pc.is_in(ids, value_set=strings(sorted(entities)))

@@ -79,7 +79,7 @@ class Mapped:
     contexts: list[ContextUsed] = field(default_factory=list)
     answers: list[MapAnswer] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    reduce_context: ReduceContext = field(default_factory=lambda: ReduceContext("", {}, 0, ()))
+    reduce_context: ReduceContext = field(default_factory=lambda: ReduceContext("", {}, 0))
     reduced: Reduced = field(default_factory=lambda: Reduced(""))
 
     def add(self, phase: str, context: Context, said: Sequence[MapAnswer] | None, error: str) -> None:

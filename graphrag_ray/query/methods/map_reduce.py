@@ -137,23 +137,11 @@ class MapAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class ReduceContext:
-    """The answers that the reduce call is shown.
+class ReduceContext(Context):
+    """The answers that the reduce call is shown: a context whose text has one record per answer,
+    `id,score,answer`, and whose numbering is of the records that they cite. shown: these answers, in order"""
 
-    text        one record per answer, `id,score,answer`
-    numbering   (section, local number) -> string id of every record that these answers cite
-    n_tokens    of text, exactly
-    shown       the answers in it, in order
-    left_out    answers above zero that did not fit
-    cut         1 where the only answer is shown without its end
-    """
-
-    text: str
-    numbering: Mapping[tuple[str, int], str]
-    n_tokens: int
-    shown: tuple[MapAnswer, ...]
-    left_out: int = 0
-    cut: int = 0
+    shown: tuple[MapAnswer, ...] = ()
 
 
 @dataclass(frozen=True)

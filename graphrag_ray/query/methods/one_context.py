@@ -19,7 +19,6 @@ from graphrag_ray.query.methods.budget import asking, check_room, refuse_beyond
 from graphrag_ray.query.methods.map_reduce import (
     NOTHING_FOUND,
     AnswerSpec,
-    ReduceContext,
     Reduced,
     answer_spec,
     asked_for_text,
@@ -47,7 +46,7 @@ def shown_in(numbering: Mapping[tuple[str, int], str]) -> tuple[Reference, ...]:
     return tuple(Reference(section, id_) for (section, _), id_ in numbering.items())
 
 
-def context_used(phase: str, context: Context | ReduceContext) -> ContextUsed:
+def context_used(phase: str, context: Context) -> ContextUsed:
     """A context, as an answer tells of it."""
     return ContextUsed(phase, shown_in(context.numbering), context.n_tokens, context.left_out, context.cut)
 
