@@ -97,30 +97,40 @@ def search(question: Question, given: Given) -> Method:
             "over entities beside the one that is there (--set hierarchies=…,leiden) has a model find them"
         )
     text, query = question.text, given.settings.query
-    _check(text, given)
+    answer, next_, facts = (step_spec(p, given.settings, given.prompts) for p in (ANSWER, NEXT, FACTS))
+    _check(text, given, answer, next_, facts)
     chunks = yield from within(question.where)
     looked = _LookedUp()
-    names = (yield from _facts(text, given, looked)) if query.ppr_facts else {}
+    names = (yield from _facts(text, given, facts, looked)) if query.ppr_facts else {}
     hits = yield from walked([text], given, query.ppr_k, chunks, names)
     looked.add("", hits[0])
-    for step in range(query.ppr_steps + 1):
+    step, last = 0, query.ppr_steps == 0
+    while True:
         first = looked.first(query.ppr_k * min(1 + step, MOST_TIMES))
         records = yield from loaded((("text_unit", id_) for id_ in first), given)
         # What does not fit is just not among the first.
         context = replace(fill([Share(records)], query.context_tokens, given.count), left_out=0)
-        last = step == query.ppr_steps
-        said = yield from _answer(text, context, last, given)
-        if last or not is_insufficient(said.text) or not context.numbering:
+        said = Reduced(NOTHING_FOUND, found=False)
+        if not context.numbering:
             break
-        before = len(looked.paths)
-        if asked := (yield from _next(text, context, given, looked)):
+        (ran,) = yield Dialogues(PHASE, [partial(walk_answer, text, context, last, answer)], last=last)
+        said = result_of(ran)
+        if last or not is_insufficient(said.text):
+            break
+        start = partial(next_questions, text, [text, *looked.asked], context, next_)
+        ran_next: list[Ran[NextStep | None]] = yield Dialogues(STAGE, [start])
+        asked, before = looked.note(ran_next[0]), len(looked.paths)
+        if asked:
             looked.contexts.append(context_used(PHASE, context))
             more = yield from walked(asked, given, STEP_CHUNKS, chunks)
             for one, hits_of in zip(asked, more, strict=True):
                 looked.add(one, hits_of)
         if len(looked.paths) == before:  # nothing that was not read
-            said = yield from _answer(text, context, True, given)
+            (ran,) = yield Dialogues(PHASE, [partial(walk_answer, text, context, True, answer)], last=True)
+            said = result_of(ran)
             break
+        step += 1
+        last = step == query.ppr_steps
     return (yield from _finished(text, said, context, looked))
 
 
@@ -156,6 +166,17 @@ class _LookedUp:
             self.paths.setdefault(hit.id, (question, hit.path))
         self.walks.append([hit.id for hit in hits])
 
+    def note(self, ran: Ran[NextStep | None]) -> Sequence[str]:
+        """What is to be looked up next: questions; none where there are none, or the call failed."""
+        if ran.result is None:
+            why = f": {ran.error}" if ran.error else "."
+            self.notes.append(f"What is to be looked up next could not be told{why}")
+            return ()
+        self.asked += ran.result.questions
+        told = (("Known by then", ran.result.known), ("Looked up next", ran.result.questions))
+        self.notes += [f"{what}: {' '.join(texts)}" for what, texts in told if texts]
+        return ran.result.questions
+
     def first(self, most: int) -> list[str]:
         """Chunks by turns: the first of each walk, that of the newest one first, then the second of each, and
         so on. So no walk pushes out another."""
@@ -163,10 +184,9 @@ class _LookedUp:
         return list(dict.fromkeys(id_ for row in rows for id_ in row if id_ is not None))[:most]
 
 
-def _check(text: str, given: Given) -> None:
+def _check(text: str, given: Given, answer: AnswerSpec, next_: AnswerSpec, facts: AnswerSpec) -> None:
     """Raises UsageError or BudgetSpent before anything is asked."""
     query = given.settings.query
-    answer, next_, facts = (step_spec(p, given.settings, given.prompts) for p in (ANSWER, NEXT, FACTS))
     n, told = 1 + query.ppr_steps, 2 * max(map(given.count, (INSUFFICIENT, LAST)))  # it stands there twice
     check_room(text, given, [answer], beside=told)
     most = asking(text, given, PHASE, answer, n, n * (query.context_tokens + told))
@@ -179,32 +199,6 @@ def _check(text: str, given: Given) -> None:
         check_room(text, given, [facts])
         most += asking(text, given, STAGE, facts, 1, query.context_tokens)
     refuse_beyond(most, query, ADVICE)
-
-
-def _answer(text: str, context: Context, last: bool, given: Given) -> Generator[Any, Any, Reduced]:
-    if not context.numbering:
-        return Reduced(NOTHING_FOUND, found=False)
-    spec = step_spec(ANSWER, given.settings, given.prompts)
-    (ran,) = yield Dialogues(PHASE, [partial(walk_answer, text, context, last, spec)], last=last)
-    return result_of(ran)
-
-
-def _next(text: str, context: Context, given: Given, looked: _LookedUp) -> Generator[Any, Any, Sequence[str]]:
-    """Questions to be looked up next; none where there are none, or the call failed."""
-    spec = step_spec(NEXT, given.settings, given.prompts)
-    start = partial(next_questions, text, [text, *looked.asked], context, spec)
-    ran: list[Ran[NextStep | None]] = yield Dialogues(STAGE, [start])
-    found = ran[0].result
-    if found is None:
-        why = f": {ran[0].error}" if ran[0].error else "."
-        looked.notes.append(f"What is to be looked up next could not be told{why}")
-        return ()
-    looked.asked += found.questions
-    if found.known:
-        looked.notes.append(f"Known by then: {' '.join(found.known)}")
-    if found.questions:
-        looked.notes.append(f"Looked up next: {' '.join(found.questions)}")
-    return found.questions
 
 
 def _finished(text: str, said: Reduced, context: Context, looked: _LookedUp) -> Generator[Any, Any, Answer]:
@@ -241,7 +235,9 @@ def _finished(text: str, said: Reduced, context: Context, looked: _LookedUp) -> 
     return replace(answer, chain=chain, paths=paths, contexts=contexts, found=found)
 
 
-def _facts(text: str, given: Given, looked: _LookedUp) -> Generator[Any, Any, dict[str, float]]:
+def _facts(
+    text: str, given: Given, spec: AnswerSpec, looked: _LookedUp
+) -> Generator[Any, Any, dict[str, float]]:
     """Names that are linked by the nearest facts that a model picks, the rarer the heavier."""
     if not given.n_rows.get("embeddings_relationship"):
         looked.notes.append("No facts were picked, since the index has no embeddings of relationships.")
@@ -251,7 +247,6 @@ def _facts(text: str, given: Given, looked: _LookedUp) -> Generator[Any, Any, di
     shown, _ = first_fitting(near, given.settings.query.context_tokens, given.count)
     if not shown:
         return {}
-    spec = step_spec(FACTS, given.settings, given.prompts)
     start = partial(pick_facts, text, write(shown)[0], len(shown), spec)
     ran: list[Ran[tuple[int, ...] | None]] = yield Dialogues(STAGE, [start])
     picked = [shown[n - 1].id for n in ran[0].result or ()]
