@@ -234,24 +234,20 @@ class Reader:
         pages = indexed.index.page_of(name, rows)
         if pages is not None:
             return self._paged(indexed, column, pages, rows)
-        return self._by_parts(need, name, indexed, one_of_each)
-
-    def _by_parts(self, need: Rows, name: str, indexed: IndexedParts, entries: RowEntries) -> pa.ChunkedArray:
-        """Rows of a column that has no pages of its own."""
-        part_of_row = np.searchsorted(indexed.index.ends, entries.rows, "right")
+        # Rows of a column that has no pages of its own.
+        part_of_row = np.searchsorted(indexed.index.ends, rows, "right")
         before = np.append(0, indexed.index.ends)
         chunks: list[pa.Array] = []
         for n in np.unique(part_of_row).tolist():
             part, own = indexed.parts[n], part_of_row == n
             if self._is_large(need.table):
-                ids = entries.entry["id"][own]
-                wanted = strings(sorted(ids_of(ids["high"], ids["low"])))
+                wanted = strings(sorted(ids_of(entry["id"]["high"][own], entry["id"]["low"][own])))
                 read = read_rows(self.store, part, [name], "id", wanted)
                 chunks += conformed(self.store, part, read, schema_of(need.table, [name]))[name].chunks
             else:
-                rows = arrow(entries.rows[own] - before[n])
-                chunks += self._columns(need.table, part, [name])[name].take(rows).chunks
-        return pa.chunked_array(chunks, schema.TABLES[need.table].field(name).type)
+                places = arrow(rows[own] - before[n])
+                chunks += self._columns(need.table, part, [name])[name].take(places).chunks
+        return pa.chunked_array(chunks, column.type)
 
     def _paged(
         self, indexed: IndexedParts, column: pa.Field, page_of_row: Ints, rows: Ints
