@@ -60,25 +60,12 @@ class MethodKind:
 
 
 _ROOM = "graphrag_ray.query.methods"
+_NAMES = ("global", "text", "local", "vector", "hybrid", "drift", "archrag", "fgrag", "ppr", "trex", "raptor")
 METHODS = Registry(
     "graphrag_ray.methods",
     "search method",
     MethodKind,
-    {
-        "global": f"{_ROOM}.global_search:METHOD",
-        "text": f"{_ROOM}.text_search:METHOD",
-        "local": f"{_ROOM}.local_search:METHOD",
-        "vector": f"{_ROOM}.vector_search:METHOD",
-        "hybrid": f"{_ROOM}.hybrid_search:METHOD",
-        "drift": f"{_ROOM}.drift_search:METHOD",
-        "archrag": f"{_ROOM}.archrag_search:METHOD",
-        "fgrag": f"{_ROOM}.fgrag_search:METHOD",
-        "ppr": f"{_ROOM}.ppr_search:METHOD",
-        "trex": f"{_ROOM}.trex_search:METHOD",
-        "raptor": f"{_ROOM}.raptor_search:METHOD",
-        "lightrag": f"{_ROOM}.lightrag_search:METHOD",
-        "auto": f"{_ROOM}.auto_search:METHOD",
-    },
+    {name: f"{_ROOM}.{name}_search:METHOD" for name in (*_NAMES, "lightrag", "auto")},
 )
 """Those by which an index can be asked."""
 BASELINES = Registry("graphrag_ray.baselines", "baseline", MethodKind, {"none": f"{_ROOM}.zero_shot:METHOD"})
