@@ -155,7 +155,21 @@ def _contexts(names: Sequence[str], given: Given) -> Generator[Any, Any, list[Co
         order = dict.fromkeys([entity_id(entity_key(name)), *rarest_first(one, frequency), *hits])
         weak.append([id_ for id_ in order if id_ in entities][:NEAREST])
     strong = yield from _nearest([", ".join(entities[id_]["title"] for id_ in ids) for ids in weak], given)
-    reached = yield from _expanded(weak, strong)
+    # All expansions side by side: one reading for a step of each, of at most MOST_LINKS relationships of each
+    # entity that a step is at; there are at most MOST_IN_ALL of these.
+    running = [expand(*starts) for starts in zip(weak, strong, strict=True)]
+    reached: list[list[Reached]] = [[] for _ in running]
+    links: Mapping[int, Any] = dict.fromkeys(range(len(running)))
+    while links:
+        here: dict[int, Sequence[str]] = {}
+        for n, found in links.items():
+            try:
+                here[n] = running[n].send(found)
+            except StopIteration as ended:
+                reached[n] = ended.value
+        needs = (Rows("relationships", EDGES, at, by=ENDS, most=MOST_LINKS) for at in here.values())
+        tables = yield tuple(needs)
+        links = {n: table.to_pylist() for n, table in zip(here, tables, strict=True)}
     of_all = dict.fromkeys(one for own in reached for one in own)
     records = yield from loaded(of_all, given)
     record = {(r.section, r.id): r for r in records}
@@ -171,28 +185,6 @@ def _nearest(texts: Sequence[str], given: Given) -> Generator[Any, Any, list[lis
     found: list[list[Hit]] = yield tuple(Search("entity", "vector", text, NEAREST) for text in texts if text)
     hits = iter(found)
     return [[hit.id for hit in next(hits)] if text else [] for text in texts]
-
-
-def _expanded(
-    weak: Sequence[Sequence[str]], strong: Sequence[Sequence[str]]
-) -> Generator[Any, Any, list[list[Reached]]]:
-    """All expansions side by side: one reading for a step of each. It reads ids and numbers of at most
-    MOST_LINKS relationships for each entity that a step is at, and there are at most MOST_IN_ALL of these."""
-    reached: list[list[Reached]] = [[] for _ in weak]
-    running: list[Expansion] = [expand(*starts) for starts in zip(weak, strong, strict=True)]
-    rows: Mapping[int, Any] = dict.fromkeys(range(len(running)))
-    while rows:
-        here: dict[int, Sequence[str]] = {}
-        for n, found in rows.items():
-            try:
-                here[n] = running[n].send(found)
-            except StopIteration as ended:
-                reached[n] = ended.value
-        tables = yield tuple(
-            Rows("relationships", EDGES, ids, by=ENDS, most=MOST_LINKS) for ids in here.values()
-        )
-        rows = {n: table.to_pylist() for n, table in zip(here, tables, strict=True)}
-    return reached
 
 
 ENTITIES, QUESTIONS, SUMMARY = "query_entities", "entity_questions", "entity_summary"
