@@ -74,9 +74,9 @@ def question_executor(
     from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
     with connected(address):
-        fit = set() if will_be_private(address) else check_nodes(store, [])
+        shared["fit"] = set() if will_be_private(address) else check_nodes(store, [])
         limits = run.max_failed_fraction, run.flush_s, run.workers_per_node
-        executor = RayExecutor(store, models, *limits, fit=fit, **shared)
+        executor = RayExecutor(store, models, *limits, **shared)
         executor.start()
         try:
             yield executor

@@ -154,14 +154,14 @@ def under(
             **{column: row[column] for column in _SHOWN[reference.section]},
             **({c: documents[row["document_id"]][c] for c in ("title", "date")} if of_chunk else {}),
         }
-        plain = (
+        entities, relationships, claims = (
             [{c: r[c] for c in ("human_readable_id", *_SHOWN[s])} for r in own[s]]
             for s in ("Entities", "Relationships", "Claims")
         )
         names = [e["title"] for e in own["Entities"]]
         order = sorted((id_ for id_ in units if id_ in place), key=place.__getitem__)
         shown_chunks = [_chunk(units[id_], names, documents) for id_ in order]
-        found.append(Source(record, *plain, chunks=shown_chunks, chunks_left_out=n_more))
+        found.append(Source(record, entities, relationships, claims, shown_chunks, n_more))
     return found
 
 

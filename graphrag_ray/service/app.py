@@ -119,9 +119,12 @@ def create_app(
     # What requests come through, the first one first.
     around = [Middleware(Counting, service.measures), Middleware(Guard, token, options)]
     if options.origins:  # before the guard: browsers ask without the token first whether they may ask
-        shown = {"allow_headers": ["*"], "expose_headers": ["Retry-After"]}
         cors = Middleware(
-            CORSMiddleware, allow_origins=options.origins, allow_methods=["GET", "POST"], **shown
+            CORSMiddleware,
+            allow_origins=options.origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After"],
         )
         around.insert(1, cors)
     app = FastAPI(

@@ -35,7 +35,7 @@ def search(question: Question, given: Given) -> Method:
     there = settings.hierarchies
     by_meaning = [own for own in there if HIERARCHIES[own].by_meaning and HIERARCHIES[own].of_graph]
     kind = asked_hierarchy(given, query.hierarchy or next(iter(by_meaning), None), over="entity")
-    notes = []
+    notes: list[str] = []
     if not query.hierarchy and not by_meaning:
         missing = next(own for own, other in HIERARCHIES.items() if other.by_meaning)
         notes = [
