@@ -181,7 +181,7 @@ def _specific(source: Source, said: Sequence[str]) -> Source:
     found, shares = evidence(said, [c["text"] for c in chunks], [c["start"] == 0 for c in chunks])
     if not found:
         return source
-    carrying = []
+    carrying: list[dict[str, Any]] = []
     for f in reversed(found):  # the best one of a chunk is what it shows
         chunk = source.chunks[f.text]
         start, quote = chunk["start"] + f.start, chunk["text"][f.start : f.end]

@@ -177,8 +177,17 @@ class Service:
             self.measures.question(method, status, seconds)
             self.measures.calls(accounts)
             total = accounts.total
-            cost = {"calls": total.calls, "tokens": total.total_tokens, "cost_usd": total.cost_usd}
-            about = {"question": asked.id, "method": method, "status": status, "seconds": round(seconds, 3)}
+            cost: dict[str, Any] = {
+                "calls": total.calls,
+                "tokens": total.total_tokens,
+                "cost_usd": total.cost_usd,
+            }
+            about: dict[str, Any] = {
+                "question": asked.id,
+                "method": method,
+                "status": status,
+                "seconds": round(seconds, 3),
+            }
             logs.event(log, "question ended", **about, **cost)
 
     async def _answered(self, asked: Asked, say: Say, accounts: Accounts) -> Replied:

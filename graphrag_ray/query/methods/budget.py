@@ -159,8 +159,8 @@ def contexts_at_most(lines: Ints, room: int, most: int | None = None) -> int:
     return min(len(lines), full + 1 + (len(lines) // most if most else 0))
 
 
-_DATA = ("context", "answers", "asked", "follow_up", "n_follow_ups", "if_missing", "n_facts", "entity")
-_DATA += ("questions", "n_entities", "n_questions")
+_DATA = ["context", "answers", "asked", "follow_up", "n_follow_ups", "if_missing", "n_facts", "entity"]
+_DATA += ["questions", "n_entities", "n_questions"]
 
 
 def instructions(question: str, spec: AnswerSpec, count: Count) -> int:

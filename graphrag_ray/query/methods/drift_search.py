@@ -151,8 +151,10 @@ def _level(level: str | int | None, kind: HierarchyKind) -> Generator[Any, Any, 
     reports, communities = yield reports_of(kind), communities_of(kind)
     known = levels(communities, reports, kind.name)
     finest = DEFAULT_LEVEL if is_auto(level) else known.parse(level, 0)
-    at = known.at(min(finest, known.n_levels - 1)).rows if known.n_levels else []
-    return finest, reports["id"].take(pa.array(at, pa.int64())).to_pylist()
+    if not known.n_levels:
+        return finest, []
+    rows = known.at(min(finest, known.n_levels - 1)).rows
+    return finest, reports["id"].take(pa.array(rows)).to_pylist()
 
 
 def _note(found: _Found, contexts: Mapping[str, Context], ran: Sequence[Ran[Step]], given: Given) -> None:

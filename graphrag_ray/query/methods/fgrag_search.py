@@ -270,7 +270,7 @@ def entity_summary(
     """Ask for what a context says to the questions about an entity, under its name; with score 0 where it
     says nothing. Raises DialogueFailed where the reply is empty twice."""
     shown = {"entity": entity, "questions": "\n".join(questions), "context": context.text}
-    written, reply = yield from asked_for(SUMMARY, question, spec, written_in, **shown)
+    written, reply = yield from asked_for(SUMMARY, question, spec, written_in, None, **shown)
     if _NOTHING.match(first_line(written)):
         return MapAnswer("", 0.0)
     found = resolved_answer(written, SCORE, reply, context.numbering)

@@ -285,7 +285,7 @@ def asked_for_text(
 ) -> Dialogue[Reduced]:
     """Ask for a text with references, and once more where it is empty. shown: what the prompt's own
     placeholders hold; numbering: of the records in it. Raises DialogueFailed."""
-    written, reply = yield from asked_for(prompt, question, spec, written_in, **shown)
+    written, reply = yield from asked_for(prompt, question, spec, written_in, None, **shown)
     said = resolved_answer(written, 0.0, reply, numbering)
     return Reduced(said.text, said.references, True, said.truncated, said.dropped_references)
 

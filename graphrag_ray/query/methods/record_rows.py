@@ -102,7 +102,7 @@ def _told_within(kind: Kind, rows: Sequence[Row], given: Given, within: Collecti
     for row in rows:
         if row["text_unit_id"] in within:
             told.setdefault(row[f"{kind}_id"], []).append(row)
-    found = []
+    found: list[Row] = []
     for id_, instances in told.items():
         text = ""
         for said in dict.fromkeys(i["description"] for i in instances if i["description"]):
