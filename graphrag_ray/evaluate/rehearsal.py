@@ -11,7 +11,7 @@ from graphrag_ray.base.errors import GraphRagError, RunStopped, StoreError, Usag
 from graphrag_ray.base.messages import ChatRequest, Reply, Request
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.engine.in_process import awaited
+from graphrag_ray.engine.in_process import runner
 from graphrag_ray.llm.model_client import Called
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.answer import Answer
@@ -65,7 +65,7 @@ def rehearsed(
                 found.append(error)
         return found
 
-    found = awaited(ask_all())
+    found = runner()(ask_all())
     if errors and len(errors) == len(found):
         raise UsageError(f"no question can be asked by {method} search: {errors[0]}")
     return found

@@ -30,7 +30,7 @@ from graphrag_ray.base.user_settings import require_known
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.in_process import awaited, together
+from graphrag_ray.engine.in_process import runner, together
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.reply_cache import ReplyCache
 from graphrag_ray.llm.accounting import Accounts, CallTotals
@@ -341,7 +341,7 @@ class Index:
         how      see `AskOptions`
         Raises UsageError for what cannot be asked, LevelNotFound, ModelRefused, BudgetSpent.
         """
-        return awaited(self.ask_async(question, level, **how))
+        return runner()(self.ask_async(question, level, **how))
 
     async def ask_async(
         self, question: str, level: str | int | None = None, **how: Unpack[AskOptions]

@@ -75,8 +75,8 @@ def question_executor(
 
     with connected(address):
         shared["fit"] = set() if will_be_private(address) else check_nodes(store, [])
-        limits = run.max_failed_fraction, run.flush_s, run.workers_per_node
-        executor = RayExecutor(store, models, *limits, **shared)
+        limits = run.max_failed_fraction, run.flush_s
+        executor = RayExecutor(store, models, *limits, workers_per_node=run.workers_per_node, **shared)
         executor.start()
         try:
             yield executor
