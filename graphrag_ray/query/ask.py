@@ -206,7 +206,7 @@ class Index:
             if not self.followed:
                 await asyncio.to_thread(self._check_there)
             if telling and need.last and need.numbering is not None:
-                number = await asyncio.to_thread(self.numbers, shown_in(need.numbering))
+                number = await _driven(numbered(shown_in(need.numbering)), fulfil)
                 telling.expected = partial(Written, need.numbering, number)
             outcomes = await asker.run(need.phase, need.start, need.last, telling if need.last else None)
             failed[need.phase] += sum(o.result is None for o in outcomes)
@@ -485,9 +485,7 @@ class Index:
 _NEEDS = (Rows, Search, LevelSearch, NameCounts, Walk, Dialogues, Notice)
 
 
-async def _driven(
-    method: Generator[Any, Any, Answer], fulfil: Callable[[Need], Coroutine[Any, Any, Any]]
-) -> Answer:
+async def _driven(method: Generator[Any, Any, T], fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> T:
     """Give a method what it needs until it answers. It works in a thread: packing many contexts takes
     seconds, and others may share the event loop."""
 
@@ -505,8 +503,8 @@ async def _driven(
     while True:
         need, ended = await asyncio.to_thread(step)
         if ended is not None:
-            answer: Answer = ended.value
-            return answer
+            result: T = ended.value
+            return result
         for one in need if isinstance(need, tuple) else (need,):
             if not isinstance(one, _NEEDS):
                 raise TypeError(
