@@ -152,7 +152,7 @@ def batches(table: Table) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]
 
 
 def keyword_shards(store: Store, index: Index, kind: str, table: Table) -> list[Part]:
-    shards = index.searcher.keyword_shards(kind)
+    shards = index.searcher.shards(schema.search_table(kind, "keyword"))
     copies, n = table.ids.shape[:2]
     each = max(1, SHARD_ROWS // n)
     parts = []

@@ -346,8 +346,8 @@ def asked(method: str, **query: Any) -> Drive:
         links = {(ROW, f"{text} a"): 10}
         snapshot = Snapshot(tables_of(text), lambda search: [ROW], lambda request: ChatReply(text), links)
         question = Question(text, history=((text, text),))
-        search = condense.following(methods.find(method).search)
-        answer = quietly(lambda: snapshot.run(search(question, online(snapshot.given(**query)))))
+        search, given = methods.find(method).search, online(snapshot.given(**query))
+        answer = quietly(lambda: snapshot.run(condense.following(search, question, given)))
         return answer.as_dict() if answer else None
 
     return drive

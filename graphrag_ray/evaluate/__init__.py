@@ -194,7 +194,7 @@ def _rows(questions: Any) -> list[Any]:
 
 def _posed(questions: Any) -> Any:
     from graphrag_ray.corpus.table_rows import Row
-    from graphrag_ray.query.asking import MAX_QUESTION_CHARACTERS
+    from graphrag_ray.query.methods.method import MAX_QUESTION_CHARACTERS
     from graphrag_ray.query.question_files import Posed, posed_of
 
     given = _rows(questions)

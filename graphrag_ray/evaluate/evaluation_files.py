@@ -17,7 +17,7 @@ from graphrag_ray.base.messages import whole
 from graphrag_ray.base.urls import shown
 from graphrag_ray.corpus.decode import NotText
 from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Table
-from graphrag_ray.query.asking import MAX_QUESTION_CHARACTERS
+from graphrag_ray.query.methods.method import MAX_QUESTION_CHARACTERS
 from graphrag_ray.query.question_files import ID_COLUMNS, QUESTION_COLUMNS, Posed, content_of, read_questions
 
 ANSWER_COLUMNS = ("answer", "text", "response", "output")

@@ -34,10 +34,10 @@ from graphrag_ray.evaluate.conditions import EvaluationCondition
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.asking import Ask
 from graphrag_ray.query.batch import asks_from_here, locked
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.method import Ask
 from graphrag_ray.query.question_files import Posed
 from graphrag_ray.query.question_sweep import (
     LOOK_S,

@@ -209,8 +209,8 @@ def _ask_many(
 ) -> bool:
     """Whether a question has no answer, or not all of it."""
     from graphrag_ray.cli.progress import observer_for_people
-    from graphrag_ray.query.asking import Ask
     from graphrag_ray.query.batch import answer_batch
+    from graphrag_ray.query.methods.method import Ask
 
     observer = observer_for_people(quiet=quiet or as_json)
     observer.checked(opened.settings, "map")
