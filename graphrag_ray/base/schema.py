@@ -245,7 +245,6 @@ INTERMEDIATE: dict[str, str] = {
     "read/documents": "documents as they were read, or kept from the parent snapshot",
     "read/text_units": "their chunks, without the ids of what they name",
     "read/failures": "files and rows that could not be read",
-    "read/row_names": "hashes of the ids of rows of large files, by which repeated ones are found",
     "read/segments": "where large files are cut",
     "read/seen": "ids and hashes of rows that were given as such",
     "extract/found_entities": "ENTITY_INSTANCES in the order of the chunks",

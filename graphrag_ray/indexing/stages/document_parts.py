@@ -385,3 +385,18 @@ def keep_rows(store: Store, x: _Some) -> Iterator[Mapping[str, pa.Table]]:
         table = read_table(store, parts, None, of)
         both[name] = table.filter(pc.is_in(table[column], kept))
     yield both
+
+
+def leave_out(run: Run, tables: dict[str, list[list[Part]]], rest: Mapping[int, set[str]]) -> None:
+    """Write groups anew without some documents. rest: their ids, by number of the group."""
+    inputs, of = [], []
+    for n, ids in rest.items():
+        for documents, units in pairs_of(tables["documents"][n], tables["text_units"][n]):
+            held = read_table(run.store, documents, ["id"], schema.DOCUMENTS)["id"]
+            stays = held.filter(pc.invert(pc.is_in(held, pa.array(sorted(ids))))).combine_chunks()
+            inputs.append((documents, units, stays))
+            of.append(n)
+        tables["documents"][n], tables["text_units"][n] = [], []
+    for n, done in zip(of, run.map("read", keep_rows, inputs), strict=True):
+        for name in ("documents", "text_units"):
+            tables[name][n] += done.get(name, [])
