@@ -6,16 +6,14 @@ of any community are a few slices of a few blocks (see `graph/hierarchy.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import ValidationError
 
 from graphrag_ray.base.ids import community_id
-from graphrag_ray.base.index_settings import Communities
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
@@ -26,9 +24,9 @@ from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, IN_TABLES, ElementBlocks, blocks_of, lay_out
 from graphrag_ray.indexing.stages.describe_stage import COLUMNS, KINDS, ends_of, read_columns
 from graphrag_ray.indexing.stages.merge_stage import CLAIM_COLUMNS
-from graphrag_ray.indexing.stages.short_ids import IDS, Keys, columns_of, places_of
+from graphrag_ray.indexing.stages.short_ids import IDS, Keys, columns_of, places_of, read_arrays, write_arrays
 from graphrag_ray.indexing.step_result import Result, joined
-from graphrag_ray.store.parts import Part, read_table
+from graphrag_ray.store.parts import Part
 
 LEIDEN = "leiden"
 ELEMENTS = ("entities", "relationships", "covariates")
@@ -59,7 +57,7 @@ class Layout:
 
 
 def find_communities(run: Run, merged: Result, described: Result) -> Result:
-    """Tables hierarchy_nodes, hierarchy_communities (integers), community_ids, and those of `graph.laid_out`.
+    """Tables hierarchy (`saved`) and those of `graph.laid_out`.
 
     The graph is partitioned from the parent snapshot's communities, unless `run.afresh` names this step. The
     fingerprint does not hold the parent: an unchanged graph keeps its communities, wherever they came from.
@@ -93,9 +91,8 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
             "modularity": round(hierarchy.modularity, 4),
             "components": graph.components_summary(),
         }
-        ids = pa.table({"id": pa.array(community_ids(hierarchy, graph.node_keys), pa.string())})
-        names = {"community_ids": [run.write("communities", "community_ids", [ids])]}
-        tables = saved(run, hierarchy) | names | blocks.tables
+        tables = {"hierarchy": [saved(run, hierarchy, community_ids(hierarchy, graph.node_keys))]}
+        tables |= blocks.tables
         return Result(tables, counts, made_from=blocks.made_from)
 
     depends_on = [*groups.values(), options, run.settings.reports.context_tokens, vocabulary]
@@ -129,16 +126,11 @@ def _past(run: Run) -> Past | None:
     parent = run.parent
     if parent is None or run.distrusted or "communities" not in parent.steps or "communities" in run.afresh:
         return None
-    try:
-        options = Communities.model_validate(parent.settings.get("communities", {}))
-    except ValidationError:  # another version's settings
-        return None
-    if options != run.settings.communities:
+    if parent.settings.get("communities") != run.settings.kept()["communities"]:
         return None
     before = run.of_parent["communities"]
-    stored = [part for name in ("hierarchy_nodes", "hierarchy_communities") for part in before.parts(name)]
     described = [part for kind in KINDS.values() for part in run.of_parent["describe"].parts(kind)]
-    if run.lost([*described, *stored]):
+    if run.lost([*described, *before.parts("hierarchy")]):
         run.observer.note("The communities before are damaged: the graph is partitioned afresh.")
         return None
     then = run.of_parent["describe"].tables
@@ -249,22 +241,30 @@ def read_graph(run: Run, merged: Result, described: Result) -> IntegerGraph:
     )
 
 
-def saved(run: Run, hierarchy: Hierarchy) -> dict[str, list[list[Part]]]:
-    """Tables hierarchy_nodes and hierarchy_communities, of which `restored` makes it again."""
-    nodes = pa.table({"node": hierarchy.order})
-    names = ("level", "parent", "start", "end", "last", "packed")
-    rows = pa.table({name: getattr(hierarchy, name) for name in names})
-    tables = {"hierarchy_nodes": nodes, "hierarchy_communities": rows}
-    return {name: [run.write("communities", name, [table])] for name, table in tables.items()}
+_ARRAYS = ("order", "level", "parent", "start", "end", "last", "packed")
+
+
+def arrays_of(hierarchy: Hierarchy) -> dict[str, Any]:
+    return {name: getattr(hierarchy, name) for name in _ARRAYS}
+
+
+def hierarchy_of(arrays: Mapping[str, Any], modularity: float = 0.0) -> Hierarchy:
+    return Hierarchy(**{name: arrays[name] for name in _ARRAYS}, modularity=modularity)
+
+
+def saved(run: Run, hierarchy: Hierarchy, ids: Sequence[str] = ()) -> list[Part]:
+    """Parts of table hierarchy, of which `restored` makes it again. ids: of its communities."""
+    named = pa.array(list(ids), pa.string())
+    return write_arrays(run, "communities", "hierarchy", arrays_of(hierarchy) | {"id": named})
 
 
 def restored(run: Run, found: Result) -> Hierarchy:
-    """The hierarchy that `find_communities` stored."""
-    nodes = read_table(run.store, found.parts("hierarchy_nodes"), None, pa.schema([("node", pa.int64())]))
-    names = ("level", "parent", "start", "end", "last")
-    of = pa.schema([(name, pa.int64()) for name in names] + [("packed", pa.bool_())])
-    rows = read_table(run.store, found.parts("hierarchy_communities"), None, of)
-    arrays: dict[str, Any] = {name: rows[name].to_numpy() for name in names}
-    packed = rows["packed"].to_numpy().astype(np.bool_)
-    modularity = float(found.counts["modularity"])
-    return Hierarchy(order=nodes["node"].to_numpy(), packed=packed, modularity=modularity, **arrays)
+    """The hierarchy that a step stored."""
+    arrays = read_arrays(run.store, found.parts("hierarchy"))
+    return hierarchy_of(arrays, float(found.counts["modularity"]))
+
+
+def stored_ids(run: Run, found: Result) -> list[str]:
+    """The ids of its communities."""
+    ids: list[str] = read_arrays(run.store, found.parts("hierarchy"), ["id"])["id"].tolist()
+    return ids

@@ -132,7 +132,7 @@ def load_texts(store: Store, x: Texts) -> Iterator[pa.Table]:
     kind = x.kind
     headers = _headers(store, x)
     for part in x.parts:
-        table = read_part(store, part)
+        table = read_part(store, part, ["community", "full_content"] if kind in REPORTS else None)
         if kind in REPORTS:
             id_ = pa.array([report_id(of) for of in table["community"].to_pylist()], pa.string())
             text = pa.array([shown_content(t) for t in table["full_content"].to_pylist()], pa.string())

@@ -25,6 +25,7 @@ from graphrag_ray.indexing.results import ExtractedGraph, Results
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.describe_stage import COLUMNS, ends_of, read_columns
 from graphrag_ray.indexing.stages.merge_stage import range_of
+from graphrag_ray.indexing.stages.search_stage import made_shards, stored_shard
 from graphrag_ray.indexing.stages.short_ids import (
     GROUP,
     IDS,
@@ -272,24 +273,26 @@ there."""
 _THREADS = 4
 """That read parts, for storage that answers late."""
 
-_MADE = pa.schema([("made_from", pa.string()), ("path", pa.string()), ("bytes", pa.int64())])
-
 
 @dataclass(frozen=True)
 class CoveredParts:
-    """Parts of a table that an index covers. made_from: a hash of all that it depends on."""
+    """Parts of a table that an index covers. of: the table's name."""
 
-    table: str
+    of: str
     parts: list[Part]
 
     @cached_property
     def made_from(self) -> str:
-        how = map(str, schema.LOOKED_UP[self.table].items())
+        how = map(str, schema.LOOKED_UP[self.of].items())
         paths = (part.path for part in self.parts)
         return stable_id("rows", code_version(), *how, *paths)
 
     @property
-    def n_rows(self) -> int:
+    def table(self) -> str:
+        return schema.rows_table(self.of)
+
+    @property
+    def rows(self) -> int:
         return sum(part.rows for part in self.parts)
 
 
@@ -304,25 +307,22 @@ class WantedIndex:
 
 def index_rows(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, list[Part]]:
     """Tables rows_<table> of those that are looked up. What is there already is not made again."""
-    found: dict[str, list[CoveredParts]] = {}
-    known: dict[str, tuple[str, int]] = {}
-    missing: list[WantedIndex] = []
-    for name in schema.LOOKED_UP:
-        if parts := tables.get(name):
-            known |= blobs.made(run.store, schema.rows_table(name))
-            found[name] = covered_by_each(name, parts)
-            before = covered_by_each(name, run.parent.parts(name) if run.parent else [])
-            earlier = [(_stored(of, known), of) for of in before if of.made_from in known]
-            new = [of for of in found[name] if of.made_from not in known]
-            missing += [WantedIndex(of, _nearest(of, earlier)) for of in new]
-    for made in run.executor.stream("finish", make_index, missing):
-        known |= {row["made_from"]: (row["path"], row["bytes"]) for row in made.to_pylist()}
-    return {schema.rows_table(name): [_stored(x, known) for x in of] for name, of in found.items()}
+    found = [x for name in schema.LOOKED_UP for x in covered_by_each(name, tables.get(name, []))]
 
+    def wanted(missing: Sequence[CoveredParts]) -> list[WantedIndex]:
+        earlier: dict[str, list[tuple[Part, CoveredParts]]] = {}
+        for name in {x.of for x in missing} if run.parent else ():
+            assert run.parent is not None
+            stored = {blobs.made_from(part.path): part for part in run.parent.parts(schema.rows_table(name))}
+            before = covered_by_each(name, run.parent.parts(name))
+            earlier[name] = [(stored[x.made_from], x) for x in before if x.made_from in stored]
+        return [WantedIndex(x, _nearest(x, earlier.get(x.of, ()))) for x in missing]
 
-def _stored(covered: CoveredParts, known: Mapping[str, tuple[str, int]]) -> Part:
-    path, n_bytes = known[covered.made_from]
-    return Part(path, covered.n_rows, n_bytes)
+    parts, _ = made_shards(run, "finish", found, make_index, wanted)
+    stored: dict[str, list[Part]] = {}
+    for covered, part in zip(found, parts, strict=True):
+        stored.setdefault(covered.table, []).append(part)
+    return stored
 
 
 def _nearest(
@@ -332,7 +332,7 @@ def _nearest(
     paths = {part.path for part in wanted.parts}
     shared = [sum(part.rows for part in of.parts if part.path in paths) for _, of in earlier]
     at = max(range(len(earlier)), key=lambda n: shared[n], default=-1)
-    return earlier[at] if at >= 0 and shared[at] >= SHARED * earlier[at][1].n_rows else None
+    return earlier[at] if at >= 0 and shared[at] >= SHARED * earlier[at][1].rows else None
 
 
 def covered_by_each(table: str, parts: Sequence[Part]) -> list[CoveredParts]:
@@ -346,12 +346,8 @@ def make_index(store: Store, wanted: WantedIndex) -> Iterator[pa.Table]:
     covered = wanted.covered
     data = _derived(store, wanted)
     if data is None:
-        data = row_index.of_parts(_read(store, covered.table, covered.parts))
-    table = schema.rows_table(covered.table)
-    written = blobs.write(store, table, covered.made_from, data, covered.n_rows)
-    yield pa.Table.from_pylist(
-        [{"made_from": covered.made_from, "path": written.path, "bytes": written.bytes}], schema=_MADE
-    )
+        data = row_index.of_parts(_read(store, covered.of, covered.parts))
+    yield stored_shard(store, covered, data)
 
 
 def _derived(store: Store, wanted: WantedIndex) -> bytes | None:
@@ -360,7 +356,7 @@ def _derived(store: Store, wanted: WantedIndex) -> bytes | None:
     if wanted.earlier is None:
         return None
     stored, before = wanted.earlier
-    table, number = before.table, {part.path: n for n, part in enumerate(before.parts)}
+    table, number = before.of, {part.path: n for n, part in enumerate(before.parts)}
     try:
         earlier = opened_index(store, stored, before)
         of = schema.TABLES[table]
@@ -379,7 +375,7 @@ def _derived(store: Store, wanted: WantedIndex) -> bytes | None:
 
 def opened_index(store: Store, stored: Part, covered: CoveredParts) -> RowIndex:
     """Raises CorruptPart where it is not that of these parts."""
-    index = row_index.read(blobs.opened(store, stored), entry_types(schema.carried(covered.table)))
+    index = row_index.read(blobs.opened(store, stored), entry_types(schema.carried(covered.of)))
     if np.diff(index.ends, prepend=0).tolist() != [part.rows for part in covered.parts]:
         raise index.source.refused("it is of other parts of the table")
     return index

@@ -37,8 +37,10 @@ from graphrag_ray.indexing.stages.communities_stage import (
     Layout,
     find_communities,
     load_layout,
+    stored_ids,
 )
 from graphrag_ray.indexing.stages.embed_stage import Texts, embed_now
+from graphrag_ray.indexing.stages.parent_reports import WRITTEN
 from graphrag_ray.indexing.stages.reports_stage import (
     PART_ROWS,
     ReportSource,
@@ -56,7 +58,6 @@ from graphrag_ray.store.search.vectors import unit
 
 _BELOW, _ABOVE = 3, WIDTH
 """Columns of what is signed: which communities are below, and which one is above."""
-_IDS = pa.schema([("id", pa.string())])
 COMMUNITIES_AT_ONCE = 2_000
 ELEMENTS_AT_ONCE = 200_000
 """Communities of a part hold so many nodes and edges together, or there is one only: those of the coarsest
@@ -162,7 +163,7 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
     found = find_communities(run, graph.merged, graph.described)
     # An unchanged graph is not read.
     layout = cache(partial(load_layout, run, graph.merged, graph.described, found))
-    ids = read_table(run.store, found.parts("community_ids"), None, _IDS)["id"].to_pylist()
+    ids = stored_ids(run, found)
     about = tell_about(run, corpus, layout)
     kind = HIERARCHIES[LEIDEN]
 
@@ -202,17 +203,6 @@ def _communities(
     return known.with_new(run.store, run.map("finish", make, known.new))
 
 
-def in_batches(order: Ints, elements: Ints) -> list[Ints]:
-    """Communities that are finished together: COMMUNITIES_AT_ONCE and ELEMENTS_AT_ONCE at most."""
-    batches, start, held = [], 0, 0
-    for at, n in enumerate(elements.tolist()):
-        if at > start and (at - start == COMMUNITIES_AT_ONCE or held + n > ELEMENTS_AT_ONCE):
-            batches.append(order[start:at])
-            start, held = at, 0
-        held += n
-    return [*batches, order[start:]] if len(order) else []
-
-
 def _community_table(
     shared: Callable[[], _Shared], periods: Callable[[], Sequence[str]], store: Store, wanted: Ints
 ) -> Iterator[Tables]:
@@ -228,6 +218,20 @@ def _community_table(
         entity_ids.append(members["id"])
         relationship_ids.append(inside["id"])
         text_unit_ids.append(pa.chunked_array([pc.unique(pc.list_flatten(of_text))], pa.string()))
+    own = {
+        "entity_ids": _lists(entity_ids),
+        "relationship_ids": _lists(relationship_ids),
+        "text_unit_ids": _lists(text_unit_ids),
+        "packed": h.packed[wanted],
+    }
+    yield {kind.communities: community_rows((kind, h, ids, numbers), wanted, "Community", periods(), own)}
+
+
+def community_rows(
+    placed: Placed, wanted: Ints, title: str, periods: Sequence[str], own: Mapping[str, Any]
+) -> pa.Table:
+    """Rows of COMMUNITIES. title: what comes before the number; own: columns of this kind of hierarchy."""
+    kind, h, ids, numbers = placed
     number = numbers[wanted]
     columns: dict[str, Any] = {
         "id": ids.take(pa.array(wanted)),
@@ -236,19 +240,13 @@ def _community_table(
         "level": h.level[wanted],
         "parent": np.where(h.parent[wanted] >= 0, numbers[h.parent[wanted]], -1),
         "children": [[int(numbers[k]) for k in h.children(c)] for c in wanted.tolist()],
-        "title": [f"Community {n}" for n in number.tolist()],
-        "entity_ids": _lists(entity_ids),
-        "relationship_ids": _lists(relationship_ids),
-        "text_unit_ids": _lists(text_unit_ids),
-        "period": [periods()[c] for c in wanted.tolist()],
-        "size": h.end[wanted] - h.start[wanted],
+        "title": [f"{title} {n}" for n in number.tolist()],
+        "period": [periods[c] for c in wanted.tolist()],
+        "size": h.sizes()[wanted],
         "hierarchy": [kind.name] * len(wanted),
-        "packed": h.packed[wanted],
+        **own,
     }
-    rows = pa.Table.from_pydict(
-        {name: columns[name] for name in schema.COMMUNITIES.names}, schema.COMMUNITIES
-    )
-    yield {kind.communities: by_row(rows)}
+    return by_row(pa.Table.from_pydict({n: columns[n] for n in schema.COMMUNITIES.names}, schema.COMMUNITIES))
 
 
 def _lists(texts: Sequence[pa.ChunkedArray]) -> pa.Array:
@@ -291,7 +289,7 @@ def _report_table(
     sizes = h.sizes()
     shown = Rendered(numbers())
     rows = []
-    table = read_table(store, parts)
+    table = read_table(store, parts, WRITTEN.names, WRITTEN)
     places = pc.index_in(table["community"], value_set=ids).to_pylist()
     written = table.drop_columns(["community"]).to_pylist()
     shown.prepare(reference for row in written for reference in row["references"])

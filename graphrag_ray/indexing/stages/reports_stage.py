@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.messages import Dialogue
-from graphrag_ray.base.schema import REFERENCE
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.executor import Written
 from graphrag_ray.engine.work import Outcome, Row, Work
@@ -28,7 +27,7 @@ from graphrag_ray.graph.kept_reports import Earlier, Evidence, Sketch, evidence,
 from graphrag_ray.graph.plan import CHUNK, CLAIM, EDGE, NODE, ContextPlan
 from graphrag_ray.graph.report_dialogue import Report, ReportSpec, full_content, report, report_spec
 from graphrag_ray.graph.schedule import ReportsAlone, Schedule
-from graphrag_ray.graph.signatures import WIDTH, Hashes, signatures
+from graphrag_ray.graph.signatures import Hashes, signatures
 from graphrag_ray.graph.summary_dialogue import (
     SummarySpec,
     longest_record,
@@ -40,14 +39,12 @@ from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks, blocks_of
 from graphrag_ray.indexing.stages.communities_stage import Layout
 from graphrag_ray.indexing.stages.parent_reports import (
-    SIGNATURES,
-    SKETCHES,
+    COMPARED,
+    WRITTEN,
     EarlierReports,
-    RowsOf,
     UnchangedReports,
     earlier_reports,
     report_of,
-    sketch_row,
     unchanged_reports,
 )
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
@@ -66,26 +63,6 @@ PART_ROWS = 512
 
 ELEMENTS = {NODE: "entities", EDGE: "relationships", CLAIM: "covariates", CHUNK: "text_units"}
 """The tables of what contexts show."""
-
-WRITTEN = pa.schema(
-    [
-        ("community", pa.string()),  # its id
-        ("title", pa.string()),
-        ("summary", pa.string()),
-        ("full_content", pa.string()),  # references by string id
-        ("rank", pa.float64()),
-        ("rating_explanation", pa.string()),
-        (
-            "findings",
-            pa.list_(pa.struct([pa.field("summary", pa.string()), pa.field("explanation", pa.string())])),
-        ),
-        ("references", pa.list_(REFERENCE)),
-        ("n_tokens", pa.int64()),
-        ("context_tokens", pa.int64()),
-        ("context_left_out", pa.int64()),
-        ("dropped_references", pa.int64()),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -164,8 +141,8 @@ def write_reports(
     ids: list[str],
     number: Callable[[], Ints],
 ) -> Result:
-    """Tables reports (WRITTEN, in groups of `batches_by_number`), sketches (`parent_reports.py`) in the same
-    groups, signatures and failures. number: the short id of each community.
+    """Tables reports (COMPARED, in groups of `batches_by_number`) and failures. number: the short id of each
+    community.
 
     Which reports of the parent snapshot stand is no part of the fingerprint: they stand in the next run, too.
     """
@@ -190,7 +167,7 @@ def write_reports(
         earlier = None
         if options.keep_below and planned.any():
             earlier = earlier_reports(run, corpus, layout, asked_as, planned)
-        below = _reports_below(run.store, before, h.parent, ids) if before else Spool[WrittenReport]()
+        below = _reports_below(run.store, before, h.parent) if before else Spool[WrittenReport]()
 
         def plan() -> ReportSource:
             called = partial(_called, h.level)
@@ -201,35 +178,32 @@ def write_reports(
         has_report = ~planned
         has_report[source.written.numbers()] = True
         groups = batches_by_number(ids, h.level, number(), has_report)
-        numbers = [c for group in groups for c in group]
-        makers: dict[str, tuple[pa.Schema, Callable[[int], dict[str, Any]]]] = {
-            "reports": (WRITTEN, lambda c: _row(ids[c], source.written[c]))
-        }
-        if options.keep_below:
-            makers["sketches"] = SKETCHES, lambda c: sketch_row(ids[c], asked_as, source.sketches[c])
         known = run.taken_over(
             "reports",
             groups,
             how,
-            tuple(makers),
+            ("reports",),
             told=[[ids[c] for c in group] for group in groups],
             again=[n for n, group in enumerate(groups) if planned[group].any()],
         )
-        written: Written = [{} for _ in known.new]
-        for name, (columns, made) in makers.items():
-            tables_ = _with_unchanged(run, before, name, columns, known.new, ids, made)
-            for parts, rows in zip(written, tables_, strict=True):
-                parts[name] = run.write("reports", name, [rows])
+        written: Written = []
+        for group in known.new:
+            old, new = ([c for c in group if planned[c] == is_new] for is_new in (False, True))
+            rows = [_compared_row(ids[c], source, c, signed[c], asked_as) for c in new]
+            tables = [pa.Table.from_pylist(rows, schema=COMPARED)]
+            tables += [before.table(run.store, old)] if before and old else []
+            place = {c: n for n, c in enumerate((*new, *old))}
+            table = pa.concat_tables(tables).take(pa.array([place[c] for c in group]))
+            written.append({"reports": run.write("reports", "reports", [table.combine_chunks()])})
         result = known.with_new(run.store, written)
         # In the order of communities, not in that in which they failed.
         failed = failures_of(run, work, sorted(source.failed, key=lambda f: f[0]["community"]))
         final = not any(outcome.status == "retry" for _, outcome in source.failed)
-        counts = {"reports": len(numbers), "failed_reports": len(source.failed)}
+        counts = {"reports": int(has_report.sum()), "failed_reports": len(source.failed)}
         if options.keep_below:
             counts["kept_reports"] = source.kept
-        table = _signature_table(before, signed, numbers, ids, source.written)
-        tables = {"failures": [failed], "signatures": [run.write("reports", "signatures", [table])]}
-        return Result(result.tables | tables, counts, final, result.made_from | {"signatures": [how]})
+        tables_ = result.tables | {"failures": [failed]}
+        return Result(tables_, counts, final, result.made_from | {"signatures": [how]})
 
     depends_on = [found, spec, options, vocabulary]
     return run.step("reports", depends_on, compute, work.name)
@@ -258,67 +232,18 @@ def _called(level: Ints, community: int) -> str:
     return f"community {community} at level {level[community]}"
 
 
-def _reports_below(
-    store: Store, before: UnchangedReports, parent: Ints, ids: Sequence[str]
-) -> Spool[WrittenReport]:
+def _reports_below(store: Store, before: UnchangedReports, parent: Ints) -> Spool[WrittenReport]:
     """Unchanged reports that the contexts of others may show."""
     found: Spool[WrittenReport] = Spool()
     wanted = np.flatnonzero(before.unchanged & (parent >= 0) & ~before.unchanged[parent])
-    rows = RowsOf(store, before.parts["reports"], WRITTEN)
     # Part by part: in the order of the hierarchy each would be read again and again.
-    parts = rows.parts_of([ids[c] for c in wanted.tolist()])
-    shown = wanted[np.argsort(parts, kind="stable")].tolist()
+    shown = wanted[np.argsort(before.at[wanted])].tolist()
     for at in range(0, len(shown), PART_ROWS):
         some = shown[at : at + PART_ROWS]
-        for c, row in zip(some, rows.of([ids[c] for c in some]).to_pylist(), strict=True):
-            sizes = row["n_tokens"], before.tokens_of(c), row["context_tokens"], row["context_left_out"]
-            found[c] = WrittenReport(report_of(row), *sizes, evidence=before.evidence(c))
+        for c, row in zip(some, before.table(store, some).to_pylist(), strict=True):
+            sizes = row["n_tokens"], row["record_tokens"], row["context_tokens"], row["context_left_out"]
+            found[c] = WrittenReport(report_of(row), *sizes, evidence=tuple(row["evidence"]))
     return found
-
-
-def _with_unchanged(
-    run: Run,
-    before: UnchangedReports | None,
-    table: str,
-    columns: pa.Schema,
-    groups: Sequence[Sequence[int]],
-    ids: Sequence[str],
-    made: Callable[[int], dict[str, Any]],
-) -> Iterator[pa.Table]:
-    """Rows of communities, those of unchanged ones as they are in the parent's table. made: another's row."""
-    held = RowsOf(run.store, before.parts[table], columns) if before and groups else None
-    for some in groups:
-        old = [c for c in some if before and before.unchanged[c]]
-        new = [c for c in some if not (before and before.unchanged[c])]
-        rows = [pa.Table.from_pylist([made(c) for c in new], schema=columns)]
-        if held and old:
-            rows.append(held.of([ids[c] for c in old]))
-        place = {c: n for n, c in enumerate(some)}
-        order = np.argsort([place[c] for c in (*new, *old)])
-        yield pa.concat_tables(rows).take(pa.array(order)).combine_chunks()
-
-
-def _signature_table(
-    before: UnchangedReports | None,
-    signed: Hashes,
-    numbers: Sequence[int],
-    ids: Sequence[str],
-    written: Spool[WrittenReport],
-) -> pa.Table:
-    """Rows of SIGNATURES, in the order of the reports."""
-    about: list[tuple[int, bool, Evidence]] = []
-    for c in numbers:
-        if before and before.unchanged[c]:
-            about.append((before.tokens_of(c), False, before.evidence(c)))
-        else:
-            report_ = written[c]
-            about.append((report_.record_tokens, report_.kept, report_.evidence))
-    tokens, kept, evidences = zip(*about, strict=True) if about else ((), (), ())
-    columns = [pa.array([ids[c] for c in numbers], pa.string())]
-    columns += [pa.array(signed[list(numbers), n]) for n in range(WIDTH)]
-    columns += [pa.array(tokens, pa.int64()), pa.array(kept, pa.bool_())]
-    columns.append(pa.array([list(of) for of in evidences], pa.list_(pa.uint32())))
-    return pa.table(columns, schema=SIGNATURES)
 
 
 def failures_of(
@@ -515,6 +440,23 @@ def _row(community: str, written: WrittenReport) -> dict[str, Any]:
         "context_tokens": written.context_tokens,
         "context_left_out": written.left_out,
         "dropped_references": r.dropped_references,
+    }
+
+
+def _compared_row(
+    community: str, source: ReportSource, number: int, signature: Hashes, spec: str
+) -> dict[str, Any]:
+    """A row of COMPARED."""
+    written, sketched = source.written[number], source.sketches.get(number)
+    return {
+        **_row(community, written),
+        "signature": signature.tolist(),
+        "record_tokens": written.record_tokens,
+        "kept": written.kept,
+        "evidence": written.evidence,
+        "spec": spec if sketched else None,
+        "whole": sketched and sketched.whole,
+        "records": sketched and [record._asdict() for record in sketched.records],
     }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from graphrag_ray.graph.integer_arrays import Ints, id_prefixes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.in_threads import in_threads
-from graphrag_ray.store.parts import Part, read_part
+from graphrag_ray.store.parts import Part, read_part, read_table
 from graphrag_ray.store.snapshots import Manifest, load
 
 Keys = npt.NDArray[np.uint64]
@@ -56,6 +57,19 @@ def _as_integers(store: Store, of: pa.Schema, part: Part) -> pa.Table:
         else:
             columns.append(column.cast(field.type).combine_chunks())
     return pa.Table.from_arrays(columns, schema=of)
+
+
+def write_arrays(run: Run, step: str, table: str, arrays: Mapping[str, Any]) -> list[Part]:
+    """Arrays of any lengths, as the one row of a table."""
+    columns = {name: pa.array(values) for name, values in arrays.items()}
+    lists = {name: pa.LargeListArray.from_arrays([0, len(of)], of) for name, of in columns.items()}
+    return run.write(step, table, [pa.table(lists)])
+
+
+def read_arrays(store: Store, parts: Sequence[Part], names: Sequence[str] | None = None) -> dict[str, Any]:
+    """What `write_arrays` wrote; some of it."""
+    table = read_table(store, parts, names)
+    return {name: pc.list_flatten(table[name]).to_numpy() for name in table.column_names}
 
 
 def prefixes_of(ids: pa.Array | pa.ChunkedArray) -> Keys:
