@@ -33,12 +33,11 @@ from graphrag_ray.graph.seeds import Past
 from graphrag_ray.graph.spectral import MOST_NODES
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.about_stage import tell_about
-from graphrag_ray.indexing.stages.blocks import blocks_of
 from graphrag_ray.indexing.stages.communities_stage import (
     IntegerGraph,
     Layout,
     arrays_of,
+    blocks_of,
     element_groups,
     hierarchy_of,
     read_graph,
@@ -54,6 +53,7 @@ from graphrag_ray.indexing.stages.reports_stage import (
     failures_of,
     report_tables,
     settled,
+    tell_about,
 )
 from graphrag_ray.indexing.stages.short_ids import Keys, prefixes_of, read_arrays, write_arrays
 from graphrag_ray.indexing.step_result import Result

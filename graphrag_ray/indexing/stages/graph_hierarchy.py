@@ -30,9 +30,8 @@ from graphrag_ray.graph.signatures import WIDTH, Hashes, signatures
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
-from graphrag_ray.indexing.stages.about_stage import tell_about
-from graphrag_ray.indexing.stages.blocks import IN_TABLES
 from graphrag_ray.indexing.stages.communities_stage import (
+    IN_TABLES,
     LEIDEN,
     Layout,
     find_communities,
@@ -47,6 +46,7 @@ from graphrag_ray.indexing.stages.reports_stage import (
     WrittenReport,
     batches_by_number,
     report_tables,
+    tell_about,
     write_reports,
 )
 from graphrag_ray.indexing.stages.short_ids import Keys, Numbers, Rendered, number, prefixes_of, renumbered
