@@ -37,11 +37,10 @@ from graphrag_ray.indexing.stages.communities_stage import (
     IntegerGraph,
     Layout,
     arrays_of,
-    blocks_of,
     element_groups,
     hierarchy_of,
+    load_layout,
     read_graph,
-    restored,
     saved,
     stored_ids,
 )
@@ -70,12 +69,11 @@ def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> 
     groups = element_groups(graph.merged, graph.described)
     own = _Graph(run, groups, read_graph(run, graph.merged, graph.described), graph.embedded)
     found = own.cluster_entities()
-    about = tell_about(run, corpus, partial(own.layout, found))
+    about = tell_about(run, corpus, partial(load_layout, run, own.integers, found))
     rest = own.write(found)
     counts = {name: rest.counts[name] for name in ("levels", "modularity")}
-    return GraphHierarchy(
-        KIND, cache(partial(own.layout, rest)), stored_ids(run, rest), rest, (about, rest), counts
-    )
+    load = cache(partial(load_layout, run, own.integers, rest))
+    return GraphHierarchy(KIND, load, stored_ids(run, rest), rest, (about, rest), counts)
 
 
 @dataclass(frozen=True)
@@ -118,18 +116,11 @@ class _Graph:
         ]
         return run.step(FIRST, depends_on, compute)
 
-    def layout(self, of: Result) -> Layout:
-        """The hierarchy that a step stored, and where its elements are."""
-        graph, hierarchy = self.integers, restored(self.run, of)
-        order, community = edge_order(hierarchy, graph.source, graph.target)
-        elements, _ = graph.arrange(hierarchy, order, community)
-        return Layout(hierarchy, elements, blocks_of(of, self.groups), graph.node_keys)
-
     def write(self, found: Result) -> Result:
         """Tables of all levels above the first, of the hierarchy of all, reports, failures;
         and block_entities and block_relationships, as far as tables of communities need them."""
         run, graph, options = self.run, self.integers, self.run.settings.attributed
-        layout = self.layout(found)
+        layout = load_layout(run, graph, found)
         asking = ReportWork.of(run, layout.blocks, 0.0)
 
         def compute() -> Result:

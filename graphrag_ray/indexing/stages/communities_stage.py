@@ -213,19 +213,17 @@ class Layout:
 
     blocks     for "entities", "relationships" and "covariates": in the order of `elements`
     node_keys  [N] first 64 bits of each entity's id, by node number
-    edge_keys  [E] those of relationships, in the order of their ids; claim_keys: of claims about entities;
-               None where nobody asks
-    contents   hashes of what entities, relationships and claims say, in the order of `elements`; None where
-               nobody asks
+    edge_keys  [E] those of relationships, in the order of their ids; claim_keys: of claims about entities
+    contents   hashes of what entities, relationships and claims say, in the order of `elements`
     """
 
     hierarchy: Hierarchy
     elements: Elements
     blocks: dict[str, ElementBlocks]
     node_keys: Any
-    contents: tuple[Hashes, Hashes, Hashes] | None = None
-    edge_keys: Keys | None = None
-    claim_keys: Keys | None = None
+    edge_keys: Keys
+    claim_keys: Keys
+    contents: tuple[Hashes, Hashes, Hashes]
 
 
 def find_communities(run: Run, merged: Result, described: Result) -> Result:
@@ -271,17 +269,21 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
     return run.step("communities", depends_on, compute)
 
 
-def load_layout(run: Run, merged: Result, described: Result, found: Result) -> Layout:
-    """The hierarchy and the arrays that planning reports needs, from what `find_communities` stored."""
-    graph = read_graph(run, merged, described)
+def load_layout(run: Run, graph: IntegerGraph, found: Result) -> Layout:
+    """The hierarchy that a step stored, and the arrays that planning reports needs."""
     hierarchy = restored(run, found)
     order, community = edge_order(hierarchy, graph.source, graph.target)
     elements, claims = graph.arrange(hierarchy, order, community)
-    laid_out = blocks_of(found, ELEMENTS)
     claimed = graph.claim_content[graph.claim_rows[claims]]
-    contents = graph.node_content[hierarchy.order], graph.edge_content[order], claimed
-    about = graph.claim_keys[graph.claim_rows]
-    return Layout(hierarchy, elements, laid_out, graph.node_keys, contents, graph.edge_keys, about)
+    return Layout(
+        hierarchy,
+        elements,
+        blocks_of(found, ELEMENTS),
+        graph.node_keys,
+        graph.edge_keys,
+        graph.claim_keys[graph.claim_rows],
+        (graph.node_content[hierarchy.order], graph.edge_content[order], claimed),
+    )
 
 
 def community_ids(hierarchy: Hierarchy, node_keys: Keys) -> list[str]:

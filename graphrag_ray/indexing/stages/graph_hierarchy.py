@@ -26,7 +26,7 @@ from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Outcome, Row
 from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.graph.nearest_neighbours import Vectors
-from graphrag_ray.graph.signatures import WIDTH, Hashes, signatures
+from graphrag_ray.graph.signatures import WIDTH, signatures
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
@@ -36,6 +36,7 @@ from graphrag_ray.indexing.stages.communities_stage import (
     Layout,
     find_communities,
     load_layout,
+    read_graph,
     stored_ids,
 )
 from graphrag_ray.indexing.stages.embed_stage import Texts, embed_now
@@ -110,40 +111,50 @@ class GraphHierarchy:
         return numbered_by_level(run, self.kind, self.ids, self.level)
 
     def tables(self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str) -> Result:
+        kind, layout, h = self.kind, self.layout, self.layout.hierarchy
         ids = pa.array(self.ids, pa.string())
-        own = numbers()[self.kind.communities].of(ids)
-        shared = run.executor.share((self.kind, self.layout, ids, own))
-        placed = run.executor.share((self.kind, self.layout.hierarchy, ids, own))
-        signed, periods = self._signed(), [period] * len(ids)
-        before = run.parent.parts(self.kind.communities) if run.parent else []
-        if not run.lost(before) and run.afresh.isdisjoint(self.kind.stages):
+        own = numbers()[kind.communities].of(ids)
+        is_afresh = not run.afresh.isdisjoint(kind.stages)
+        periods = [period] * len(ids)
+        before = run.parent.parts(kind.communities) if run.parent else []
+        if not run.lost(before) and not is_afresh:
             # The date of the run that made a community: that of the parent snapshot where it has it.
             rows = read_table(run.store, before, ["id", "period"], schema.COMMUNITIES)
             then = dict(zip(rows["id"].to_pylist(), rows["period"].to_pylist(), strict=True))
             periods = [then.get(id_, period) for id_ in self.ids]
-        communities = _communities(run, shared, self.kind, self.layout, self.ids, own, signed, periods)
-        told: list[Any] | None = None
-        if signed is not None:
-            # By group of the reports: where their communities stand and of which dates they are.
-            told, place = [], {id_: c for c, id_ in enumerate(self.ids)}
-            for group in self.reports.tables["reports"]:
-                of = read_table(run.store, group, ["community"])["community"].to_pylist() if group else []
-                at = [place[id_] for id_ in of]
-                places = hashlib.sha256(signed[at][:, [_BELOW, _ABOVE]].tobytes()).hexdigest()
-                told.append([group, places, fingerprint_of([periods[c] for c in at])])
-        reports = finished_reports(run, numbers, placed, self.kind, self.reports, periods, told)
-        return joined([communities, reports])
-
-    def _signed(self) -> Hashes | None:
-        """[C, WIDTH + 1] of each community what its row depends on: its signature, and which one is above;
-        None where what its elements say is not known."""
-        h, contents = self.layout.hierarchy, self.layout.contents
-        if contents is None:
-            return None
-        keys = prefixes_of(pa.array(self.ids, pa.string()))
+        # Of each community what its row depends on: its signature, and which one is above.
+        keys = prefixes_of(ids)
         above = np.where(h.parent >= 0, keys[h.parent], np.uint64(0)) if len(keys) else keys
         nothing_cut = np.zeros(h.n_communities, np.bool_)
-        return np.column_stack([signatures(h, self.layout.elements, contents, keys, nothing_cut), above])
+        signed = signatures(h, layout.elements, layout.contents, keys, nothing_cut)
+        signed = np.column_stack([signed, above])
+
+        edge_community = layout.elements.edge_community
+        first, last = (np.searchsorted(edge_community, x) for x in (np.arange(h.n_communities), h.last))
+        sizes = np.maximum(h.sizes() + last - first, ELEMENTS_AT_ONCE // COMMUNITIES_AT_ONCE)
+        every = np.ones(h.n_communities, np.bool_)
+        batches = batches_by_number(self.ids, h.level, own, every, sizes, ELEMENTS_AT_ONCE)
+        groups = [np.array(of) for of in batches]
+        told: list[Any] = [
+            [hashlib.sha256(signed[of].tobytes()).hexdigest(), [periods[c] for c in of]] for of in groups
+        ]
+        again = range(len(groups)) if is_afresh else ()
+        known = run.taken_over("finish", groups, kind.name, (kind.communities,), told=told, again=again)
+        shared = run.executor.share((kind, layout, ids, own))
+        make = partial(_community_table, shared, run.executor.share(periods))
+        communities = known.with_new(run.store, run.map("finish", make, known.new))
+
+        # By group of the reports: where their communities stand and of which dates they are.
+        told, place = [], {id_: c for c, id_ in enumerate(self.ids)}
+        for group in self.reports.tables["reports"]:
+            names = read_table(run.store, group, ["community"])["community"].to_pylist() if group else []
+            at = [place[id_] for id_ in names]
+            places = hashlib.sha256(signed[at][:, [_BELOW, _ABOVE]].tobytes()).hexdigest()
+            told.append([group, places, fingerprint_of([periods[c] for c in at])])
+        placed = run.executor.share((kind, h, ids, own))
+        return joined(
+            [communities, finished_reports(run, numbers, placed, kind, self.reports, periods, told)]
+        )
 
 
 def numbered_by_level(run: Run, kind: HierarchyKind, ids: list[str], level: Ints) -> dict[str, Numbers]:
@@ -162,7 +173,7 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
     assert graph is not None, "declared to be over entities"
     found = find_communities(run, graph.merged, graph.described)
     # An unchanged graph is not read.
-    layout = cache(partial(load_layout, run, graph.merged, graph.described, found))
+    layout = cache(lambda: load_layout(run, read_graph(run, graph.merged, graph.described), found))
     ids = stored_ids(run, found)
     about = tell_about(run, corpus, layout)
     kind = HIERARCHIES[LEIDEN]
@@ -174,33 +185,6 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
     reports = write_reports(run, corpus, found, layout, ids, number)
     counts = {name: found.counts[name] for name in ("levels", "modularity", "components")}
     return GraphHierarchy(kind, layout, ids, reports, (about, reports), counts)
-
-
-def _communities(
-    run: Run,
-    shared: Callable[[], _Shared],
-    kind: HierarchyKind,
-    layout: Layout,
-    ids: Sequence[str],
-    number: Ints,
-    signed: Hashes | None,
-    periods: Sequence[str],
-) -> Result:
-    """number: the short id of each; signed: what tells which rows are as they were; periods: the dates of the
-    rows."""
-    h, edge_community = layout.hierarchy, layout.elements.edge_community
-    first, last = (np.searchsorted(edge_community, ends) for ends in (np.arange(h.n_communities), h.last))
-    sizes = np.maximum(h.sizes() + last - first, ELEMENTS_AT_ONCE // COMMUNITIES_AT_ONCE)
-    every = np.ones(h.n_communities, np.bool_)
-    batches = batches_by_number(ids, h.level, number, every, sizes, ELEMENTS_AT_ONCE)
-    groups = [np.array(of) for of in batches]
-    told: list[Any] = [None] * len(groups)
-    if signed is not None:
-        told = [[hashlib.sha256(signed[of].tobytes()).hexdigest(), [periods[c] for c in of]] for of in groups]
-    again = range(len(groups)) if not run.afresh.isdisjoint(kind.stages) else ()
-    known = run.taken_over("finish", groups, kind.name, (kind.communities,), told=told, again=again)
-    make = partial(_community_table, shared, run.executor.share(periods))
-    return known.with_new(run.store, run.map("finish", make, known.new))
 
 
 def _community_table(

@@ -178,8 +178,6 @@ _COMPARED = (("describe", "entities"), ("describe", "relationships"), ("merge", 
 
 def _lost(run: Run, corpus: Result, layout: Layout) -> Lost:
     assert run.parent is not None
-    assert layout.edge_keys is not None, "of Leiden's communities they are known"
-    assert layout.claim_keys is not None, "as these"
     no_more = [
         np.setdiff1d(_parent_ids(run, step, table), now)
         for (step, table), now in zip(

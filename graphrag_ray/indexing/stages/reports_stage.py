@@ -172,7 +172,6 @@ def write_reports(
         schedule = partial(
             Schedule, h, layout.elements, options.context_tokens, options.max_claims_per_entity
         )
-        assert layout.contents is not None, "of Leiden's communities they are known"
         keys = prefixes_of(pa.array(ids, pa.string()))
         signed = signatures(h, layout.elements, layout.contents, keys, schedule().is_cut)
         before = unchanged_reports(run, how, h, ids, signed)
