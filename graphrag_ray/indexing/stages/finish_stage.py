@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -119,23 +120,10 @@ def _finish_units(
     none: list[list[Part]] = [[] for _ in corpus["text_units"]]
     found = results.graph.extracted.tables if results.graph else {}
     claims = results.graph.claimed.tables.get("found_claims") if results.graph else None
-    inputs = list(
-        zip(
-            corpus["documents"],
-            corpus["text_units"],
-            found.get("found_entities", none),
-            found.get("found_relationships", none),
-            claims or none,
-            strict=True,
-        )
-    )
-    known = run.taken_over(
-        "finish",
-        inputs,
-        ["units", sorted(numbers)],
-        ("text_units", "documents"),
-        again=_naming_others(run, numbers, results, ids),
-    )
+    named = (found.get("found_entities", none), found.get("found_relationships", none), claims or none)
+    inputs = list(zip(corpus["documents"], corpus["text_units"], *named, strict=True))
+    names, others = ("text_units", "documents"), _naming_others(run, numbers, results, ids)
+    known = run.taken_over("finish", inputs, ["units", sorted(numbers)], names, again=others)
     return known.with_new(run.store, run.map("finish", partial(_unit_tables, share), known.new))
 
 
@@ -152,7 +140,7 @@ def _naming_others(run: Run, numbers: Mapping[str, Numbers], results: Results, i
         ("entities", "entity_instances", "entity_id"),
         ("relationships", "relationship_instances", "relationship_id"),
     ):
-        other = np.setxor1d(numbers[kind].keys, numbered_before(run, kind)[0])
+        other = np.setxor1d(numbers[kind].keys, numbered_before(run, kind).keys)
         ranges = graph.merged.tables[table]
         at = np.unique(range_of(other, len(ranges)))
         of = partial(_units_of, key, pa.array(other))
@@ -211,32 +199,25 @@ def _finish_graph(run: Run, numbers: Callable[[], dict[str, Numbers]], graph: Ex
     nodes, links = (read_columns(run, graph.described, kind) for kind in COLUMNS)
     source, target = ends_of(nodes, links)
     degree = degrees(source, target, nodes.num_rows)
-    inputs = {
-        "entities": _sliced("entities", entities, {"degree": degree}),
-        "relationships": _sliced(
-            "relationships", edges, {"combined_degree": degree[source] + degree[target]}
-        ),
-        "covariates": _sliced("covariates", graph.merged.tables["covariates"], {}),
+    tables: dict[str, tuple[list[list[Part]], dict[str, Ints]]] = {
+        "entities": (entities, {"degree": degree}),
+        "relationships": (edges, {"combined_degree": degree[source] + degree[target]}),
+        "covariates": (graph.merged.tables["covariates"], {}),
     }
     made = []
-    for name, of in inputs.items():
-        told = [
-            [parts, *(hashlib.sha256(column.tobytes()).hexdigest() for column in more.values())]
-            for _, parts, more in of
+    for name, (groups, columns) in tables.items():
+        bounds = pairwise(np.cumsum([0, *(sum(part.rows for part in group) for group in groups)]).tolist())
+        inputs = [
+            (name, group, {column: values[start:end] for column, values in columns.items()})
+            for group, (start, end) in zip(groups, bounds, strict=True)
         ]
-        known = run.taken_over("finish", of, name, (name,), told=told)
-        written = run.map("finish", partial(_graph_tables, numbers), known.new)
-        made.append(known.with_new(run.store, written))
+        told = [
+            [parts, *(hashlib.sha256(values.tobytes()).hexdigest() for values in more.values())]
+            for _, parts, more in inputs
+        ]
+        known = run.taken_over("finish", inputs, name, (name,), told=told)
+        made.append(known.with_new(run.store, run.map("finish", partial(_graph_tables, numbers), known.new)))
     return made
-
-
-def _sliced(kind: str, groups: list[list[Part]], columns: Mapping[str, Ints]) -> list[Any]:
-    out, at = [], 0
-    for group in groups:
-        rows = sum(p.rows for p in group)
-        out.append((kind, group, {name: c[at : at + rows] for name, c in columns.items()}))
-        at += rows
-    return out
 
 
 def _graph_tables(
@@ -249,10 +230,9 @@ def _graph_tables(
     for name, values in columns.items():
         table = table.append_column(name, pa.array(values))
     of = schema.TABLES[kind]
-    if "human_readable_id" in table.column_names:
-        table = table.drop_columns(["human_readable_id"])
-    table = table.append_column("human_readable_id", pa.array(numbers()[kind].of(table["id"])))
-    yield {kind: by_row(table.select(of.names).cast(of))}
+    if "human_readable_id" not in table.column_names:
+        table = table.append_column("human_readable_id", pa.nulls(table.num_rows, pa.int64()))
+    yield {kind: by_row(_numbered(table, numbers()[kind]).select(of.names).cast(of))}
 
 
 def _numbered(table: pa.Table, numbers: Numbers) -> pa.Table:

@@ -67,11 +67,6 @@ KINDS_TOLD = 5
 WHOLE_BYTES = 8_000_000
 """Files up to this size are fetched in one piece, where it is known."""
 
-_NO_RANGES = (
-    "it is large, and its server sends no parts of files (HTTP range requests). Download it and index the "
-    "folder, or put it into an object store"
-)
-
 SCAN_BYTES = 64 << 20
 """Bytes of a .jsonl file whose lines a task counts."""
 _LINE_BYTES = 1 << 20
@@ -145,15 +140,6 @@ def _has_parts(file: InputFile, options: Mapping[str, Any]) -> bool:
             return len(stream.read(1)) == 1
     except Exception:  # noqa: BLE001 - read whole, it is told why it cannot be
         return False
-
-
-def wants_ranges(error: BaseException) -> bool:
-    """Whether fsspec found that an HTTP server sends only whole files. It has no type of its own for that."""
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    where = at.tb_frame.f_globals.get("__name__") if at is not None else ""
-    return isinstance(error, ValueError) and where == "fsspec.implementations.http"
 
 
 def _pieces(file: InputFile, segments: Sequence[Segment], limit: int) -> Iterator[Piece]:
@@ -370,9 +356,7 @@ def read_file(
                 known = set() if names is None else names
                 yield from documents_of_stretch(file.path, stream, settings.input, stretch, known)
     except BaseException as e:
-        if wants_ranges(e):
-            why = _NO_RANGES
-        elif is_storage_error(e):
+        if is_storage_error(e) or (isinstance(e, ValueError) and "range requests" in str(e)):
             why = without_secrets(str(e), file.url)
         elif is_unforeseen(e):
             why = note_bug(e)

@@ -364,40 +364,20 @@ def _start(
     elements = _records(store, blocks, row)
     records = [record for record, _ in elements]
     shown = report_context.render(records, budget.tokens, budget.count, row["left_out"], budget.longest)
-    if not budget.keep_below:
-        return _write(shown, ask, budget)
-    now = sketch(
-        shown, records, [evidence(chunks) if isinstance(chunks, list) else chunks for _, chunks in elements]
-    )
-    earlier: Earlier | None = row["earlier"]
-    if earlier and (report_ := standing(earlier, now, records, budget.keep_below, row["lost"])):
-        return _keep(replace(earlier, report=report_), now, budget)
-    return _write(shown, ask, budget, now)
-
-
-def _write(
-    shown: report_context.Context, ask: _Ask, budget: _Budget, now: Sketch | None = None
-) -> Dialogue[WrittenReport]:
+    now: Sketch | None = None
+    if budget.keep_below:
+        rests_on = [evidence(chunks) if isinstance(chunks, list) else chunks for _, chunks in elements]
+        now = sketch(shown, records, rests_on)
+        earlier: Earlier | None = row["earlier"]
+        if earlier and (stands := standing(earlier, now, records, budget.keep_below, row["lost"])):
+            sizes = _record_tokens(stands, budget), earlier.context_tokens, earlier.left_out
+            return WrittenReport(
+                stands, earlier.n_tokens, *sizes, earlier.sketch, evidence=now.evidence, kept=True
+            )
     written = yield from ask(shown)
     n_tokens = budget.count(report_context.shown_content(full_content(written)))
-    rests_on = now.evidence if now else ()
-    in_context = _record_tokens(written, budget)
-    return WrittenReport(written, n_tokens, in_context, shown.n_tokens, shown.left_out, now, rests_on)
-
-
-def _keep(earlier: Earlier, now: Sketch, budget: _Budget) -> Dialogue[WrittenReport]:
-    """A dialogue that asks nothing: the report of before, and what that was written from."""
-    return WrittenReport(
-        earlier.report,
-        earlier.n_tokens,
-        _record_tokens(earlier.report, budget),
-        earlier.context_tokens,
-        earlier.left_out,
-        earlier.sketch,
-        now.evidence,
-        kept=True,
-    )
-    yield  # pragma: no cover - what makes it a generator
+    sizes = _record_tokens(written, budget), shown.n_tokens, shown.left_out
+    return WrittenReport(written, n_tokens, *sizes, now, now.evidence if now else ())
 
 
 def _record_tokens(written: Report, budget: _Budget) -> int:
