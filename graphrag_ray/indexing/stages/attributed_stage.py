@@ -94,7 +94,7 @@ class _Graph:
             nodes = NodesOfLevel(
                 linked(graph.n_nodes, graph.source, graph.target),
                 vectors_of(run, self.embedded.parts("embeddings_entity"), graph.node_keys),
-                graph.node_tokens,
+                graph.nodes["n_tokens"],
                 graph.node_keys,
                 *_past(run, FIRST, 0),
             )
@@ -125,7 +125,7 @@ class _Graph:
 
         def compute() -> Result:
             levels, so_far = [_level(run, found, 0)[0]], ReportsSoFar(KIND)
-            keys, tokens, of_node = graph.node_keys, graph.node_tokens, np.arange(graph.n_nodes)
+            keys, tokens, of_node = graph.node_keys, graph.nodes["n_tokens"], np.arange(graph.n_nodes)
             vectors = vectors_of(run, self.embedded.parts("embeddings_entity"), graph.node_keys)
             all_keys: list[Keys] = []
             while True:
@@ -221,7 +221,7 @@ class _Graph:
         tables["reports"] = [[part] for part in parts]
         tables["failures"] = [failures_of(run, asking.work, so_far.failed)]
         of_entity = hierarchy.community_of(0)
-        edges = canonical(graph.n_nodes, graph.source, graph.target, graph.weight)
+        edges = canonical(graph.n_nodes, graph.source, graph.target, graph.edges["weight"])
         counts = {
             "levels": {f"C{k}": len(hierarchy.at_level(k)) for k in range(hierarchy.n_levels)},
             "communities": hierarchy.n_communities,

@@ -245,9 +245,9 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
                 graph.n_nodes,
                 graph.source,
                 graph.target,
-                graph.weight,
+                graph.edges["weight"],
                 options,
-                graph.node_tokens,
+                graph.nodes["n_tokens"],
                 run.settings.reports.context_tokens // 2,
                 _past(run),
                 graph.node_keys,
@@ -274,15 +274,18 @@ def load_layout(run: Run, graph: IntegerGraph, found: Result) -> Layout:
     hierarchy = restored(run, found)
     order, community = edge_order(hierarchy, graph.source, graph.target)
     elements, claims = graph.arrange(hierarchy, order, community)
-    claimed = graph.claim_content[graph.claim_rows[claims]]
     return Layout(
         hierarchy,
         elements,
         blocks_of(found, ELEMENTS),
         graph.node_keys,
-        graph.edge_keys,
-        graph.claim_keys[graph.claim_rows],
-        (graph.node_content[hierarchy.order], graph.edge_content[order], claimed),
+        graph.edges["id"],
+        graph.claims["id"][graph.about],
+        (
+            graph.nodes["content"][hierarchy.order],
+            graph.edges["content"][order],
+            graph.claims["content"][graph.about[claims]],
+        ),
     )
 
 
@@ -326,36 +329,41 @@ def element_groups(merged: Result, described: Result) -> dict[str, list[list[Par
 
 @dataclass(frozen=True)
 class IntegerGraph:
-    """The graph as integers: nodes and edges in the order of their ids; claims whose subject is an entity.
-    claim_rows: the places of these among all claims; claim_keys, claim_content: of all."""
+    """The graph as integers.
 
-    n_nodes: int
-    node_keys: Any
-    edge_keys: Keys
-    node_tokens: Ints
+    nodes, edges, claims  columns of entities, relationships and claims, in the order of their ids
+    source, target        [E] ends of relationships, as places of entities
+    about, subject        claims whose subject is an entity: their places, and that entity's
+    """
+
+    nodes: Mapping[str, Any]
+    edges: Mapping[str, Any]
+    claims: Mapping[str, Any]
     source: Ints
     target: Ints
-    weight: Any
-    edge_tokens: Ints
-    claim_rows: Ints
-    claim_node: Ints
-    claim_tokens: Ints
-    claim_keys: Keys
-    node_content: Hashes
-    edge_content: Hashes
-    claim_content: Hashes
+    about: Ints
+    subject: Ints
+
+    @property
+    def node_keys(self) -> Keys:
+        keys: Keys = self.nodes["id"]
+        return keys
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.node_keys)
 
     def arrange(self, hierarchy: Hierarchy, order: Ints, community: Ints) -> tuple[Elements, Ints]:
         return arrange(
             hierarchy,
-            self.node_tokens,
+            self.nodes["n_tokens"],
             self.source,
             self.target,
-            self.edge_tokens,
+            self.edges["n_tokens"],
             order,
             community,
-            self.claim_node,
-            self.claim_tokens,
+            self.subject,
+            self.claims["n_tokens"][self.about],
         )
 
     def laid_out(
@@ -370,13 +378,16 @@ class IntegerGraph:
         """Tables of `lay_out` of entities, relationships and claims, in these orders. claims: None where only
         tables of communities are made of them."""
         of = {
-            "entities": (nodes, self.node_keys, self.node_content),
-            "relationships": (edges, self.edge_keys, self.edge_content),
+            "entities": (nodes, self.nodes),
+            "relationships": (edges, self.edges),
         }
         if claims is not None:
-            of["covariates"] = self.claim_rows[claims], self.claim_keys, self.claim_content
+            of["covariates"] = self.about[claims], self.claims
         columns = IN_CONTEXTS if claims is not None else dict.fromkeys(IN_CONTEXTS, IN_TABLES)
-        return joined(lay_out(run, step, kind, groups[kind], *x, columns[kind]) for kind, x in of.items())
+        return joined(
+            lay_out(run, step, kind, groups[kind], order, x["id"], x["content"], columns[kind])
+            for kind, (order, x) in of.items()
+        )
 
     def components_summary(self) -> dict[str, Any]:
         """Number of connected components, and the largest one's share of the nodes."""
@@ -390,29 +401,14 @@ class IntegerGraph:
 
 
 def read_graph(run: Run, merged: Result, described: Result) -> IntegerGraph:
-    entities, edges = (read_columns(run, described, kind) for kind in COLUMNS)
-    node_keys = entities["id"].to_numpy()
-    source, target = ends_of(entities, edges)
+    entities, relationships = (read_columns(run, described, kind) for kind in COLUMNS)
     claims = columns_of(run.store, merged.tables["covariates"], CLAIM_COLUMNS)
-    subjects = claims["subject_entity_id"].to_numpy()
-    matched = np.flatnonzero(subjects)
-    return IntegerGraph(
-        n_nodes=entities.num_rows,
-        node_keys=node_keys,
-        edge_keys=edges["id"].to_numpy(),
-        node_tokens=entities["n_tokens"].to_numpy(),
-        source=source,
-        target=target,
-        weight=edges["weight"].to_numpy(),
-        edge_tokens=edges["n_tokens"].to_numpy(),
-        claim_rows=matched.astype(np.int64),
-        claim_node=places_of(node_keys, subjects[matched]),
-        claim_tokens=claims["n_tokens"].to_numpy()[matched],
-        node_content=entities["content"].to_numpy(),
-        edge_content=edges["content"].to_numpy(),
-        claim_keys=claims["id"].to_numpy(),
-        claim_content=claims["content"].to_numpy(),
-    )
+    tables = (entities, relationships, claims)
+    arrays = [{name: table[name].to_numpy() for name in table.column_names} for table in tables]
+    subjects = arrays[2]["subject_entity_id"]
+    about = np.flatnonzero(subjects).astype(np.int64)
+    subject = places_of(arrays[0]["id"], subjects[about])
+    return IntegerGraph(*arrays, *ends_of(entities, relationships), about, subject)
 
 
 _ARRAYS = ("order", "level", "parent", "start", "end", "last", "packed")

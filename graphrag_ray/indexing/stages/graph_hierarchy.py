@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from tempfile import TemporaryFile
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
@@ -24,9 +24,10 @@ from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Outcome, Row
-from graphrag_ray.graph.hierarchy import Ints
+from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.nearest_neighbours import Vectors
 from graphrag_ray.graph.signatures import WIDTH, signatures
+from graphrag_ray.graph.summary_tree import SummaryTree
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
@@ -65,25 +66,8 @@ ELEMENTS_AT_ONCE = 200_000
 level hold the whole graph between them, with all its lists of text units."""
 
 
-class Placement(Protocol):
-    """Where communities stand: level [C], parent [C] (-1 at the top), sizes() [C]."""
-
-    @property
-    def level(self) -> Ints: ...
-
-    @property
-    def parent(self) -> Ints: ...
-
-    def children(self, community: int) -> Iterable[int]: ...
-
-    def sizes(self) -> Ints: ...
-
-
-_Shared: TypeAlias = tuple[HierarchyKind, Layout, pa.Array, Ints]
-"""The hierarchy's name and tables, its layout, and by community its id and its human_readable_id."""
-
-Placed: TypeAlias = tuple[HierarchyKind, Placement, pa.Array, Ints]
-"""The same, without a layout."""
+Placed: TypeAlias = tuple[HierarchyKind, Hierarchy | SummaryTree, pa.Array, Ints]
+"""The hierarchy's name and tables; where communities stand; by community its id and its human_readable_id."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +172,10 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
 
 
 def _community_table(
-    shared: Callable[[], _Shared], periods: Callable[[], Sequence[str]], store: Store, wanted: Ints
+    shared: Callable[[], tuple[HierarchyKind, Layout, pa.Array, Ints]],
+    periods: Callable[[], Sequence[str]],
+    store: Store,
+    wanted: Ints,
 ) -> Iterator[Tables]:
     kind, layout, ids, numbers = shared()
     h, edge_community = layout.hierarchy, layout.elements.edge_community
@@ -390,16 +377,11 @@ class ReportsSoFar:
         parts = run.write(step, "level_reports", tables, max_rows=PART_ROWS)
         texts = [Texts(self.kind.reports, [part]) for part in parts]
         keys = prefixes_of(pa.array([report_id(id_) for id_ in ids], pa.string()))
-        order = np.argsort(keys)
-        vectors = np.zeros((len(ids), below.shape[1]), np.float32)
         embedded, final = embed_now(run, step, texts)
         self.final &= final
-        for part in embedded:
-            table = read_part(run.store, part)
-            column = table["vector"].combine_chunks()
-            if column.type.list_size == vectors.shape[1]:
-                at = order[np.searchsorted(keys[order], prefixes_of(table["id"]))]
-                vectors[at] = column.flatten().to_numpy().reshape(len(table), -1)
+        vectors = vectors_of(run, embedded, keys)
+        if vectors.shape[1] != below.shape[1]:
+            vectors = np.zeros((len(ids), below.shape[1]), np.float32)
         for cluster, rows in enumerate(members):
             if not vectors[cluster].any():
                 vectors[cluster] = below[rows].sum(axis=0)
