@@ -20,7 +20,6 @@ from graphrag_ray.indexing.index import index
 from graphrag_ray.indexing.stages import (
     communities_stage,
     document_parts,
-    extract_stage,
     graph_hierarchy,
     merge_stage,
     reports_stage,
@@ -84,7 +83,6 @@ def test_tables_are_the_same_however_many_partitions_and_blocks_there_are(
         monkeypatch.setattr(reports_stage, "PART_ROWS", 2)
         monkeypatch.setattr(document_parts, "split_bytes", lambda total: 1000)
         monkeypatch.setattr(run, "ROWS_AT_ONCE", 2)
-        monkeypatch.setattr(extract_stage, "MAX_PART_BYTES", 2000)
         parts = tables(str(tmp_path / "many"), tmp_path / "in", endpoint)
     assert len(Store(str(tmp_path / "many")).list("tables/entities")) > 2
     assert len(Store(str(tmp_path / "many")).list("tables/text_units")) > 8

@@ -35,7 +35,7 @@ from graphrag_ray.indexing.run import Run, failure_rows, replayed
 from graphrag_ray.indexing.step_result import Result, add_counts, passing, rows_of, spec_key
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import MAX_PART_BYTES, Part, read_part, read_table
+from graphrag_ray.store.parts import Part, read_part, read_table
 
 T = TypeVar("T")
 UNIT_COLUMNS = ["id", "document_id", "position", "header", "text"]
@@ -143,20 +143,18 @@ def _collect(
     store: Store,
     x: _Chunks,
 ) -> Iterator[Tables]:
-    batches = replayed(work, index(), store, _load(store, x))
-    return _gathered(
-        {
-            "failures": failure_rows(work.name, work, batch),
-            **made(
-                [
-                    (ExtractedFrom(row["id"], row["document_id"], row["position"]), outcome.result)
-                    for row, outcome in batch
-                    if outcome.status == "complete" and outcome.result is not None
-                ]
-            ),
-        }
-        for batch in batches
-    )
+    """What was found in some chunks, in one part each: parts of a large corpus are named one by one in its
+    manifest."""
+    tables: dict[str, list[pa.Table]] = {}
+    for batch in replayed(work, index(), store, _load(store, x)):
+        found = [
+            (ExtractedFrom(row["id"], row["document_id"], row["position"]), outcome.result)
+            for row, outcome in batch
+            if outcome.status == "complete" and outcome.result is not None
+        ]
+        for name, table in {"failures": failure_rows(work.name, work, batch), **made(found)}.items():
+            tables.setdefault(name, []).append(table)
+    yield {name: pa.concat_tables(of) for name, of in tables.items()}
 
 
 def _extracted(found: Sequence[tuple[ExtractedFrom, ExtractedRecords]]) -> Tables:
@@ -188,19 +186,6 @@ def _claimed(found: Sequence[tuple[ExtractedFrom, ClaimRecords]]) -> Tables:
             (unit, {"unusable_claims": c.unusable, "blocked_claims": c.blocked}) for unit, c in found
         ),
     }
-
-
-def _gathered(batches: Iterable[Tables]) -> Iterator[Tables]:
-    """The same rows in few parts, of MAX_PART_BYTES and a batch at most: parts of a large corpus are named
-    one by one in its manifest."""
-    held: dict[str, list[pa.Table]] = {}
-    for batch in batches:
-        for name, table in batch.items():
-            held.setdefault(name, []).append(table)
-        if sum(table.nbytes for tables in held.values() for table in tables) >= MAX_PART_BYTES:
-            yield {name: pa.concat_tables(tables) for name, tables in held.items()}
-            held = {}
-    yield {name: pa.concat_tables(tables) for name, tables in held.items()}
 
 
 def _counts(found: Iterable[tuple[ExtractedFrom, Mapping[str, int]]]) -> pa.Table:
