@@ -202,22 +202,26 @@ def community_rows(
     placed: Placed, wanted: Ints, title: str, periods: Sequence[str], own: Mapping[str, Any]
 ) -> pa.Table:
     """Rows of COMMUNITIES. title: what comes before the number; own: columns of this kind of hierarchy."""
-    kind, h, ids, numbers = placed
+    columns = _where(placed, wanted, periods) | own
+    columns["id"] = placed[2].take(pa.array(wanted))
+    columns["title"] = [f"{title} {n}" for n in columns["community"].tolist()]
+    return by_row(pa.Table.from_pydict({n: columns[n] for n in schema.COMMUNITIES.names}, schema.COMMUNITIES))
+
+
+def _where(placed: Placed, wanted: Ints, periods: Sequence[str]) -> dict[str, Any]:
+    """What communities and their reports say alike: columns about some communities."""
+    kind, h, _, numbers = placed
     number = numbers[wanted]
-    columns: dict[str, Any] = {
-        "id": ids.take(pa.array(wanted)),
+    return {
         "human_readable_id": number,
         "community": number,
         "level": h.level[wanted],
         "parent": np.where(h.parent[wanted] >= 0, numbers[h.parent[wanted]], -1),
         "children": [[int(numbers[k]) for k in h.children(c)] for c in wanted.tolist()],
-        "title": [f"{title} {n}" for n in number.tolist()],
         "period": [periods[c] for c in wanted.tolist()],
         "size": h.sizes()[wanted],
         "hierarchy": [kind.name] * len(wanted),
-        **own,
     }
-    return by_row(pa.Table.from_pydict({n: columns[n] for n in schema.COMMUNITIES.names}, schema.COMMUNITIES))
 
 
 def _lists(texts: Sequence[pa.ChunkedArray]) -> pa.Array:
@@ -256,15 +260,15 @@ def _report_table(
 ) -> Iterator[Tables]:
     if not parts:
         return
-    kind, h, ids, known = placed()
-    sizes = h.sizes()
+    kind, _, ids, _ = placed()
     shown = Rendered(numbers())
     rows = []
     table = read_table(store, parts, WRITTEN.names, WRITTEN)
-    places = pc.index_in(table["community"], value_set=ids).to_pylist()
+    places = pc.index_in(table["community"], value_set=ids).to_numpy().astype(np.int64)
+    where = pa.table(_where(placed(), places, periods())).to_pylist()
     written = table.drop_columns(["community"]).to_pylist()
     shown.prepare(reference for row in written for reference in row["references"])
-    for row, c in zip(written, places, strict=True):
+    for row, own, id_ in zip(written, where, ids.take(pa.array(places)).to_pylist(), strict=True):
         findings = [{k: shown.render(v) for k, v in f.items()} for f in row["findings"]]
         summary, explanation = shown.render(row["summary"]), shown.render(row["rating_explanation"])
         content = {
@@ -277,20 +281,13 @@ def _report_table(
         rows.append(
             {
                 **row,
-                "id": report_id(ids[c].as_py()),
-                "human_readable_id": int(known[c]),
-                "community": int(known[c]),
-                "level": int(h.level[c]),
-                "parent": int(known[h.parent[c]]) if h.parent[c] >= 0 else -1,
-                "children": [int(known[k]) for k in h.children(c)],
+                **own,
+                "id": report_id(id_),
                 "summary": summary,
                 "full_content": shown.render(row["full_content"]),
                 "rating_explanation": explanation,
                 "findings": findings,
                 "full_content_json": orjson.dumps(content, option=orjson.OPT_INDENT_2).decode(),
-                "period": periods()[c],
-                "size": int(sizes[c]),
-                "hierarchy": kind.name,
             }
         )
     rows.sort(key=lambda r: (r["level"], r["community"]))
