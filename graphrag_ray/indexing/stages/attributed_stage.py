@@ -47,11 +47,9 @@ from graphrag_ray.indexing.stages.communities_stage import (
 from graphrag_ray.indexing.stages.graph_hierarchy import GraphHierarchy, ReportsSoFar, vectors_of
 from graphrag_ray.indexing.stages.reports_stage import (
     PART_ROWS,
-    ReportSource,
     ReportWork,
     failures_of,
     report_tables,
-    settled,
     tell_about,
 )
 from graphrag_ray.indexing.stages.short_ids import Keys, prefixes_of, read_arrays, write_arrays
@@ -169,33 +167,17 @@ class _Graph:
     def _write_level(
         self, asking: ReportWork, level: ClusteredLevel, so_far: ReportsSoFar, layout: Layout
     ) -> None:
-        run, options = self.run, self.run.settings.reports
-        height, ids = len(so_far.ids) - 1, so_far.ids[-1]
-        lacking: list[int] = []
-        place = None
+        run, options, height = self.run, self.run.settings.reports, len(so_far.ids) - 1
+        called = partial(_called, height)
         if height:
-            children, tokens = _grouped(level.cluster, len(ids)), so_far.record_tokens(height - 1)
-            lacking = ReportsAlone(children, tokens, options.context_tokens).without
-
-            def plan() -> ReportSource:
-                schedule = ReportsAlone(children, tokens, options.context_tokens)
-                below = so_far.below()
-                return ReportSource(
-                    schedule, lambda c: _called(height, ids[c]), ids, None, below, KIND.section
-                )
+            children = _grouped(level.cluster, len(so_far.ids[-1]))
+            alone = partial(ReportsAlone, children, so_far.record_tokens(height - 1), options.context_tokens)
+            so_far.write(run, asking.work, alone, called, alone().without)
         else:
             _, (place,) = one_hierarchy(len(level.cluster), [level.cluster], [level.packed])
-            by_community = [""] * len(ids)
-            for cluster, community in enumerate(place.tolist()):
-                by_community[community] = ids[cluster]
-
-            def plan() -> ReportSource:
-                schedule = Schedule(
-                    layout.hierarchy, layout.elements, options.context_tokens, options.max_claims_per_entity
-                )
-                return ReportSource(schedule, lambda c: _called(0, by_community[c]), by_community)
-
-        so_far.take(settled(run, asking.work, plan), lambda c: _called(height, ids[c]), lacking, place)
+            sizes = options.context_tokens, options.max_claims_per_entity
+            schedule = partial(Schedule, layout.hierarchy, layout.elements, *sizes)
+            so_far.write(run, asking.work, schedule, called, place=place)
 
     def _stored(
         self,

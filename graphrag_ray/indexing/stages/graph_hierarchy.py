@@ -23,9 +23,10 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.engine.executor import Tables
-from graphrag_ray.engine.work import Outcome, Row
+from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.nearest_neighbours import Vectors
+from graphrag_ray.graph.schedule import ReportsAlone, Schedule
 from graphrag_ray.graph.signatures import WIDTH, signatures
 from graphrag_ray.graph.summary_tree import SummaryTree
 from graphrag_ray.indexing.results import ExtractedGraph
@@ -48,6 +49,7 @@ from graphrag_ray.indexing.stages.reports_stage import (
     WrittenReport,
     batches_by_number,
     report_tables,
+    settled,
     tell_about,
     write_reports,
 )
@@ -321,35 +323,51 @@ class ReportsSoFar:
         self.first.append(self.first[-1] + len(self.ids[-1]) if self.ids else 0)
         self.ids.append(ids)
 
-    def below(self) -> tuple[Callable[[int], WrittenReport], Sequence[str]]:
-        """Of the level under the last one: its reports by number, and the ids of its clusters."""
-        first = self.first[-2]
-        return (lambda cluster: self.written[first + cluster]), self.ids[-2]
-
     def record_tokens(self, height: int) -> list[int | None]:
         """Of a level, the tokens of each report's record; None where there is no report."""
         first = self.first[height]
         reports = (self.written.get(first + cluster) for cluster in range(len(self.ids[height])))
         return [report.record_tokens if report else None for report in reports]
 
-    def take(
+    def write(
         self,
-        source: ReportSource,
-        called: Callable[[int], str],
+        run: Run,
+        work: Work[WrittenReport],
+        schedule: Callable[[], Schedule | ReportsAlone],
+        called: Callable[[str], str],
         without: Iterable[int] = (),
         place: Ints | None = None,
     ) -> None:
-        """What was written of the last level. called: what people call a cluster; without: clusters that were
-        not asked about, since nothing is below; place: of each cluster in the source."""
-        first = self.first[-1]
-        for cluster in range(len(self.ids[-1])):
-            at = cluster if place is None else int(place[cluster])
+        """Write the reports of the last level.
+
+        schedule  makes one
+        called    what people call a cluster, from its id
+        without   clusters that are not asked about, since nothing is below
+        place     the number of each cluster in the schedule; None: that of here
+        """
+        ids, first = self.ids[-1], self.first[-1]
+        number = list(range(len(ids))) if place is None else place.tolist()
+        scheduled = [""] * len(ids)
+        for cluster, at in enumerate(number):
+            scheduled[at] = ids[cluster]
+        below: tuple[Callable[[int], WrittenReport], Sequence[str]] | None = None
+        if len(self.ids) > 1:
+            lower = self.first[-2]
+            below = (lambda cluster: self.written[lower + cluster]), self.ids[-2]
+
+        def plan() -> ReportSource:
+            return ReportSource(
+                schedule(), lambda c: called(scheduled[c]), scheduled, None, below, self.kind.section
+            )
+
+        source = settled(run, work, plan)
+        for cluster, at in enumerate(number):
             if (report := source.written.get(at)) is not None:
                 self.written[first + cluster] = report
         # In the order of communities, not in that in which they failed.
         self.failed += sorted(source.failed, key=lambda f: f[0]["community"])
         nothing: Outcome[WrittenReport] = Outcome("", "failed", error=NOTHING_BELOW)
-        self.failed += [({"called": called(cluster)}, nothing) for cluster in without]
+        self.failed += [({"called": called(ids[cluster])}, nothing) for cluster in without]
 
     def by_community(self, places: Iterable[Ints]) -> Spool[WrittenReport]:
         """All reports by number of their communities. places: of each level, the community of each

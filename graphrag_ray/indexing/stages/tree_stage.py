@@ -56,12 +56,10 @@ from graphrag_ray.indexing.stages.graph_hierarchy import (
 )
 from graphrag_ray.indexing.stages.reports_stage import (
     PART_ROWS,
-    ReportSource,
     ReportWork,
     batches_by_number,
     failures_of,
     report_tables,
-    settled,
 )
 from graphrag_ray.indexing.stages.short_ids import Numbers, prefixes_of, read_arrays, write_arrays
 from graphrag_ray.indexing.step_result import Result, by_input, joined
@@ -223,13 +221,11 @@ class _Chunks:
     def _write_level(self, so_far: _Levels, tokens: Ints, budget: int) -> Ints:
         """Write the summaries of the last level; tokens of each one's record, 0 where there is none.
         tokens: of the nodes."""
-        run, ids, clusters = self.run, so_far.ids[-1], so_far.levels[-1].clusters
+        run, clusters = self.run, so_far.levels[-1].clusters
         height = len(so_far.levels) - 1
         blocks: Mapping[str, ElementBlocks] = {}
-        below = places = None
-        if height:
-            below = so_far.below()
-        else:
+        places = None
+        if not height:
             order = np.argsort(so_far.main[0], kind="stable")
             groups_of = self.corpus.tables["text_units"]
             own = so_far.keys[0], None, IN_CONTEXTS["text_units"]
@@ -243,12 +239,8 @@ class _Chunks:
             ReportsAlone, clusters, known, budget, kind, in_order=True, places=places, longest=longest
         )
 
-        def plan() -> ReportSource:
-            schedule = planned()
-            return ReportSource(schedule, lambda c: _called(height, ids[c]), ids, None, below, KIND.section)
-
-        source = settled(run, ReportWork.of_summaries(run, blocks, budget).work, plan)
-        so_far.take(source, lambda c: _called(height, ids[c]), planned().without)
+        work = ReportWork.of_summaries(run, blocks, budget).work
+        so_far.write(run, work, planned, partial(_called, height), planned().without)
         return np.array([n or 0 for n in so_far.record_tokens(height)], dtype=np.int64)
 
     def _stored(self, asking: ReportWork, so_far: _Levels) -> Result:
