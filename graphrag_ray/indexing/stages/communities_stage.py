@@ -404,11 +404,13 @@ def read_graph(run: Run, merged: Result, described: Result) -> IntegerGraph:
     entities, relationships = (read_columns(run, described, kind) for kind in COLUMNS)
     claims = columns_of(run.store, merged.tables["covariates"], CLAIM_COLUMNS)
     tables = (entities, relationships, claims)
-    arrays = [{name: table[name].to_numpy() for name in table.column_names} for table in tables]
-    subjects = arrays[2]["subject_entity_id"]
-    about = np.flatnonzero(subjects).astype(np.int64)
-    subject = places_of(arrays[0]["id"], subjects[about])
-    return IntegerGraph(*arrays, *ends_of(entities, relationships), about, subject)
+    nodes, edges, asserted = (
+        {name: table[name].to_numpy() for name in table.column_names} for table in tables
+    )
+    source, target = ends_of(entities, relationships)
+    about = np.flatnonzero(asserted["subject_entity_id"]).astype(np.int64)
+    subject = places_of(nodes["id"], asserted["subject_entity_id"][about])
+    return IntegerGraph(nodes, edges, asserted, source, target, about, subject)
 
 
 _ARRAYS = ("order", "level", "parent", "start", "end", "last", "packed")

@@ -201,7 +201,7 @@ def _community_table(
 
 
 def community_rows(
-    placed: Placed, wanted: Ints, title: str, periods: Sequence[str], own: Mapping[str, Any]
+    placed: Placed, wanted: Ints, title: str, periods: Sequence[str], own: dict[str, Any]
 ) -> pa.Table:
     """Rows of COMMUNITIES. title: what comes before the number; own: columns of this kind of hierarchy."""
     columns = _where(placed, wanted, periods) | own

@@ -336,8 +336,8 @@ def _cluster_table(
     assert isinstance(tree, SummaryTree)
     texts = [every.take(pa.array(tree.texts[c])).to_pylist() for c in wanted.tolist()]
     none: list[list[str]] = [[] for _ in texts]
-    own = {"entity_ids": none, "relationship_ids": none, "text_unit_ids": texts}
-    own |= {"packed": [False] * len(texts)}
+    own: dict[str, Any] = {"entity_ids": none, "relationship_ids": none, "text_unit_ids": texts}
+    own["packed"] = [False] * len(texts)
     periods = [period] * len(tree.level)
     yield {KIND.communities: community_rows(placed(), wanted, "Summary", periods, own)}
 
