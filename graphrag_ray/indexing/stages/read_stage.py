@@ -67,6 +67,11 @@ KINDS_TOLD = 5
 WHOLE_BYTES = 8_000_000
 """Files up to this size are fetched in one piece, where it is known."""
 
+_NO_RANGES = (
+    "it is large, and its server sends no parts of files (HTTP range requests). Download it and index the "
+    "folder, or put it into an object store"
+)
+
 SCAN_BYTES = 64 << 20
 """Bytes of a .jsonl file whose lines a task counts."""
 _LINE_BYTES = 1 << 20
@@ -356,7 +361,9 @@ def read_file(
                 known = set() if names is None else names
                 yield from documents_of_stretch(file.path, stream, settings.input, stretch, known)
     except BaseException as e:
-        if is_storage_error(e) or (isinstance(e, ValueError) and "range requests" in str(e)):
+        if isinstance(e, ValueError) and "range requests" in str(e):  # fsspec has no type of its own for it
+            why = _NO_RANGES
+        elif is_storage_error(e):
             why = without_secrets(str(e), file.url)
         elif is_unforeseen(e):
             why = note_bug(e)
