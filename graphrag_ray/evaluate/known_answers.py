@@ -17,7 +17,7 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.records import strip_references
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.engine.in_process import awaited
+from graphrag_ray.engine.in_process import runner
 from graphrag_ray.evaluate.comparison import answered, came_to, chunks_of, texts_of
 from graphrag_ray.evaluate.conditions import (
     EvaluationCondition,
@@ -216,7 +216,7 @@ def _by_keyword(index: Index, texts: Sequence[str]) -> list[list[str]]:
             needs = [Search("text_unit", "keyword", text, LISTED) for text in texts]
             return [[hit.id for hit in await searching.find(need)] for need in needs]
 
-    return awaited(found())
+    return runner()(found())
 
 
 def _gold_documents(

@@ -31,8 +31,7 @@ from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.search_stage import failures_of, made_shards, stored_shard
 from graphrag_ray.indexing.step_result import Result, code_version
-from graphrag_ray.store.files import Store
-from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.files import Store, in_threads
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.search import name_links
 
