@@ -210,7 +210,7 @@ def indexes_of_rows(store: Store, name: str, parts: Sequence[Part]) -> list[Part
     for covered in covered_by_each(name, parts):
         for made in make_index(store, WantedIndex(covered)):
             (row,) = made.to_pylist()
-            found.append(Part(row["path"], covered.n_rows, row["bytes"]))
+            found.append(Part(row["path"], covered.rows, row["bytes"]))
     return found
 
 

@@ -162,7 +162,9 @@ def _changed(files: Sequence[InputFile], before: Manifest) -> int | None:
     """Bytes of the files that are newer than the snapshot, and of as many as it did not know, roughly; None
     where it does not tell when it was made."""
     try:
-        began = datetime.fromisoformat(before.created_at).timestamp() - sum(before.run["seconds"].values())
+        steps = before.steps.keys() - {"finish"}  # which begins when the snapshot is said to be made
+        took = sum(seconds for name, seconds in before.run["seconds"].items() if name in steps)
+        began = datetime.fromisoformat(before.created_at).timestamp() - took
         known = int(before.steps["read"]["counts"]["files"])
     except (ValueError, TypeError, KeyError, OverflowError):
         return None
