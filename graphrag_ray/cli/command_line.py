@@ -42,7 +42,7 @@ COMMANDS = {
 
 @click.group(
     cls=Commands,
-    package="graphrag_ray.cli.commands",
+    module="graphrag_ray.cli.commands.{}_command",
     listed=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b

@@ -20,40 +20,30 @@ _WHAT_NOW = "What was answered is kept. With --traceback the same command shows 
 ROOT_VARIABLE = "GRAPHRAG_RAY_ROOT"
 
 
-def _traceback(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        ctx.find_root().meta["traceback"] = True
-
-
-def _verbose(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        _log(level="info")
-
-
-def _logged(ctx: click.Context, option: click.Parameter, wanted: str | None) -> None:
-    if wanted is not None:
-        _log(**{str(option.name).removeprefix("log_"): wanted})
-
-
-def _log(**changes: Any) -> None:
-    try:
-        logs.configure(None, **changes)
-    except UsageError as e:
-        raise click.UsageError(str(e)) from e
-
-
 def _general() -> list[click.Parameter]:
     """Options of the program, which may stand before or after a command's name."""
+
+    def take(ctx: click.Context, option: click.Parameter, value: Any) -> None:
+        if option.name == "traceback":
+            ctx.find_root().meta["traceback"] = ctx.find_root().meta.get("traceback") or value
+        elif value:
+            changes = {"level": "info"} if value is True else {str(option.name).removeprefix("log_"): value}
+            try:
+                logs.configure(None, **changes)
+            except UsageError as e:
+                raise click.UsageError(str(e)) from e
+
     trace = "Show where an error came from."
     log = "Log what happens: --log-level info."
     level = "What is logged, to stderr; GRAPHRAG_RAY_LOG=info,json in the environment says the same."
     form = "A line of text for each event, or of JSON (then without lines of progress)."
     levels, formats = click.Choice(get_args(logs.Level)), click.Choice(get_args(logs.Format))
+    how: dict[str, Any] = {"expose_value": False, "callback": take}
     return [
-        click.Option(["--traceback"], is_flag=True, expose_value=False, callback=_traceback, help=trace),
-        click.Option(["-v", "--verbose"], is_flag=True, expose_value=False, callback=_verbose, help=log),
-        click.Option(["--log-level"], type=levels, expose_value=False, callback=_logged, help=level),
-        click.Option(["--log-format"], type=formats, expose_value=False, callback=_logged, help=form),
+        click.Option(["--traceback"], is_flag=True, help=trace, **how),
+        click.Option(["-v", "--verbose"], is_flag=True, help=log, **how),
+        click.Option(["--log-level"], type=levels, help=level, **how),
+        click.Option(["--log-format"], type=formats, help=form, **how),
     ]
 
 
@@ -90,8 +80,7 @@ WIDEST = 30
 
 def _write_panels(formatter: click.HelpFormatter, panels: Mapping[str, Sequence[tuple[str, str]]]) -> None:
     """Lists below headings, with one width for their first columns."""
-    names = [len(name) for rows in panels.values() for name, _ in rows]
-    width = min(max(names), WIDEST)
+    width = min(max(len(name) for rows in panels.values() for name, _ in rows), WIDEST)
     for heading, rows in panels.items():
         if rows:
             with formatter.section(click.style(heading, bold=True)):
@@ -106,11 +95,10 @@ def _write_options(command: click.Command, ctx: click.Context, formatter: click.
             rows[next((name for name in option.opts if name.startswith("--")), option.opts[0])] = row
     panels = {heading: names for heading, names in PANELS.items() if names[0] in rows or heading == "Output"}
     panel_of = {name: heading for heading, names in panels.items() for name in names}
-    own = [name for name in rows if name not in panel_of]
-    shown = {"Options": own}
+    shown = {"Options": [row for name, row in rows.items() if name not in panel_of]}
     for heading, names in panels.items():
-        shown[heading] = [name for name in names if name in rows and panel_of[name] == heading]
-    _write_panels(formatter, {heading: [rows[n] for n in names] for heading, names in shown.items()})
+        shown[heading] = [rows[name] for name in names if name in rows and panel_of[name] == heading]
+    _write_panels(formatter, shown)
 
 
 class Command(click.Command):
@@ -126,7 +114,17 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         for option in self.params:
             if isinstance(option, Root) and ctx.params["root"] is None:
-                ctx.params["root"] = option.otherwise(ctx)
+                from graphrag_ray.base.settings_file import root_in
+
+                # What --config says was typed: it comes before the environment.
+                config = ctx.params.get("config")
+                root = (root_in(config) if config else None) or os.environ.get(ROOT_VARIABLE)
+                if not root:
+                    hint = (
+                        f"Or name it as `root` in {shown(config)}." if config else f"Or set {ROOT_VARIABLE}."
+                    )
+                    raise click.MissingParameter(hint, ctx, option)
+                ctx.params["root"] = root
         return super().invoke(ctx)
 
 
@@ -134,22 +132,16 @@ class Commands(click.Group):
     """Turns errors into a message and their exit code. One that nobody foresaw is told with its place in the
     code; --traceback shows all of it.
 
-    package    where the commands are: a module each, imported when its command is wanted, so that none waits
-               for what another one needs
-    listed     their names with a line about each, below headings, in the order of the work
-    prefix     of the modules' names
+    module    where a command is, as its name in the place of `{}`; imported when the command is wanted, so
+              that none waits for what another one needs
+    listed    names of commands with a line about each, below headings, in the order of the work
     """
 
     def __init__(
-        self,
-        *arguments: Any,
-        package: str,
-        listed: Mapping[str, Mapping[str, str]],
-        prefix: str = "",
-        **options: Any,
+        self, *arguments: Any, module: str, listed: Mapping[str, Mapping[str, str]], **options: Any
     ) -> None:
         super().__init__(*arguments, **options)
-        self._package, self._listed, self._prefix = package, listed, prefix
+        self._module, self._listed = module, listed
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for names in self._listed.values() for name in names]
@@ -157,8 +149,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        module = import_module(f"{self._package}.{self._prefix}{cmd_name}_command")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(import_module(self._module.format(cmd_name)), cmd_name)
         return command
 
     def resolve_command(
@@ -206,31 +197,11 @@ class Commands(click.Group):
 class Root(click.Option):
     """--root; or `root` in the settings of --config; or the variable."""
 
-    def otherwise(self, ctx: click.Context) -> str:
-        """Where it is not given: what --config says, since it was typed, or else the environment. Raises
-        SettingsError, MissingParameter."""
-        from graphrag_ray.base.settings_file import root_in
-
-        config = ctx.params.get("config")
-        root = (root_in(config) if config else None) or os.environ.get(ROOT_VARIABLE)
-        if not root:
-            hint = f"Or name it as `root` in {shown(config)}." if config else f"Or set {ROOT_VARIABLE}."
-            raise click.MissingParameter(hint, ctx, self)
-        return root
-
-
-def _root(ctx: click.Context, option: click.Parameter, given: str | None) -> str | None:
-    """--config is eager: whether it is there is known here. It is read when the command is run."""
-    if given is None and isinstance(option, Root) and not isinstance(ctx.params.get("config"), str):
-        return option.otherwise(ctx)
-    return given
-
 
 root_option = click.option(
     "--root",
     metavar="URL",
     cls=Root,
-    callback=_root,
     help="The index: a folder, or s3://… and other fsspec URLs. Default: `root` of --config, or else "
     f"{ROOT_VARIABLE}.",
 )

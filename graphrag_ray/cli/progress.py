@@ -31,6 +31,7 @@ DRAWN_EVERY_S = 0.5
 BAR, SHORT_BAR = 20, 10
 """Characters of the bar; of that in a narrow terminal."""
 NARROW = 100
+SHORTEST_LEFT_S = 1.5
 _WORK = frozenset({"made", "derived", "kept_reports"})
 """Counts of what a run did: of a step that was taken as it was they are not told."""
 
@@ -91,7 +92,9 @@ class ProgressDisplay(Observer):
     def checked(self, settings: Settings, stage: str = "extract") -> None:
         if settings.model(settings.model_name(stage)).provider == "offline":
             self.note(OFFLINE)
-        elif stage == "extract" and _embeds_offline(settings):
+            return
+        embeds = stage == "extract" and settings.embeddings.enabled
+        if embeds and settings.model(settings.model_name("embed")).provider == "offline":
             self.note(EMBEDDED_OFFLINE)
 
     def note(self, message: str) -> None:
@@ -166,16 +169,24 @@ class _Cell:
             self._update = True
 
 
-def _embeds_offline(settings: Settings) -> bool:
-    embeds = settings.embeddings.enabled
-    return embeds and settings.model(settings.model_name("embed")).provider == "offline"
-
-
 def progress_line(p: StagePace, name: str | None = None, width: int | None = None, bar: bool = False) -> str:
     """step, share, calls or items of all, how many are in flight, tokens per minute of the limit, cost of the
     run so far, time left. What matters least is left out where the line would be longer than `width`."""
     # Each with how soon it is left out; 0: never.
-    parts = [(0, f"{name or p.stage:<12}"), *_share(p, width, bar)]
+    parts = [(0, f"{name or p.stage:<12}")]
+    if p.share is not None:
+        size = SHORT_BAR if width and width < NARROW else BAR
+        full = int(size * p.share)
+        if bar:
+            parts.append((1, f"{'━' * full}{'╌' * (size - full)}"))
+        parts.append((0, f"{int(100 * p.share):>3}%"))
+    # Beside the share stands what gives this very number.
+    items = f"{p.done:,}{f'/{p.total:,}' if p.total is not None else ''}"
+    if p.calls <= p.done:
+        parts.append((0, items))
+    else:
+        of = f"/{p.calls_total:,}" if p.calls_total else ""
+        parts += [(0, f"{p.calls:,}{of} calls"), (4, f"{items} done")]
     if p.failed:
         parts.append((2, f"{p.failed:,} failed"))
     if p.in_flight:
@@ -195,25 +206,6 @@ def progress_line(p: StagePace, name: str | None = None, width: int | None = Non
             break
         parts.remove(least)
     return "  ".join(text for _, text in parts)
-
-
-SHORTEST_LEFT_S = 1.5
-
-
-def _share(p: StagePace, width: int | None, bar: bool) -> list[tuple[int, str]]:
-    """The share, and what it is a share of: beside it stands what gives this very number."""
-    parts: list[tuple[int, str]] = []
-    if p.share is not None:
-        size = SHORT_BAR if width and width < NARROW else BAR
-        full = int(size * p.share)
-        if bar:
-            parts.append((1, f"{'━' * full}{'╌' * (size - full)}"))
-        parts.append((0, f"{int(100 * p.share):>3}%"))
-    items = f"{p.done:,}{f'/{p.total:,}' if p.total is not None else ''}"
-    if p.calls <= p.done:
-        return [*parts, (0, items)]
-    of = f"/{p.calls_total:,}" if p.calls_total else ""
-    return [*parts, (0, f"{p.calls:,}{of} calls"), (4, f"{items} done")]
 
 
 def step_line(

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from types import TracebackType
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from markdown_it import MarkdownIt
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.markdown import Heading, Markdown, MarkdownElement
-from rich.segment import Segment
+from rich.segment import Segment, SegmentLines
 from rich.text import Text
 
 from graphrag_ray.base.wording import safe
@@ -33,14 +33,9 @@ _PARSER = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enab
 class Blocks:
     """Cuts a text that comes in pieces where a block of Markdown ends: at blank lines, but not within a
     fence, nor before an indented line, which goes on with a list. The blocks are the text, whatever its
-    pieces.
-
-    tail      what has come of the block that is being written
-    written   characters that have come
-    """
+    pieces."""
 
     def __init__(self) -> None:
-        self.written = 0
         self._lines: list[str] = []
         self._pieces: list[str] = []
         self._fence = ""
@@ -48,16 +43,29 @@ class Blocks:
 
     @property
     def tail(self) -> str:
+        """What has come of the block that is being written."""
         return "".join((*self._lines, *self._pieces))
 
     def add(self, piece: str) -> list[str]:
         """The blocks that end with it."""
         ended = []
-        self.written += len(piece)
         *lines, rest = piece.split("\n")
-        for line in lines:
-            ended += self._line("".join((*self._pieces, line, "\n")))
+        for end_of_line in lines:
+            line = "".join((*self._pieces, end_of_line, "\n"))
             self._pieces = []
+            if not line.strip():
+                self._blank = not self._fence and bool(self._lines)
+            elif self._blank:
+                self._blank = False
+                if not line.startswith(("  ", "\t")):
+                    ended.append("".join(self._lines))
+                    self._lines = []
+            fence = _FENCE.match(line)
+            if fence and not self._fence:
+                self._fence = fence.group(1)
+            elif fence and line.strip().startswith(self._fence) and not line.strip(f" \n{self._fence[0]}"):
+                self._fence = ""
+            self._lines.append(line)
         self._pieces.append(rest)
         return ended
 
@@ -66,22 +74,6 @@ class Blocks:
         left = self.tail
         self._lines, self._pieces, self._fence, self._blank = [], [], "", False
         return [left] if left.strip() else []
-
-    def _line(self, line: str) -> list[str]:
-        ended = []
-        if not line.strip():
-            self._blank = not self._fence and bool(self._lines)
-        elif self._blank:
-            self._blank = False
-            if not line.startswith(("  ", "\t")):
-                ended, self._lines = ["".join(self._lines)], []
-        fence = _FENCE.match(line)
-        if fence and not self._fence:
-            self._fence = fence.group(1)
-        elif fence and line.strip().startswith(self._fence) and not line.strip(f" \n{self._fence[0]}"):
-            self._fence = ""
-        self._lines.append(line)
-        return ended
 
 
 class _Heading(Heading):
@@ -102,63 +94,6 @@ def _rendered(text: str) -> Markdown | Text:
     return _Markdown(text) if len(text) <= LONGEST else Text(text)
 
 
-class _Block:
-    """A block without the blank lines around it."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for line in self.lines(console, options):
-            yield from line
-            yield Segment.line()
-
-    def lines(self, console: Console, options: ConsoleOptions) -> list[list[Segment]]:
-        lines = [*map(_trimmed, console.render_lines(_rendered(self._text), options, pad=False))]
-        full = [i for i, line in enumerate(lines) if "".join(s.text for s in line).strip()]
-        return lines[full[0] : full[-1] + 1] if full else []
-
-
-def _trimmed(line: list[Segment]) -> list[Segment]:
-    """Without the blanks at its end that nobody sees."""
-    while line and not line[-1].text.strip() and not (line[-1].style and line[-1].style.bgcolor):
-        line = line[:-1]
-    return line
-
-
-class _Tail:
-    """The last lines of the block that is being written, as many as the terminal has room for.
-
-    follows   there is a block above it
-    """
-
-    def __init__(self, blocks: Blocks) -> None:
-        self._blocks = blocks
-        self.follows = False
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = _Block(self._blocks.tail[-SEEN:]).lines(console, options)
-        if lines and self.follows:
-            yield Segment.line()
-        for line in lines[-max(1, options.size.height - 3) :]:
-            yield from line
-            yield Segment.line()
-
-
-class _Pending(Live):
-    """Draws the tail anew where something came; a terminal is not kept busy while a model thinks."""
-
-    def __init__(self, blocks: Blocks, console: Console) -> None:
-        self.tail = _Tail(blocks)
-        super().__init__(self.tail, console=console, refresh_per_second=DRAWN_PER_S, transient=True)
-        self._blocks, self._drawn = blocks, -1
-
-    def refresh(self) -> None:
-        if self._drawn != self._blocks.written:
-            self._drawn = self._blocks.written
-            super().refresh()
-
-
 class RenderedText:
     """Markdown that is written on a terminal piece by piece.
 
@@ -166,13 +101,21 @@ class RenderedText:
     """
 
     def __init__(self, console: Console, pending: bool = True) -> None:
-        self._console, self._blocks = console, Blocks()
-        self._live = _Pending(self._blocks, console) if pending else None
-        self._printed = False
+        self._console, self._blocks, self._printed = console, Blocks(), False
+        self._live = (
+            Live(
+                console=console,
+                get_renderable=self._tail,
+                refresh_per_second=DRAWN_PER_S,
+                transient=True,
+            )
+            if pending
+            else None
+        )
 
     def add(self, piece: str) -> None:
         for block in self._blocks.add(safe(piece)):
-            self._print(_Block(block))
+            self._print(SegmentLines(self._lines(block), new_lines=True))
 
     def say(self, note: str) -> None:
         """What belongs to no text: it ends the block that is being written."""
@@ -182,17 +125,30 @@ class RenderedText:
     def end(self) -> None:
         """The text has ended."""
         for block in self._blocks.end():
-            self._print(_Block(block))
+            self._print(SegmentLines(self._lines(block), new_lines=True))
 
-    def _print(self, block: _Block | Text) -> None:
+    def _print(self, block: RenderableType) -> None:
         if self._printed:
             self._console.print()
         self._printed = True
-        if self._live:
-            self._live.tail.follows = True
         self._console.print(block)
 
-    def __enter__(self) -> RenderedText:
+    def _lines(self, text: str) -> list[list[Segment]]:
+        """The lines of a block without the blank ones around it, and without blanks at their ends."""
+        lines = self._console.render_lines(_rendered(text), pad=False)
+        for line in lines:
+            while line and not line[-1].text.strip() and not (line[-1].style and line[-1].style.bgcolor):
+                line.pop()
+        full = [i for i, line in enumerate(lines) if "".join(s.text for s in line).strip()]
+        return lines[full[0] : full[-1] + 1] if full else []
+
+    def _tail(self) -> RenderableType:
+        """The last lines of the block that is being written, as many as the terminal has room for."""
+        lines = self._lines(self._blocks.tail[-SEEN:])
+        above: list[list[Segment]] = [[]] if lines and self._printed else []
+        return SegmentLines([*above, *lines[-max(1, self._console.height - 3) :]], new_lines=True)
+
+    def __enter__(self) -> Self:
         if self._live:
             self._live.start()
         return self

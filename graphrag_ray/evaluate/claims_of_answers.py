@@ -8,14 +8,11 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.evaluate.comparison import texts_of
-from graphrag_ray.evaluate.evaluation_run import EvaluationRun
+from graphrag_ray.evaluate.evaluation_run import EvaluationRun, Results
 from graphrag_ray.evaluate.judging.claim_clusters import THRESHOLDS, agreement, clusters, distinct
-from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS
 from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE, answer_claims, answer_claims_spec
 from graphrag_ray.query.question_files import Posed
 
@@ -48,28 +45,32 @@ AGREEMENT = pa.schema(
 
 
 def count_claims(
-    run: EvaluationRun, posed: Sequence[Posed], answers: pa.Table, judgements: pa.Table | None
-) -> dict[str, pa.Table]:
-    """The tables claims, claim_counts and, with judgements, agreement.
+    run: EvaluationRun,
+    posed: Sequence[Posed],
+    texts: Mapping[str, Mapping[str, str]],
+    judgements: pa.Table | None,
+) -> Results:
+    """The tables claims, claim_counts, judging and, with judgements, agreement.
 
-    answers: of `comparison.ANSWERED`. Raises RunStopped."""
+    texts: of the answers, by condition and id of the question. Raises RunStopped."""
     spec = answer_claims_spec(run.index.settings, run.index.given.prompts)
     questions = {p.id: p.text for p in posed}
-    each = [
-        (condition, question, text)
-        for condition, texts in texts_of(answers).items()
-        for question, text in texts.items()
-    ]
+    each = [(condition, id_, text) for condition, own in texts.items() for id_, text in own.items()]
     asked = (
-        (f"question {question}, {condition}", partial(answer_claims, questions[question], text, spec))
-        for condition, question, text in each
+        (f"question {id_}, {condition}", partial(answer_claims, questions[id_], text, spec))
+        for condition, id_, text in each
     )
     rows: list[dict[str, Any]] = []
-    for (condition, question, _), outcome in zip(each, run.ask(CLAIMS_STAGE, asked, len(each)), strict=True):
-        row: dict[str, Any] = {"condition": condition, "question_id": question}
-        row["error"] = outcome.error or None
+    for (condition, id_, _), outcome in zip(each, run.ask(CLAIMS_STAGE, asked, len(each)), strict=True):
+        row: dict[str, Any] = {"condition": condition, "question_id": id_, "error": outcome.error or None}
         if outcome.result is not None:
-            row |= _counted(outcome.result)
+            try:
+                own = distinct(outcome.result)
+                row |= {"texts": own, **dict(zip(COUNTS, [len(own), *clusters(own).values()], strict=True))}
+            except Exception as e:
+                if not is_unforeseen(e):
+                    raise
+                row["error"] = note_bug(e)
         rows.append(row)
     claims = pa.Table.from_pylist(rows, schema=CLAIMS)
     counted = claims.group_by("condition", use_threads=False).aggregate(
@@ -82,38 +83,13 @@ def count_claims(
     tables["judging"] = run.costs()
     for name, table in tables.items():
         run.write(name, table)
-    return tables
-
-
-def _counted(listed: Sequence[str]) -> dict[str, Any]:
-    try:
-        texts = distinct(listed)
-        return {"texts": texts, **dict(zip(COUNTS, [len(texts), *clusters(texts).values()], strict=True))}
-    except Exception as e:
-        if not is_unforeseen(e):
-            raise
-        return {"error": note_bug(e)}
-
-
-def failed_claims(claims: pa.Table) -> tuple[int, list[str]]:
-    """How many answers have no list of claims, and a sentence on it."""
-    errors = [error for error in claims["error"].to_pylist() if error]
-    if not errors:
-        return 0, []
-    (why, _), *_ = Counter(errors).most_common(1)
-    told = f"the claims of {len(errors):,} of {len(claims):,} answers could not be listed, mostly: {why}"
-    return len(errors), [told]
-
-
-def judgements_on(run: EvaluationRun, posed: Sequence[Posed]) -> pa.Table | None:
-    """The judgements of the folder on these questions; None where there are none. Raises StoreError."""
-    judgements, answers = run.read("judgements"), run.read("answers")
-    if judgements is None or answers is None or not set(JUDGEMENTS.names) <= set(judgements.column_names):
-        return None
-    asked = {(p.id, p.text) for p in posed}
-    known = zip(answers["question_id"].to_pylist(), answers["question"].to_pylist(), strict=True)
-    same = pa.array({id_ for id_, text in known if (id_, text) in asked}, pa.string())
-    return judgements.filter(pc.is_in(judgements["question_id"], same))
+    errors = [row["error"] for row in rows if row["error"]]
+    warnings = []
+    if errors:
+        (why, _), *_ = Counter(errors).most_common(1)
+        missing = f"the claims of {len(errors):,} of {len(rows):,} answers could not be listed"
+        warnings = [f"{missing}, mostly: {why}"]
+    return Results(tables, warnings, len(errors))
 
 
 def _agreement(claims: pa.Table, judgements: pa.Table) -> pa.Table:
@@ -121,10 +97,9 @@ def _agreement(claims: pa.Table, judgements: pa.Table) -> pa.Table:
     rows = []
     for name in COUNTS:
         criterion = AGREE_WITH[name.partition("_")[0]]
-        if criterion not in judged:
-            continue
-        columns = (claims[c].to_pylist() for c in ("question_id", "condition", name))
-        counts = {(q, c): float(n) for q, c, n in zip(*columns, strict=True) if n is not None}
-        share, cases = agreement(counts, judgements, criterion)
-        rows.append({"measure": name, "criterion": criterion, "cases": cases, "agreement": share})
+        if criterion in judged:
+            columns = (claims[c].to_pylist() for c in ("question_id", "condition", name))
+            counts = {(q, c): float(n) for q, c, n in zip(*columns, strict=True) if n is not None}
+            share, cases = agreement(counts, judgements, criterion)
+            rows.append({"measure": name, "criterion": criterion, "cases": cases, "agreement": share})
     return pa.Table.from_pylist(rows, schema=AGREEMENT)

@@ -29,11 +29,12 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import load_criteria
 from graphrag_ray.evaluate import CRITERIA, REPLICATES
+from graphrag_ray.evaluate.claims_of_answers import count_claims
 from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
 from graphrag_ray.evaluate.evaluation_files import answers_elsewhere
-from graphrag_ray.evaluate.evaluation_run import EvaluationRun
+from graphrag_ray.evaluate.evaluation_run import EvaluationRun, Results
 from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, is_swapped, reliability, win_rates
-from graphrag_ray.evaluate.judging.judge_dialogue import STAGE, Verdict, judge, judge_spec
+from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE, STAGE, Verdict, judge, judge_spec
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
@@ -92,8 +93,10 @@ class Comparison:
 
     @property
     def failed(self) -> int:
-        """Answers and judgements that are missing."""
-        return sum(sum(self.tables[name]["failed"].to_pylist()) for name in ("conditions", "reliability"))
+        """Answers, judgements and lists of claims that are missing."""
+        missing = sum(sum(self.tables[name]["failed"].to_pylist()) for name in ("conditions", "reliability"))
+        claims = self.tables.get("claims")
+        return missing + (0 if claims is None else len(claims) - claims["error"].null_count)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON: all but the answers and single judgements, which the tables hold."""
@@ -104,24 +107,24 @@ class Comparison:
         return about | {"criteria": dict(self.criteria), **kept, "warnings": self.warnings}
 
 
-def chosen_criteria(index: Index, names: Sequence[str]) -> dict[str, str]:
-    """Raises UsageError for a criterion that there is not, PromptError."""
-    known = load_criteria(index.settings.prompts_dir)
-    if unknown := [name for name in names if name not in known]:
-        raise UsageError(
-            f"there is no criterion {unknown[0]!r}; there are {', '.join(known)}. Yours are text files in "
-            "the folder `criteria` of prompts_dir"
-        )
-    return {name: known[name] for name in dict.fromkeys(names)}
-
-
-def check_replicates(replicates: int) -> None:
-    """Raises UsageError. With one, no pair of answers is seen in both orders."""
+def planned(
+    index: Index, conditions: Sequence[str | EvaluationCondition], criteria: Sequence[str], replicates: int
+) -> tuple[list[EvaluationCondition], dict[str, str]]:
+    """The conditions of a comparison, and the text of each criterion. Raises UsageError, PromptError."""
     if not 2 <= replicates <= MAX_REPLICATES:
         raise UsageError(
             f"{replicates} replicates: from 2, so that each pair is judged in both orders, "
             f"to {MAX_REPLICATES} can be asked for"
         )
+    known = parse_conditions(conditions, least=2)
+    texts = load_criteria(index.settings.prompts_dir)
+    if unknown := [name for name in criteria if name not in texts]:
+        raise UsageError(
+            f"there is no criterion {unknown[0]!r}; there are {', '.join(texts)}. Yours are text files in "
+            "the folder `criteria` of prompts_dir"
+        )
+    check_conditions(index, known)
+    return known, {name: texts[name] for name in dict.fromkeys(criteria)}
 
 
 def compare(
@@ -131,17 +134,16 @@ def compare(
     criteria: Sequence[str] = CRITERIA,
     replicates: int = REPLICATES,
     description: str = "",
+    claims: bool = False,
 ) -> Comparison:
     """Have all conditions answer all questions, and a judge compare every two answers to one.
 
     replicates: verdicts on each pair of answers by each criterion; half of them see the answers swapped
+    claims: whether the claims of the answers are counted too
     Raises UsageError before anything is paid for; RunStopped: the same again goes on.
     """
-    check_replicates(replicates)
-    known = parse_conditions(conditions, least=2)
-    texts = chosen_criteria(run.index, criteria)
-    check_conditions(run.index, known)
-    run.check_models([STAGE])
+    known, texts = planned(run.index, conditions, criteria, replicates)
+    run.check_models([STAGE, CLAIMS_STAGE] if claims else [STAGE])
     model = run.index.settings.model(run.index.settings.model_name(STAGE))
     found = Comparison(description, model.model_id, texts, offline=model.provider == "offline")
     answers = answered(run, posed, known, found.warnings)
@@ -172,6 +174,36 @@ def compare(
         "warnings": found.warnings,
     }
     run.store.write(ABOUT, orjson.dumps(about, option=orjson.OPT_INDENT_2))
+    if claims:
+        counted = count_claims(run, posed, texts_of(answers), judgements)
+        found.tables |= counted.tables
+        found.warnings += counted.warnings
+    return found
+
+
+def claims_of(
+    run: EvaluationRun, posed: Sequence[Posed], conditions: Sequence[str | EvaluationCondition]
+) -> Results:
+    """The claims of the answers of these conditions, and how far the judgements on these questions in the
+    folder agree with them. Raises UsageError, StoreError, RunStopped."""
+    known = parse_conditions(conditions)
+    check_conditions(run.index, known)
+    run.check_models([CLAIMS_STAGE])
+    warnings: list[str] = []
+    answers = answered(run, posed, known, warnings)
+    judgements, earlier = run.read("judgements"), run.read("answers")
+    if judgements is None or earlier is None or not set(JUDGEMENTS.names) <= set(judgements.column_names):
+        judgements = None
+    else:
+        asked = {(p.id, p.text) for p in posed}
+        columns = zip(earlier["question_id"].to_pylist(), earlier["question"].to_pylist(), strict=True)
+        same = pa.array({id_ for id_, text in columns if (id_, text) in asked}, pa.string())
+        judgements = judgements.filter(pc.is_in(judgements["question_id"], same))
+    found = count_claims(run, posed, texts_of(answers), judgements)
+    found.warnings[:0] = warnings
+    if missing := len(answers) - len(found.tables["claims"]):
+        found.warnings.append(f"{missing:,} of {len(answers):,} answers are missing")
+        found.failed += missing
     return found
 
 

@@ -64,6 +64,16 @@ DIALOGUES_TOGETHER = 256
 
 
 @dataclass
+class Results:
+    """tables: of results, by name; warnings: sentences for whoever reads the figures; failed: answers and
+    verdicts that are missing."""
+
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    failed: int = 0
+
+
+@dataclass
 class EvaluationRun:
     """held: closes the engines; accounts: what judging came to so far, by stage, with replies that the
     journal held."""

@@ -6,7 +6,7 @@ The folder holds the tables scores (a row for each condition and question) and s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from graphrag_ray.evaluate.conditions import (
     parse_conditions,
 )
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion, named
-from graphrag_ray.evaluate.evaluation_run import EvaluationRun
+from graphrag_ray.evaluate.evaluation_run import EvaluationRun, Results
 from graphrag_ray.evaluate.judging.answer_metrics import KS, answer_scores, retrieval_scores
 from graphrag_ray.evaluate.judging.judge_dialogue import CORRECT_PROMPT, STAGE, correct_spec, is_correct
 from graphrag_ray.evaluate.rehearsal import rehearsed
@@ -44,15 +44,6 @@ NAMES = ("id", "row", "title", "path")
 """Columns of documents by which gold documents are found."""
 
 
-@dataclass
-class KnownAnswers:
-    """tables: scores, summary; warnings: sentences for whoever reads the figures."""
-
-    tables: dict[str, pa.Table]
-    warnings: list[str] = field(default_factory=list)
-    failed: int = 0
-
-
 def known_answers(
     run: EvaluationRun,
     questions: Sequence[GoldQuestion],
@@ -60,7 +51,7 @@ def known_answers(
     retrieval_only: bool = False,
     judged: bool = True,
     ks: Sequence[int] = KS,
-) -> KnownAnswers:
+) -> Results:
     """Raises UsageError before anything is paid for; RunStopped: the same again goes on.
 
     retrieval_only: no model is asked for an answer; judged: a judge says whether each answer is correct
@@ -83,7 +74,7 @@ def known_answers(
         raise UsageError(f"condition {reading_nothing[0].name}: {told}")
     if judged and not retrieval_only:
         run.check_models([STAGE])
-    found = KnownAnswers({})
+    found = Results()
     gold, gold_texts = _gold_documents(run.index, questions, found.warnings)
     scores: dict[tuple[str, str], dict[str, float]] = {
         (c.name, q.posed.id): {} for c in known for q in questions
@@ -176,7 +167,7 @@ def _rehearsed_chunks(
     run: EvaluationRun,
     conditions: Sequence[EvaluationCondition],
     questions: Sequence[GoldQuestion],
-    found: KnownAnswers,
+    found: Results,
 ) -> dict[tuple[str, str], list[str]]:
     """The chunks that a model would be shown, by condition and id of the question."""
     texts = [q.posed.text for q in questions]

@@ -8,8 +8,8 @@ from itertools import combinations
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import Usage
-from graphrag_ray.evaluate.comparison import check_replicates, chosen_criteria
-from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
+from graphrag_ray.evaluate.comparison import planned
+from graphrag_ray.evaluate.conditions import EvaluationCondition
 from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE, STAGE, answer_claims_spec, judge_spec
 from graphrag_ray.evaluate.rehearsal import Asked, rehearsed
 from graphrag_ray.llm.pricing import cost_usd, dearest_price
@@ -57,10 +57,7 @@ def planned_costs(
     """What each condition will ask for, by a sample of the questions, and what the judge will; and embeddings
     of the questions, once for all conditions. Nothing is asked but embeddings of the sample. What is in the
     folder already is not taken off. Raises UsageError."""
-    check_replicates(replicates)
-    known = parse_conditions(conditions, least=2)
-    texts = chosen_criteria(index, criteria)
-    check_conditions(index, known)
+    known, texts = planned(index, conditions, criteria, replicates)
     if not posed:
         raise UsageError("there is no question")
     step = max(1, len(posed) // SAMPLE)

@@ -44,7 +44,7 @@ def levels(
         return
     out = console.console_of()
     rows = ((row.name, f"{row.n_units:,}", f"{row.n_tokens:,}", f"{row.share:.1%}") for row in found)
-    out.print(console.table(("level", "units", "tokens", "of the largest"), rows))
+    console.print_table(("level", "units", "tokens", "of the largest"), rows)
     out.print("\nC0, C1, …: community reports; TS: chunks of the source text.")
     for row in found:
         if row.missing:
