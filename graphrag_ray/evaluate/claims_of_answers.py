@@ -9,8 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from graphrag_ray.base.unforeseen import is_unforeseen
-from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun, Results
 from graphrag_ray.evaluate.judging.claim_clusters import THRESHOLDS, agreement, clusters, distinct
 from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE, answer_claims, answer_claims_spec
@@ -64,13 +62,8 @@ def count_claims(
     for (condition, id_, _), outcome in zip(each, run.ask(CLAIMS_STAGE, asked, len(each)), strict=True):
         row: dict[str, Any] = {"condition": condition, "question_id": id_, "error": outcome.error or None}
         if outcome.result is not None:
-            try:
-                own = distinct(outcome.result)
-                row |= {"texts": own, **dict(zip(COUNTS, [len(own), *clusters(own).values()], strict=True))}
-            except Exception as e:
-                if not is_unforeseen(e):
-                    raise
-                row["error"] = note_bug(e)
+            own = distinct(outcome.result)
+            row |= {"texts": own, **dict(zip(COUNTS, [len(own), *clusters(own).values()], strict=True))}
         rows.append(row)
     claims = pa.Table.from_pylist(rows, schema=CLAIMS)
     counted = claims.group_by("condition", use_threads=False).aggregate(

@@ -176,18 +176,13 @@ def containing(text: str, names: Sequence[str]) -> list[int]:
 def near(text: str, names: Sequence[str], n: int = 5) -> list[int]:
     """Places of at most n names that somebody who wrote this text may have meant, the likeliest first:
     names that hold it, then names that difflib finds alike."""
-    held = containing(text, names)[:n] if fold(text) else []
-    return list(dict.fromkeys([*held, *_alike(text, names, n)]))[:n]
-
-
-def _alike(text: str, names: Sequence[str], n: int) -> list[int]:
     wanted = fold(text)[:_CHARACTERS]
     grams = {wanted[i : i + _GRAM] for i in range(max(1, len(wanted) - _GRAM + 1))}
     folded = [fold(name)[:_CHARACTERS] for name in names]
     shared = [sum(gram in name for gram in grams) for name in folded]
-    likely = heapq.nlargest(_COMPARED, range(len(names)), key=lambda at: (shared[at], -at))
     places: dict[str, list[int]] = {}
-    for at in likely:
+    for at in heapq.nlargest(_COMPARED, range(len(names)), key=lambda at: (shared[at], -at)):
         places.setdefault(folded[at], []).append(at)
     matches = difflib.get_close_matches(wanted, places, n, MIN_RATIO)
-    return [at for match in matches for at in places[match]][:n]
+    held = containing(text, names)[:n] if wanted else []
+    return list(dict.fromkeys([*held, *(at for match in matches for at in places[match])]))[:n]
