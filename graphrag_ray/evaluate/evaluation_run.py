@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -51,8 +51,6 @@ from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 
 T = TypeVar("T")
-
-_Named: TypeAlias = Sequence[tuple[str, Callable[[], Dialogue[Any]]]]
 
 STAGE_OF = {"correct_answer": "judge"}
 """The stages of the settings whose models are asked, where they are called otherwise here."""
@@ -131,7 +129,9 @@ class EvaluationRun:
         prices = ReplyPrices(self.index.settings.models)
         own = self.accounts.setdefault(stage, Accounts())
 
-        async def some(feed: Feed, at: int, each: _Named, waits: asyncio.Event) -> None:
+        async def ask_some(
+            feed: Feed, at: int, each: Sequence[tuple[str, Callable[[], Dialogue[T]]]], waits: asyncio.Event
+        ) -> None:
             nonlocal failed
             start = [one for _, one in each]
             outcomes = await feed.ask(at, f"{each[0][0]} and those after it", start, waits.set)
@@ -143,18 +143,17 @@ class EvaluationRun:
 
         async def ask_all(feed: Feed) -> None:
             feed.total = total
-            asking = []
             given, at = iter(asked), 0
+            asking: list[asyncio.Task[None]] = []
             try:
                 while each := list(islice(given, DIALOGUES_TOGETHER)):
                     while feed.waiting >= READY:
                         await asyncio.sleep(LOOK_S)
                     waits = asyncio.Event()
-                    asking.append(asyncio.ensure_future(some(feed, at, each, waits)))
+                    asking.append(asyncio.create_task(ask_some(feed, at, each, waits)))
+                    asking[-1].add_done_callback(lambda _, waits=waits: waits.set())  # type: ignore[misc]
                     at += len(each)
-                    begun = asyncio.ensure_future(waits.wait())
-                    await asyncio.wait([asking[-1], begun], return_when=asyncio.FIRST_COMPLETED)
-                    begun.cancel()
+                    await waits.wait()
                 await asyncio.gather(*asking)
                 feed.close()
             except BaseException as e:
@@ -181,14 +180,10 @@ class EvaluationRun:
 
     def costs(self) -> pa.Table:
         """What judging came to so far: stage, calls, tokens, cost_usd (null where a price is unknown)."""
+        totals = {stage: accounts.total for stage, accounts in self.accounts.items()}
         rows = [
-            {
-                "stage": stage,
-                "calls": accounts.total.calls,
-                "tokens": accounts.total.total_tokens,
-                "cost_usd": accounts.total.cost_usd,
-            }
-            for stage, accounts in self.accounts.items()
+            {"stage": stage, "calls": of.calls, "tokens": of.total_tokens, "cost_usd": of.cost_usd}
+            for stage, of in totals.items()
         ]
         return pa.Table.from_pylist(rows, schema=JUDGING)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
+from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.plugins import PluginError
@@ -70,7 +70,17 @@ def export(
     if not snapshot.is_tree:
         if "entities" not in reader.manifest.tables:
             raise UsageError("this index has no graph: there are no entities and relationships to export")
-        snapshot = replace(snapshot, reader=_as_first(reader, kind))
+        # The tables of this hierarchy under the names of Leiden's, as other programs read.
+        leiden, tables = HIERARCHIES["leiden"], dict(reader.manifest.tables)
+        for theirs, ours in (
+            (leiden.communities, kind.communities),
+            (leiden.reports_table, kind.reports_table),
+            (f"embeddings_{leiden.reports}", f"embeddings_{kind.reports}"),
+        ):
+            tables[theirs] = reader.manifest.tables.get(ours, [])
+            tables[rows_table(theirs)] = reader.manifest.tables.get(rows_table(ours), [])
+        renamed = replace(reader, manifest=replace(reader.manifest, tables=tables))
+        snapshot = replace(snapshot, reader=renamed)
     about = {"format": format, "root": index, "snapshot": reader.manifest.number, "version": __version__}
     with open_output(out, about, exporter.files, overwrite=overwrite) as output:
         notes = _written(format, exporter, snapshot, output)
@@ -95,16 +105,3 @@ def _written(format: str, exporter: Exporter, snapshot: Snapshot, output: Output
     if not all(isinstance(note, str) for note in notes):
         raise PluginError(f"The export format {format!r} of the package {package} returned no list of texts")
     return notes
-
-
-def _as_first(reader: Reader, kind: HierarchyKind) -> Reader:
-    """The snapshot with the tables of one hierarchy under the names of Leiden's, as other programs read."""
-    leiden, tables = HIERARCHIES["leiden"], dict(reader.manifest.tables)
-    for theirs, ours in (
-        (leiden.communities, kind.communities),
-        (leiden.reports_table, kind.reports_table),
-        (f"embeddings_{leiden.reports}", f"embeddings_{kind.reports}"),
-    ):
-        for own, other in ((theirs, ours), (rows_table(theirs), rows_table(ours))):
-            tables[own] = tables.get(other, [])
-    return replace(reader, manifest=replace(reader.manifest, tables=tables))
