@@ -32,10 +32,7 @@ COMMANDS = {
         "export": "Write files for other programs.",
         "evaluate": "Which way of answering is better, with figures.",
     },
-    "Operate": {
-        "serve": "Answer questions over HTTP.",
-        "gc": "Remove old snapshots; purge a document.",
-    },
+    "Operate": {"serve": "Answer questions over HTTP.", "gc": "Remove old snapshots; purge a document."},
 }
 """In the order of the work. Each is the function of that name in the module of that name."""
 

@@ -253,9 +253,7 @@ way_options = options(
 """How an answer is found: --method, --level, --where."""
 asking_options = options(
     click.option(
-        "--response-type",
-        metavar="TEXT",
-        help='Form and length of the answer: "a list of five points".',
+        "--response-type", metavar="TEXT", help='Form and length of the answer: "a list of five points".'
     ),
     click.option(
         "--general-knowledge/--no-general-knowledge",

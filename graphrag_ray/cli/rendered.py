@@ -103,12 +103,7 @@ class RenderedText:
     def __init__(self, console: Console, pending: bool = True) -> None:
         self._console, self._blocks, self._printed = console, Blocks(), False
         self._live = (
-            Live(
-                console=console,
-                get_renderable=self._tail,
-                refresh_per_second=DRAWN_PER_S,
-                transient=True,
-            )
+            Live(console=console, get_renderable=self._tail, refresh_per_second=DRAWN_PER_S, transient=True)
             if pending
             else None
         )

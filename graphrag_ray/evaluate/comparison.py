@@ -6,7 +6,7 @@ The folder of a comparison holds, beside the journal, these tables:
     judgements     `judging.head_to_head.JUDGEMENTS`
     win_rates, reliability   what follows from them
     conditions     what each came to; judging: what the judge did
-    claims, claim_counts, agreement   where claims were asked for (`claims_of_answers.py`)
+    claims, claim_counts, agreement   where claims were asked for
 
 and `evaluation.json`, which says what was compared.
 """
@@ -29,12 +29,26 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import load_criteria
 from graphrag_ray.evaluate import CRITERIA, REPLICATES
-from graphrag_ray.evaluate.claims_of_answers import count_claims
 from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
 from graphrag_ray.evaluate.evaluation_files import answers_elsewhere
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun, Results
-from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, is_swapped, reliability, win_rates
-from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE, STAGE, Verdict, judge, judge_spec
+from graphrag_ray.evaluate.judging.answer_metrics import THRESHOLDS, clusters, distinct
+from graphrag_ray.evaluate.judging.head_to_head import (
+    JUDGEMENTS,
+    agreement,
+    is_swapped,
+    reliability,
+    win_rates,
+)
+from graphrag_ray.evaluate.judging.judge_dialogue import (
+    CLAIMS_STAGE,
+    STAGE,
+    Verdict,
+    answer_claims,
+    answer_claims_spec,
+    judge,
+    judge_spec,
+)
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
@@ -53,7 +67,7 @@ MOST_UNDER = 500
 
 ABOUT = "evaluation.json"
 OF_CLAIMS = ("claims", "claim_counts", "agreement")
-"""Tables of `claims_of_answers.py`."""
+"""Tables of `count_claims`."""
 
 CONDITIONS = pa.schema(
     [
@@ -76,6 +90,33 @@ ANSWERED = pa.schema(
         *ANSWERS,
         ("chunks", pa.list_(pa.string())),  # see `chunks_of`
         ("model_seconds", pa.float64()),  # that models took for its replies together, whenever they did
+    ]
+)
+
+AGREE_WITH: Mapping[str, str] = {"claims": "comprehensiveness", "clusters": "diversity"}
+"""The criterion that a count stands for (GraphRAG 4.2)."""
+
+COUNTS = ("claims", *(f"clusters_{str(t).replace('.', '_')}" for t in THRESHOLDS))
+"""Columns: claims of an answer, each once; clusters of these at a distance of .5, .6, …"""
+
+CLAIMS = pa.schema(
+    [
+        ("condition", pa.string()),
+        ("question_id", pa.string()),
+        ("texts", pa.list_(pa.string())),  # each once; null where they could not be listed
+        *((name, pa.int64()) for name in COUNTS),
+        ("error", pa.string()),
+    ]
+)
+CLAIM_COUNTS = pa.schema(
+    [("condition", pa.string()), ("answers", pa.int64()), *((name, pa.float64()) for name in COUNTS)]
+)
+AGREEMENT = pa.schema(
+    [
+        ("measure", pa.string()),
+        ("criterion", pa.string()),
+        ("cases", pa.int64()),  # pairs of answers with a winner, whose counts differ
+        ("agreement", pa.float64()),  # share of these where the winner has more; null without any
     ]
 )
 
@@ -205,6 +246,62 @@ def claims_of(
         found.warnings.append(f"{missing:,} of {len(answers):,} answers are missing")
         found.failed += missing
     return found
+
+
+def count_claims(
+    run: EvaluationRun,
+    posed: Sequence[Posed],
+    texts: Mapping[str, Mapping[str, str]],
+    judgements: pa.Table | None,
+) -> Results:
+    """The tables claims, claim_counts, judging and, with judgements, agreement.
+
+    texts: of the answers, by condition and id of the question. Raises RunStopped."""
+    spec = answer_claims_spec(run.index.settings, run.index.given.prompts)
+    questions = {p.id: p.text for p in posed}
+    each = [(condition, id_, text) for condition, own in texts.items() for id_, text in own.items()]
+    asked = (
+        (f"question {id_}, {condition}", partial(answer_claims, questions[id_], text, spec))
+        for condition, id_, text in each
+    )
+    rows: list[dict[str, Any]] = []
+    for (condition, id_, _), outcome in zip(each, run.ask(CLAIMS_STAGE, asked, len(each)), strict=True):
+        row: dict[str, Any] = {"condition": condition, "question_id": id_, "error": outcome.error or None}
+        if outcome.result is not None:
+            own = distinct(outcome.result)
+            row |= {"texts": own, **dict(zip(COUNTS, [len(own), *clusters(own).values()], strict=True))}
+        rows.append(row)
+    claims = pa.Table.from_pylist(rows, schema=CLAIMS)
+    counted = claims.group_by("condition", use_threads=False).aggregate(
+        [("claims", "count"), *((name, "mean") for name in COUNTS)]
+    )
+    columns = [counted[name] for name in ("condition", "claims_count", *(f"{name}_mean" for name in COUNTS))]
+    tables = {"claims": claims, "claim_counts": pa.table(columns, CLAIM_COUNTS.names).cast(CLAIM_COUNTS)}
+    if judgements is not None:
+        tables["agreement"] = _agreement(claims, judgements)
+    tables["judging"] = run.costs()
+    for name, table in tables.items():
+        run.write(name, table)
+    errors = [row["error"] for row in rows if row["error"]]
+    warnings = []
+    if errors:
+        (why, _), *_ = Counter(errors).most_common(1)
+        missing = f"the claims of {len(errors):,} of {len(rows):,} answers could not be listed"
+        warnings = [f"{missing}, mostly: {why}"]
+    return Results(tables, warnings, len(errors))
+
+
+def _agreement(claims: pa.Table, judgements: pa.Table) -> pa.Table:
+    judged = set(judgements["criterion"].to_pylist())
+    rows = []
+    for name in COUNTS:
+        criterion = AGREE_WITH[name.partition("_")[0]]
+        if criterion in judged:
+            columns = (claims[c].to_pylist() for c in ("question_id", "condition", name))
+            counts = {(q, c): float(n) for q, c, n in zip(*columns, strict=True) if n is not None}
+            share, cases = agreement(counts, judgements, criterion)
+            rows.append({"measure": name, "criterion": criterion, "cases": cases, "agreement": share})
+    return pa.Table.from_pylist(rows, schema=AGREEMENT)
 
 
 def answered(

@@ -110,11 +110,7 @@ class EvaluationRun:
         return list(sweep.rows())
 
     def ask(
-        self,
-        stage: str,
-        asked: Iterable[tuple[str, Callable[[], Dialogue[T]]]],
-        total: int,
-        step: str = "",
+        self, stage: str, asked: Iterable[tuple[str, Callable[[], Dialogue[T]]]], total: int, step: str = ""
     ) -> Iterator[Outcome[T]]:
         """What became of each dialogue, in order, without its replies. There may be millions: they are begun
         as there is room, and what became of them is kept in a file.

@@ -66,7 +66,7 @@ class Evaluation:
     conditions   of comparison.CONDITIONS
     win_rates    of head_to_head.WIN_RATES; so are reliability and judgements
     answers      condition, question_id, question, text (Markdown; null or blank: failed), error
-    claims       of claims_of_answers.CLAIM_COUNTS; None where claims were not asked for. So is agreement
+    claims       of comparison.CLAIM_COUNTS; None where claims were not asked for. So is agreement
     """
 
     title: str

@@ -52,11 +52,7 @@ class View:
         return sum(part.rows for part in self.reader.manifest.parts(table))
 
     def rows(
-        self,
-        table: str,
-        columns: Sequence[str],
-        ids: Iterable[str | int],
-        by: str | tuple[str, ...] = "id",
+        self, table: str, columns: Sequence[str], ids: Iterable[str | int], by: str | tuple[str, ...] = "id"
     ) -> list[Record]:
         """In the table's order."""
         found: list[Record] = self.reader.rows(Rows(table, columns, list(ids), by)).to_pylist()

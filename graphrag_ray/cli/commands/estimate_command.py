@@ -120,7 +120,7 @@ def _print_forecast(found: Forecast, root: str | None) -> None:
         out.print(
             f"\nLeft to do for the index at {root}: {_count(left['calls'])} calls, "
             f"{_count(left['prompt_tokens'])} prompt and {_count(left['completion_tokens'])} completion "
-            f"tokens, {_money(left['cost_usd'])}",
+            f"tokens, {_money(left['cost_usd'])}"
         )
     out.print("\nAssumptions (change one with --assume name=value)")
     assumed = (

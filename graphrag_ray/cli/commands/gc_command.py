@@ -160,7 +160,7 @@ def _print_collected(found: Collected) -> None:
         out(
             f"{'Kept' if found.deleted else 'To be kept'}{when}, since somebody may still need "
             f"{'them' if len(plan.waiting) > 1 else 'it'}: {size}. Run gc again then, or "
-            "with --grace 0 if nobody does.",
+            "with --grace 0 if nobody does."
         )
     out(f"Kept: {_numbered(plan.kept)}")
     if found.documents:

@@ -18,12 +18,7 @@ from graphrag_ray.cli.program import Command, root_option
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 @hierarchy_option
 @json_option
-def levels(
-    given: Given,
-    snapshot: int | None,
-    hierarchy: str | None,
-    as_json: bool,
-) -> None:
+def levels(given: Given, snapshot: int | None, hierarchy: str | None, as_json: bool) -> None:
     """How many reports each level has, and the source text chunks, with their tokens and the share of the
     largest: Table 2 of the paper, for this index. So much a question to all of a level reads.
 

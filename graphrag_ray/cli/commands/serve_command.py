@@ -59,14 +59,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 )
 @click.option("--open-metrics", is_flag=True, help="Let /metrics be read without the token.")
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it, the one of this machine.")
-def serve(
-    given: Given,
-    host: str,
-    port: int,
-    prefix: str,
-    address: str | None,
-    **values: Any,
-) -> None:
+def serve(given: Given, host: str, port: int, prefix: str, address: str | None, **values: Any) -> None:
     """Answer questions over HTTP: POST /query, and OpenAI's protocol below /v1, for chat front ends.
 
     Newer snapshots are asked as soon as they are there. Clients send the token that stands in the environment

@@ -47,12 +47,7 @@ KINDS = ("added", "changed", "removed", "unchanged")
 )
 @json_option
 def status(
-    given: Given,
-    snapshot: int | None,
-    listed: bool,
-    watch: bool,
-    following: bool,
-    as_json: bool,
+    given: Given, snapshot: int | None, listed: bool, watch: bool, following: bool, as_json: bool
 ) -> None:
     """What the index holds, what its last run changed and paid and how it ended, who is working on it and how
     far that is, and which of its files are missing or cut short (exit code 1).

@@ -25,6 +25,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, lru_cache, partial, wraps
 from types import SimpleNamespace
 
+import numpy as np
+
 from graphrag_ray.base.ids import bounded_marks
 
 ARTICLES = ("a", "an", "the")
@@ -35,6 +37,12 @@ FIXED_ANSWERS = ("yes", "no", "noanswer")
 
 MOST_WORDS = 10_000
 """Of each text that ROUGE-L compares: its time is the product of the two lengths."""
+
+THRESHOLDS = (0.5, 0.6, 0.7, 0.8)
+MOST_CLAIMS = 500
+"""That are clustered at once: all pairs of them are compared. An answer of the paper has 31."""
+MOST_CLAIM_WORDS = 200
+"""Of a claim that are compared; a claim is a sentence."""
 
 KS = (1, 2, 5, 8, 10, 20)
 
@@ -250,3 +258,45 @@ def retrieval_scores(
             any(form in said for said in map(normalised, texts) for form in forms)
         )
     return scores
+
+
+def distinct(claims: Iterable[str]) -> list[str]:
+    """The claims of an answer without repeats, in their order. Claims are the same whose normal forms are;
+    one of which nothing is left is no claim."""
+    first: dict[str, str] = {}
+    for claim in claims:
+        first.setdefault(normalised(claim), claim)
+    first.pop("", None)
+    return list(first.values())
+
+
+def clusters(claims: Sequence[str], thresholds: Sequence[float] = THRESHOLDS) -> dict[float, int]:
+    """For each threshold, the number of clusters of an answer's claims (GraphRAG 4.2): complete linkage over
+    the distance 1 - ROUGE-L F1, so that no two claims of a cluster are farther apart than the threshold.
+
+    Of a claim the first MOST_CLAIM_WORDS words count. More than MOST_CLAIMS claims are clustered in blocks of
+    so many; clusters of different blocks are not joined, so the number is an upper bound there.
+    """
+    from rapidfuzz import process
+    from rapidfuzz.distance import LCSseq
+    from scipy.cluster import hierarchy
+
+    found = dict.fromkeys(thresholds, 0)
+    for start in range(0, len(claims), MOST_CLAIMS):
+        texts = [words(claim)[:MOST_CLAIM_WORDS] for claim in claims[start : start + MOST_CLAIMS]]
+        if len(texts) == 1:
+            found = {threshold: n + 1 for threshold, n in found.items()}
+            continue
+        number: dict[str, int] = {}
+        numbered = [[number.setdefault(word, len(number)) for word in text] for text in texts]
+        common = process.cdist(numbered, numbered, scorer=LCSseq.similarity, dtype=np.int32, workers=1)
+        length = np.array([len(text) for text in texts])
+        a, b = np.triu_indices(len(texts), 1)
+        both = length[a] + length[b]
+        # One division of whole numbers: a distance of exactly 0.7 is not more than 0.7.
+        distance = (both - 2 * common[a, b]) / np.maximum(both, 1)
+        distance[both == 0] = 1.0  # without words nothing is alike
+        tree = hierarchy.linkage(distance, "complete")
+        # A merge within the threshold makes one cluster fewer; with complete linkage, distances only grow.
+        found = {t: n + len(texts) - int((tree[:, 2] <= t).sum()) for t, n in found.items()}
+    return found

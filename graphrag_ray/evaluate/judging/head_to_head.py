@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from scipy import stats
 
 from graphrag_ray.base.ids import stable_id
@@ -197,6 +198,31 @@ def majorities(judgements: pa.Table) -> pa.Table:
     named_second = np.where(votes.lost > np.maximum(votes.won, votes.tied), second, "")
     votes["winner"] = np.where(votes.won > np.maximum(votes.lost, votes.tied), first, named_second)
     return pa.Table.from_pandas(votes[MAJORITIES.names], MAJORITIES, preserve_index=False)
+
+
+def agreement(
+    counts: Mapping[tuple[str, str], float], judgements: pa.Table, criterion: str
+) -> tuple[float | None, int]:
+    """How often a judge names the answer that has more.
+
+    counts          of claims or clusters, by question id and condition
+    judgements      JUDGEMENTS, of which those under `criterion` count
+
+    A case is a question and pair of conditions where the majority of the verdicts (`majorities`)
+    is no tie, both answers have counts, and the counts differ. Returns the share of the cases where the
+    judge's winner has more, None without a case, and the number of cases. Raises ValueError as `majorities`
+    does.
+    """
+    rows = majorities(judgements.filter(pc.equal(judgements["criterion"], criterion)))
+    agreed = cases = 0
+    for question, first, second, winner in zip(
+        *(rows[name].to_pylist() for name in ("question_id", "first", "second", "winner")), strict=True
+    ):
+        a, b = counts.get((question, first)), counts.get((question, second))
+        if winner and a is not None and b is not None and a != b:
+            cases += 1
+            agreed += winner == (first if a > b else second)
+    return agreed / cases if cases else None, cases
 
 
 def two_sided_p(z: float) -> float:
