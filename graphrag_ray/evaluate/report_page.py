@@ -135,8 +135,9 @@ class Evaluation:
 
 def write_page(index: Index, found: Comparison, url: str) -> None:
     """Write the page of a comparison where it is wanted. Raises StoreError."""
-    tables = found.tables
     name = posixpath.basename(index.store.url.rstrip("/")) or index.store.url
+    names = ("conditions", "win_rates", "reliability", "judgements", "answers", "agreement")
+    tables: dict[str, Any] = {name: found.tables.get(name) for name in names}
     page = report_page(
         Evaluation(
             title=f"{name}, snapshot {index.manifest.number}",
@@ -144,14 +145,9 @@ def write_page(index: Index, found: Comparison, url: str) -> None:
             judge=found.judge,
             offline=found.offline,
             warnings=found.warnings,
-            conditions=tables["conditions"],
             criteria=found.criteria,
-            win_rates=tables["win_rates"],
-            reliability=tables["reliability"],
-            judgements=tables["judgements"],
-            answers=tables["answers"].select(["condition", "question_id", "question", "text", "error"]),
-            claims=tables.get("claim_counts"),
-            agreement=tables.get("agreement"),
+            claims=found.tables.get("claim_counts"),
+            **tables,
         )
     )
     store, file = Store.of_file(url, index.settings.storage.of(url))
@@ -242,7 +238,8 @@ def _question_blocks(evaluation: Evaluation) -> tuple[list[Markup], int]:
     """
     conditions = {name: n for n, name in enumerate(evaluation.condition_names)}
     criteria = {name: n for n, name in enumerate(evaluation.criterion_names)}
-    given = {(row["question_id"], row["condition"]): row for row in evaluation.answers.to_pylist()}
+    answers = evaluation.answers.select(["question_id", "condition", "text", "error"]).to_pylist()
+    given = {(row["question_id"], row["condition"]): row for row in answers}
     judged: dict[str, dict[tuple[int, int, int], list[tuple[str, str]]]]
     judged = defaultdict(lambda: defaultdict(list))
     for row in evaluation.judgements.sort_by([("replicate", "ascending")]).to_pylist():

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +25,6 @@ from graphrag_ray.export.exporters import Snapshot
 from graphrag_ray.graph.integer_arrays import id_prefixes
 from graphrag_ray.query.reading import Reader, schema_of
 from graphrag_ray.query.sources import place
-
-Pieces: TypeAlias = Iterator[pa.Table]
 
 Ints = npt.NDArray[np.int64]
 NONE = -1
@@ -149,13 +146,13 @@ _TREE_NODES = pa.schema(
 _TREE_EDGES = pa.schema([("source", pa.string()), ("target", pa.string())])
 
 
-def pieces(reader: Reader, table: str, columns: Sequence[str]) -> Pieces:
+def pieces(reader: Reader, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """The pieces of a table, after an empty one, which tells the columns."""
     yield schema_of(table, columns).empty_table()
     yield from reader.pieces(table, columns, AT_ONCE)
 
 
-def node_tables(snapshot: Snapshot, nodes: Nodes | None) -> Pieces:
+def node_tables(snapshot: Snapshot, nodes: Nodes | None) -> Iterator[pa.Table]:
     """The nodes, after an empty table. nodes: None for a tree."""
     if nodes is None:
         yield _TREE_NODES.empty_table()
@@ -171,7 +168,7 @@ def node_tables(snapshot: Snapshot, nodes: Nodes | None) -> Pieces:
         start = end
 
 
-def edge_tables(snapshot: Snapshot, nodes: Nodes | None) -> Pieces:
+def edge_tables(snapshot: Snapshot, nodes: Nodes | None) -> Iterator[pa.Table]:
     """The edges, after an empty table. nodes: None for a tree."""
     if nodes is None:
         yield _TREE_EDGES.empty_table()
