@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -50,7 +50,9 @@ class ProgressDisplay(Observer):
     def __init__(self) -> None:
         self._console = console_of(stderr=True)
         self._live: Live | None = None
-        self._cell: _Cell | None = None
+        self._output = ""  # the name of a notebook's output
+        self._lines: list[str] = []
+        self._drawn_at = 0.0
         self._doing: tuple[str, float] | None = None
         self._pace: StagePace | None = None
         self._said_at = 0.0
@@ -59,7 +61,7 @@ class ProgressDisplay(Observer):
 
     def __enter__(self) -> Self:
         if in_notebook():
-            self._cell = _Cell(self._line)
+            self._output = f"graphrag-ray-{uuid.uuid4().hex}"
         elif self._console.is_terminal:
             from rich.live import Live
 
@@ -76,8 +78,7 @@ class ProgressDisplay(Observer):
         if self._live:
             self._live.stop()
             self._live = None
-        if self._cell:
-            self._cell.draw(at_once=True)
+        self._draw(at_once=True)
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
@@ -104,8 +105,7 @@ class ProgressDisplay(Observer):
         self._doing, self._pace = (name, time.monotonic()), None
         self._said_at = time.monotonic()
         self._recent = Recent()
-        if self._cell:
-            self._cell.draw()
+        self._draw()
 
     def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
         self._doing = None
@@ -119,9 +119,8 @@ class ProgressDisplay(Observer):
             self.note(f"The price of a model is not known, nor what this costs: {price_setting()}")
         if self._doing is None:
             self._doing = p.stage, time.monotonic()
-        if self._cell:
-            self._cell.draw()
-        elif not self._live and time.monotonic() - self._said_at >= LINE_EVERY_S:
+        self._draw()
+        if not self._live and not self._output and time.monotonic() - self._said_at >= LINE_EVERY_S:
             self._said_at = time.monotonic()
             self._print(self._line())
 
@@ -138,35 +137,21 @@ class ProgressDisplay(Observer):
         return self._console.width if self._live else None
 
     def _print(self, line: Text) -> None:
-        if self._cell:
-            self._cell.add(line.plain)
+        if self._output:
+            self._lines.append(line.plain)
+            self._draw(at_once=True)
         else:
             (self._live.console if self._live else self._console).print(line)
 
+    def _draw(self, at_once: bool = False) -> None:
+        """The output of a notebook's cell, where there is one."""
+        if self._output and (at_once or time.monotonic() - self._drawn_at >= DRAWN_EVERY_S):
+            from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
 
-class _Cell:
-    """The output of a notebook's cell. line: what is being done now."""
-
-    def __init__(self, line: Callable[[], Text]) -> None:
-        self._line = line
-        self._lines: list[str] = []
-        self._name = f"graphrag-ray-{uuid.uuid4().hex}"
-        self._drawn_at = 0.0
-        self._update = False
-
-    def add(self, line: str) -> None:
-        self._lines.append(line)
-        self.draw(at_once=True)
-
-    def draw(self, at_once: bool = False) -> None:
-        from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
-
-        if at_once or time.monotonic() - self._drawn_at >= DRAWN_EVERY_S:
-            self._drawn_at = time.monotonic()
             text = "\n".join([*self._lines, self._line().plain])
             # Text alone: what stands in it is never read as HTML.
-            display({"text/plain": text}, raw=True, display_id=self._name, update=self._update)
-            self._update = True
+            display({"text/plain": text}, raw=True, display_id=self._output, update=self._drawn_at > 0)
+            self._drawn_at = time.monotonic()
 
 
 def progress_line(p: StagePace, name: str | None = None, width: int | None = None, bar: bool = False) -> str:

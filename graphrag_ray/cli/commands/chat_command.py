@@ -13,6 +13,7 @@ import click
 from graphrag_ray.base.errors import FAILED_ITEMS, GraphRagError, SnapshotRemoved, UsageError
 from graphrag_ray.base.wording import plural, safe
 from graphrag_ray.cli import console
+from graphrag_ray.cli.command_line import Command, root_option
 from graphrag_ray.cli.options import (
     Given,
     asking_options,
@@ -22,7 +23,6 @@ from graphrag_ray.cli.options import (
     spare_pandas,
     way_options,
 )
-from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.cli.writing import print_answer, print_sources, write_stream
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.methods import check_modes

@@ -8,8 +8,8 @@ import click
 
 from graphrag_ray.base.wording import price_setting
 from graphrag_ray.cli import console
+from graphrag_ray.cli.command_line import Command
 from graphrag_ray.cli.options import Given, build_option, input_of, json_option, naming_root, settings_options
-from graphrag_ray.cli.program import Command
 
 if TYPE_CHECKING:
     from graphrag_ray.indexing.forecast.forecast import Forecast

@@ -15,8 +15,8 @@ import click
 from graphrag_ray.base.errors import FAILED_ITEMS, UsageError
 from graphrag_ray.base.wording import price_setting, safe
 from graphrag_ray.cli import console
+from graphrag_ray.cli.command_line import Command, Commands, root_option
 from graphrag_ray.cli.options import Given, json_option, options, reach_options, settings_options
-from graphrag_ray.cli.program import Command, Commands, root_option
 from graphrag_ray.evaluate import CRITERIA, REPLICATES
 
 if TYPE_CHECKING:

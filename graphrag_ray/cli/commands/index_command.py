@@ -14,6 +14,7 @@ from graphrag_ray.base.errors import FAILED_ITEMS, SettingsError, UsageError
 from graphrag_ray.base.urls import shown
 from graphrag_ray.base.wording import plural, safe
 from graphrag_ray.cli import console
+from graphrag_ray.cli.command_line import Command, root_option
 from graphrag_ray.cli.options import (
     Given,
     build_option,
@@ -23,7 +24,6 @@ from graphrag_ray.cli.options import (
     rows_of,
     settings_options,
 )
-from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Settings

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.cli.program import Command
+from graphrag_ray.cli.command_line import Command
 
 
 @click.command(cls=Command)

@@ -10,8 +10,8 @@ import click
 
 from graphrag_ray.base.wording import one_line, plural
 from graphrag_ray.cli import console, writing
+from graphrag_ray.cli.command_line import Command, root_option
 from graphrag_ray.cli.options import Given, hierarchy_option, json_option, reach_options, spare_pandas
-from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
     from rich.console import Console

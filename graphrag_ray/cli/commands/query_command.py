@@ -13,6 +13,7 @@ import click
 from graphrag_ray.base.errors import FAILED_ITEMS, SettingsError, SnapshotRemoved, UsageError
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console
+from graphrag_ray.cli.command_line import Command, root_option
 from graphrag_ray.cli.options import (
     Given,
     asking_options,
@@ -23,7 +24,6 @@ from graphrag_ray.cli.options import (
     spare_pandas,
     way_options,
 )
-from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.query.methods.methods import METHODS, check_modes, find, usable
 
 if TYPE_CHECKING:

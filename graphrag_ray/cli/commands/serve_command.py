@@ -21,8 +21,8 @@ import click
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.cli.command_line import Command, root_option
 from graphrag_ray.cli.options import Given, asking_options, cache_option, forms_of, settings_options
-from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Settings

@@ -12,8 +12,8 @@ from graphrag_ray.base.declarations import ASKING_STAGES, COMPARED
 from graphrag_ray.base.errors import StoreError
 from graphrag_ray.base.wording import plural, price_setting, safe
 from graphrag_ray.cli import console
+from graphrag_ray.cli.command_line import Command, root_option
 from graphrag_ray.cli.options import Given, json_option, naming_root, reach_options
-from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
     from rich.console import Console
