@@ -114,24 +114,20 @@ def _rows(url: str, options: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[s
     at, extension = shown(url), posixpath.splitext(url)[1].lower()
     if extension not in OPENERS:
         raise UsageError(f"{at}: such files come as {', '.join(OPENERS)}, not as {extension or 'this'}")
-    for row in _table(at, extension, content_of(url, options)).rows:
-        if row.number == WHOLE_FILE:
-            raise UsageError(f"{at}: {row.fault}")
-        if row.values is not None:
-            yield row.number, row.values
-
-
-def _table(at: str, extension: str, content: bytes) -> Table:
-    """Raises UsageError."""
-    tables = []
+    content, tables = content_of(url, options), list[Table]()
     for column in (*QUESTION_COLUMNS, *ID_COLUMNS):  # by which a .csv file shows what divides its cells
         table = OPENERS[extension](io.BytesIO(content), Input(text_column=column))
         if isinstance(table, NotText):
             raise UsageError(f"{at}: {table.reason}")
-        if table.columns is None or column in table.columns:
-            return table
         tables.append(table)
-    return tables[0]
+        if table.columns is None or column in table.columns:
+            tables = [table]
+            break
+    for row in tables[0].rows:
+        if row.number == WHOLE_FILE:
+            raise UsageError(f"{at}: {row.fault}")
+        if row.values is not None:
+            yield row.number, row.values
 
 
 def _id(values: Mapping[str, Any], number: int | None) -> str:

@@ -80,18 +80,6 @@ RELIABILITY = pa.schema(
     ]
 )
 
-MAJORITIES = pa.schema(
-    [
-        # one row for each question, criterion and pair of conditions that has a verdict
-        ("question_id", pa.string()),
-        ("criterion", pa.string()),
-        ("first", pa.string()),  # the conditions in alphabetical order
-        ("second", pa.string()),
-        # named by more verdicts than the other condition, and by more than are ties; "" where there is none
-        ("winner", pa.string()),
-    ]
-)
-
 EXACT_BELOW = 26
 """Scores that are no tie, below which the normal approximation is too rough."""
 RESAMPLES = 2_000
@@ -187,17 +175,17 @@ def reliability(judgements: pa.Table) -> pa.Table:
     )
 
 
-def majorities(judgements: pa.Table) -> pa.Table:
-    """Of JUDGEMENTS, a table MAJORITIES in the order of its columns `criterion`, `first`, `second` and
-    `question_id`. Raises ValueError as `win_rates` does."""
-    if not len(judgements):
-        return MAJORITIES.empty_table()
+def majorities(judgements: pa.Table) -> pd.DataFrame:
+    """Of JUDGEMENTS, for each criterion, pair of conditions (`first` and `second` in alphabetical order) and
+    question_id with a verdict, in this order, the `winner`: it is named by more verdicts than the other
+    condition, and by more than are ties; "" where there is none. Raises ValueError as `win_rates` does."""
     frame = _read(judgements)
     votes = frame[~frame.failed].groupby([*_PAIR, "question_id"])[["won", "lost", "tied"]].sum().reset_index()
     first, second = votes["first"], votes["second"]
     named_second = np.where(votes.lost > np.maximum(votes.won, votes.tied), second, "")
-    votes["winner"] = np.where(votes.won > np.maximum(votes.lost, votes.tied), first, named_second)
-    return pa.Table.from_pandas(votes[MAJORITIES.names], MAJORITIES, preserve_index=False)
+    named_first = votes.won > np.maximum(votes.lost, votes.tied)
+    votes["winner"] = np.where(named_first, first, named_second)
+    return votes[[*_PAIR, "question_id", "winner"]]
 
 
 def agreement(
@@ -215,9 +203,7 @@ def agreement(
     """
     rows = majorities(judgements.filter(pc.equal(judgements["criterion"], criterion)))
     agreed = cases = 0
-    for question, first, second, winner in zip(
-        *(rows[name].to_pylist() for name in ("question_id", "first", "second", "winner")), strict=True
-    ):
+    for _, first, second, question, winner in rows.itertuples(index=False):
         a, b = counts.get((question, first)), counts.get((question, second))
         if winner and a is not None and b is not None and a != b:
             cases += 1
