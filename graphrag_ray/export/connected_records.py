@@ -37,7 +37,6 @@ _COMMUNITY = ("community", "level", "title", "size", "children")
 _NAMES_LOOKED_FOR = 20
 """In a chunk's sentences, of all that somebody asked for."""
 MAX_TEXT_CHARACTERS = 1_000
-_WEIGHED = ["id", "human_readable_id", "weight"]
 
 
 @dataclass(frozen=True)
@@ -134,29 +133,30 @@ class View:
             )
         return found
 
+    def relationships(self, ids: Iterable[str], by: str | tuple[str, ...] = "id") -> list[Record]:
+        """By falling weight."""
+        return sorted(self.rows("relationships", RELATIONSHIP, ids, by), key=_by("weight"))
+
+    def entities(self, ids: Iterable[str]) -> list[Record]:
+        """By falling degree."""
+        return sorted(self.rows("entities", ENTITY, ids), key=_by("degree"))
+
     def documents(self, ids: Iterable[str]) -> dict[str, Record]:
         """By id, as sources.of_document has them."""
         rows = self.rows("documents", DOCUMENT_COLUMNS, ids)
         return {row["id"]: of_document(row) for row in rows}
 
 
-def heaviest(rows: Sequence[Record]) -> list[str]:
-    """Ids of relationships by falling weight, ties by short id."""
-    ordered = sorted(rows, key=lambda r: (-r["weight"], r["human_readable_id"]))
-    return [row["id"] for row in ordered]
-
-
-def best_connected(rows: Iterable[Record]) -> list[Record]:
-    """Entities by falling degree, ties by short id, with the columns of ENTITY."""
-    ordered = sorted(rows, key=lambda r: (-r["degree"], r["human_readable_id"]))
-    return [{column: row[column] for column in ENTITY} for row in ordered]
+def _by(column: str, then: str = "human_readable_id") -> Callable[[Record], tuple[Any, Any]]:
+    """Falling by a column, ties by another one."""
+    return lambda row: (-row[column], row[then])
 
 
 def overview(view: View) -> Record:
     """The largest communities of the coarsest level, the best connected entities, and the documents with
     most chunks."""
     coarsest = view.where(view.kind.communities, ["community", "size"], ["level"], 0)
-    coarsest.sort(key=lambda c: (-c["size"], c["community"]))
+    coarsest.sort(key=_by("size", "community"))
     shown = [c["community"] for c in coarsest][: view.limit]
     known = view.communities(shown)
     documents = view.largest("documents", [*DOCUMENT, "chunks"], "chunks")
@@ -218,15 +218,14 @@ def entity(view: View, name: str) -> Record:
     """An entity, its communities from the coarsest on, relationships by weight, claims, and chunks."""
     row = view.row("entities", find.entity(view.reader, name))
     units = row.pop("text_unit_ids")
-    edges = heaviest(view.rows("relationships", _WEIGHED, [row["id"]], ENDS))
-    about = view.where("covariates", ["id"], ["subject_id", "object_id"], row["title"])
-    claims = [claim["id"] for claim in about]
+    edges = view.relationships([row["id"]], ENDS)
+    claims = view.where("covariates", CLAIM, ["subject_id", "object_id"], row["title"])
     return {
         "kind": "entity",
         **row,
         "communities": _holding(view, "entity_ids", row["id"]),
-        "relationships": view.first("relationships", RELATIONSHIP, edges),
-        "claims": view.first("covariates", CLAIM, claims),
+        "relationships": edges[: view.limit],
+        "claims": claims[: view.limit],
         "chunks": view.chunks(units, [row["title"]]),
         "totals": {"relationships": len(edges), "claims": len(claims), "chunks": len(units)},
     }
@@ -239,7 +238,7 @@ def relationship(view: View, *names: str) -> Record:
     return {
         "kind": "relationship",
         **row,
-        "entities": best_connected(view.rows("entities", ENTITY, ends)),
+        "entities": view.entities(ends),
         "communities": _holding(view, "relationship_ids", row["id"]),
         "chunks": view.chunks(units, [row["source"], row["target"]]),
         "totals": {"chunks": len(units)},
@@ -268,8 +267,7 @@ def community(view: View, name: str) -> Record:
     members, edges, units = (row.pop(column) for column in lists)
     known = view.communities([number, row["parent"], *row["children"]])
     children = [known[child] for child in row.pop("children")]
-    entities = best_connected(view.rows("entities", ENTITY, members))
-    inside = heaviest(view.rows("relationships", _WEIGHED, edges))
+    entities = view.entities(members)
     columns = ["title", "summary", "full_content", "rank", "rating_explanation", "findings", "n_tokens",
                "context_left_out", "dropped_references"]  # fmt: skip
     reports = view.rows(view.kind.reports_table, columns, [number], "human_readable_id")
@@ -279,9 +277,9 @@ def community(view: View, name: str) -> Record:
         "title": known[number]["title"],
         "report": reports[0] if reports else None,
         "parent": known.get(row["parent"]),
-        "children": sorted(children, key=lambda c: (-c["size"], c["community"]))[: view.limit],
+        "children": sorted(children, key=_by("size", "community"))[: view.limit],
         "entities": entities[: view.limit],
-        "relationships": view.first("relationships", RELATIONSHIP, inside),
+        "relationships": view.relationships(edges)[: view.limit],
         "chunks": view.chunks(units, [e["title"] for e in entities]),
         "totals": {
             "children": len(children),
@@ -303,15 +301,14 @@ def chunk(view: View, name: str) -> Record:
     at = order.index(row["id"]) if row["id"] in order else 0
     next_to = view.rows("text_units", UNIT, order[max(0, at - 1) : at + 2])
     beside = {r["position"]: r["human_readable_id"] for r in next_to}
-    inside = heaviest(view.rows("relationships", _WEIGHED, edges))
     return {
         "kind": "chunk",
         **view.documents([document_id])[document_id],
         **row,
         "before": beside.get(row["position"] - 1),
         "after": beside.get(row["position"] + 1),
-        "entities": best_connected(view.rows("entities", ENTITY, members))[: view.limit],
-        "relationships": view.first("relationships", RELATIONSHIP, inside),
+        "entities": view.entities(members)[: view.limit],
+        "relationships": view.relationships(edges)[: view.limit],
         "claims": view.first("covariates", CLAIM, claims),
         "totals": {"entities": len(members), "relationships": len(edges), "claims": len(claims)},
     }
@@ -326,7 +323,8 @@ def document(view: View, name: str) -> Record:
     named = {id_ for c in chunks for id_ in c["entity_ids"]}
     entities = {r["id"]: r for r in view.rows("entities", ["id", *ENTITY], named)}
     for c in chunks:
-        c["entities"] = best_connected(entities[id_] for id_ in c["entity_ids"])[: view.limit]
+        own = sorted((entities[id_] for id_ in c["entity_ids"]), key=_by("degree"))
+        c["entities"] = [{column: row[column] for column in ENTITY} for row in own[: view.limit]]
         c["totals"] = {word: len(c.pop(column)) for column, word in found.items()}
     return {
         "kind": "document",
