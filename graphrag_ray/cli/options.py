@@ -341,8 +341,8 @@ class _NoPandas:
 def spare_pandas() -> None:
     """Let pyarrow do without pandas, which takes a quarter of a second to import.
 
-    pyarrow imports it where the first array is made, to tell whether a value is one of pandas'; nobody here
-    has any. It looks once; what needs pandas (`to_pandas`) imports it later all the same.
+    pyarrow imports it once, with the first array, to tell whether a value is one of pandas'. What needs
+    pandas (`to_pandas`) imports it later all the same.
     """
     if "pandas" not in sys.modules:
         import pyarrow as pa

@@ -86,12 +86,9 @@ def gold_of(
 def answers_elsewhere(
     url: str, options: Mapping[str, Any], posed: Sequence[Posed]
 ) -> tuple[dict[str, str], list[str]]:
-    """Answers of a file, by the id of the question: rows are found by the question's text or, where they have
-    none, by its id; the answer is in a column answer, text, response or output. And what is to be said of
-    them.
-
-    Raises UsageError where the file cannot be read, or answers none of the questions.
-    """
+    """Answers of a file, by the id of the question, and warnings. A row belongs to the question of the same
+    text or, where it has none, of the same id. Raises UsageError where the file cannot be read, or answers
+    none of the questions."""
     by_id: dict[str, str] = {}
     by_text: dict[str, str] = {}
     for _, values in _rows(url, options):

@@ -43,16 +43,14 @@ def export(
     overwrite: bool = False,
     hierarchy: str | None = None,
 ) -> Exported:
-    """Write a snapshot to a folder. Memory: some parts of a table, and 40 bytes or so an entity.
+    """Write a snapshot to a folder. Memory: some parts of a table, and some 40 bytes an entity.
 
     settings    whose models a graphrag project names
     hierarchy   whose communities and reports are written; None: the first of the index
     overwrite   replace what an earlier export left there, as its export.json says; other files stay
 
-    Raises NoReports for a graphrag project of an index of names alone; UsageError for a hierarchy over
-    entities of an index without a graph, a graphrag project of one over chunks, a folder that holds files
-    (with `overwrite`: whose names are an export's, though none wrote them) or the index itself; CorruptPart,
-    SnapshotRemoved, StoreError.
+    Raises NoReports, UsageError for what the format or the index does not have, and for a folder that is not
+    to be written to; CorruptPart, SnapshotRemoved, StoreError.
     """
     index = reader.store.url
     if f"{out.url}/".startswith(f"{index}/") or f"{index}/".startswith(f"{out.url}/"):

@@ -1,18 +1,12 @@
-"""A generated text against the known answers to a question, and what was retrieved for a question against
-what was to be retrieved.
+"""Scores of answers against known ones, of retrieved documents against those that a question needs, and the
+number of claims of an answer and of their clusters.
 
-A question's answer often has several names ("the UK", "Britain"). Every measure takes all of them and counts
-the one that fits best.
-
-There are two notions of a word, each that of the measure's authors. SQuAD's (`normalised`) are what white
-space separates after articles and punctuation are gone: "don't" is "dont". ROUGE's (`words`) are runs of
-letters and digits: "don't" is "don" and "t". Both are extended to all scripts in the same way: compatible
-forms (full-width letters, ligatures, decomposed accents) and cases are equal, and of scripts that put no
-spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan) each character is a word, as in
-the evaluation of MLQA (Lewis et al. 2020). On ASCII text both are exactly those of SQuAD and ROUGE.
-
-Retrieved documents are ids in the order of their ranks. Several chunks of one document may be among them: a
-document counts once, at its first place, and k counts documents.
+An answer often has several names ("the UK", "Britain"): every measure counts the one that fits best. Words
+are those of each measure's authors. SQuAD's (`normalised`) are separated by white space once articles and
+punctuation are gone: "don't" is "dont". ROUGE's (`words`) are runs of letters and digits: "don't" is "don"
+and "t". Both are extended to all scripts: compatible forms and cases are equal, and of scripts without spaces
+between words each character is a word, as in MLQA (Lewis et al. 2020). On ASCII text both are exactly those
+of SQuAD and ROUGE.
 """
 
 from __future__ import annotations
@@ -224,16 +218,14 @@ def retrieval_scores(
     answers: Sequence[str] = (),
     ks: Sequence[int] = KS,
 ) -> dict[str, float]:
-    """Whatever can be measured, by name, each from 0 to 1. Of what has no gold to compare with there are no
-    scores.
+    """Whatever can be measured, by name, each from 0 to 1. Without gold to compare with there are no scores.
 
-    ranked, gold    documents, for each k of `ks`: recall@k, the share of the gold ones that are among the
-                    first k; all_within@k, 1.0 where all of them are; precision@k, the share of gold ones
-                    among the first k or, where fewer were retrieved, among all of them
-    texts           retrieved ones. With `gold_texts` token_precision and token_recall, as TREX has them: all
-                    texts together are one multiset of `words`, all gold texts another; a passage that is
-                    retrieved twice lowers precision. With `answers` answer_in_context, 1.0 where one text
-                    contains one answer as in `accuracy`; an answer of which nothing is left is in no text
+    ranked, gold    documents by rank, each counted once, at its first place. For each k: recall@k, the share
+                    of the gold ones among the first k; all_within@k, 1.0 where all of them are; precision@k,
+                    the share of gold ones among the first k, or among all where fewer were retrieved
+    texts           retrieved ones. With `gold_texts` token_precision and token_recall (TREX), over all texts
+                    as one multiset of `words`; with `answers` answer_in_context, 1.0 where one text contains
+                    one answer as in `accuracy`
 
     Raises ValueError for a k below 1.
     """

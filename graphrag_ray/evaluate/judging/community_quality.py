@@ -72,14 +72,12 @@ def modularity(
 def scatter(community: npt.NDArray[np.integer[Any]], vectors: Vectors) -> tuple[float | None, float | None]:
     """The Calinski-Harabasz index (1974), and the mean cosine of a member to its community's centroid.
 
-    vectors    [members, dims]; they may be mapped from disk
+    vectors    [members, dims]
 
     With N members in C communities of n_i, centroids c_i and their common mean c, the index is
-    ((N - C) / (C - 1)) · Σ n_i‖c_i - c‖² / Σ_i Σ_x ‖x - c_i‖². It is None for fewer than two communities,
-    and where all members lie at their centroids. The cosine is None without members; to or from a vector of
-    zeros it is 0. Members that are in no community do not count.
-
-    Vectors are read twice, block by block in their order; a table of [C, dims] in float64 is held.
+    ((N - C) / (C - 1)) · Σ n_i‖c_i - c‖² / Σ_i Σ_x ‖x - c_i‖²; None for fewer than two communities, and where
+    all members lie at their centroids. The cosine is None without members; with a vector of zeros it is 0.
+    Members that are in no community do not count. Vectors are read block by block, twice.
 
     Raises ValueError where there is not one vector a member, and for a vector that is not finite.
     """

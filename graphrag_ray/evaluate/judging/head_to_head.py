@@ -1,10 +1,9 @@
 """Win rates of pairs of conditions, and how far their judge can be trusted (GraphRAG 3.3, 4.1, F.2).
 
 A verdict gives 100 to the winner, 0 to the loser and 50 to both for a tie. The score of a question, for one
-pair and criterion, is the mean over the two orders in which the answers were shown of the mean of the
-verdicts in that order. A judge that always names the answer shown first thus gives exactly 50, although of
-five replicates three were shown in one order and two in the other. Where only one order has a verdict, its
-mean is the score. The win rate is the mean over the questions.
+pair and criterion, is the mean over the two orders of the answers of the mean of the verdicts in that order:
+a judge that always names the answer shown first gives exactly 50, however many replicates were shown in each
+order. Where only one order has a verdict, its mean is the score. The win rate is the mean over the questions.
 
 Inside this module the conditions of a pair are in alphabetical order, and a score is a number from -1 (the
 second one) over 0 (tie) to 1 (the first), which for Wilcoxon's test is as good as 2 * score - 100.
@@ -102,10 +101,9 @@ def is_swapped(question_id: str, replicate: int) -> bool:
 def win_rates(judgements: pa.Table, order: Sequence[tuple[str, str]]) -> pa.Table:
     """Of JUDGEMENTS, a table WIN_RATES: criteria by name, within each the pairs as `order` has them.
 
-    A judgement counts for its pair whichever of the two it names first; judgements of other pairs are passed
-    over. Holm's correction is over the pairs of a criterion that have a verdict. A pair without one has z 0
-    and p 1. `normal_p` is null also where all scores are the same, which no test can tell from anything. From
-    5,000 questions on it is not exact.
+    A judgement counts for its pair whichever condition it names first. Holm's correction is over the pairs of
+    a criterion that have a verdict; a pair without one has z 0 and p 1. `normal_p` is null where all scores
+    are the same, and inexact from 5,000 questions on.
 
     Raises ValueError where a pair is in `order` twice, either way round, and for a winner that is neither
     condition of its pair.
@@ -140,10 +138,9 @@ def win_rates(judgements: pa.Table, order: Sequence[tuple[str, str]]) -> pa.Tabl
 def reliability(judgements: pa.Table) -> pa.Table:
     """Of JUDGEMENTS, a table RELIABILITY: criteria by name. A share of nothing is null.
 
-    Of `first_shown` the whole are the verdicts that are no tie: a judge that does not mind the order has 0.5.
-    For `position_bias` the verdict of an order is the condition that more replicates in this order name than
-    name the other, or a tie. Where an order has few replicates, chance changes it too; `agreement` says how
-    much chance there is. Raises ValueError as `win_rates` does.
+    `first_shown` is over the verdicts that are no tie: a judge that does not mind the order has 0.5. For
+    `position_bias` the verdict of an order is the condition that more of its replicates name, or a tie; with
+    few replicates chance changes it too: see `agreement`. Raises ValueError as `win_rates` does.
     """
     if not len(judgements):
         return RELIABILITY.empty_table()
@@ -191,15 +188,10 @@ def majorities(judgements: pa.Table) -> pd.DataFrame:
 def agreement(
     counts: Mapping[tuple[str, str], float], judgements: pa.Table, criterion: str
 ) -> tuple[float | None, int]:
-    """How often a judge names the answer that has more.
+    """How often the judge's winner has more claims or clusters (None without a case), and the number of
+    cases: questions and pairs of conditions with a majority, where both answers have counts that differ.
 
-    counts          of claims or clusters, by question id and condition
-    judgements      JUDGEMENTS, of which those under `criterion` count
-
-    A case is a question and pair of conditions where the majority of the verdicts (`majorities`)
-    is no tie, both answers have counts, and the counts differ. Returns the share of the cases where the
-    judge's winner has more, None without a case, and the number of cases. Raises ValueError as `majorities`
-    does.
+    counts: by question id and condition. Raises ValueError as `majorities` does.
     """
     rows = majorities(judgements.filter(pc.equal(judgements["criterion"], criterion)))
     agreed = cases = 0
