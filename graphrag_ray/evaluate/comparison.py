@@ -13,6 +13,7 @@ and `evaluation.json`, which says what was compared.
 
 from __future__ import annotations
 
+import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -123,7 +124,9 @@ AGREEMENT = pa.schema(
 
 @dataclass
 class Comparison:
-    """tables: by name, as they are kept; warnings: sentences for whoever reads the figures."""
+    """title: what was compared, the index's name and snapshot; criteria: name -> the text that the judge was
+    given; offline: no language model judged; tables: by name, as they are kept; warnings: sentences for
+    whoever reads the figures."""
 
     description: str
     judge: str
@@ -131,6 +134,7 @@ class Comparison:
     offline: bool = False
     tables: dict[str, pa.Table] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    title: str = ""
 
     @property
     def failed(self) -> int:
@@ -186,7 +190,9 @@ def compare(
     known, texts = planned(run.index, conditions, criteria, replicates)
     run.check_models([STAGE, CLAIMS_STAGE] if claims else [STAGE])
     model = run.index.settings.model(run.index.settings.model_name(STAGE))
-    found = Comparison(description, model.model_id, texts, offline=model.provider == "offline")
+    url = run.index.store.url
+    title = f"{posixpath.basename(url.rstrip('/')) or url}, snapshot {run.index.manifest.number}"
+    found = Comparison(description, model.model_id, texts, model.provider == "offline", title=title)
     answers = answered(run, posed, known, found.warnings)
     judgements = _judged(run, posed, known, answers, texts, replicates)
     order = [(a.name, b.name) for a, b in combinations(known, 2)]

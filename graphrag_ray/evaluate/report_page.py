@@ -10,12 +10,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-import posixpath
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeAlias
@@ -56,105 +54,14 @@ _WEB_ADDRESS = re.compile(r"https?://[^/?#\s]", re.IGNORECASE)
 FigureRow: TypeAlias = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Conditions that answered the same questions, and what a judge said of their answers.
-
-    description  of the corpus; may be ""
-    offline      no language model judged; the page says so at its top
-    criteria     name -> the text that the judge was given
-    conditions   of comparison.CONDITIONS
-    win_rates    of head_to_head.WIN_RATES; so are reliability and judgements
-    answers      condition, question_id, question, text (Markdown; null or blank: failed), error
-    claims       of comparison.CLAIM_COUNTS; None where claims were not asked for. So is agreement
-    """
-
-    title: str
-    description: str
-    judge: str
-    offline: bool
-    warnings: Sequence[str]
-    conditions: pa.Table
-    criteria: Mapping[str, str]
-    win_rates: pa.Table
-    reliability: pa.Table
-    judgements: pa.Table
-    answers: pa.Table
-    claims: pa.Table | None
-    agreement: pa.Table | None
-
-    @cached_property
-    def condition_names(self) -> list[str]:
-        """In the order of their table; those that only other tables have come last."""
-        pairs = (table[end] for table in (self.win_rates, self.judgements) for end in ("first", "second"))
-        return _distinct(self.conditions["name"], self.answers["condition"], *pairs)
-
-    @cached_property
-    def criterion_names(self) -> list[str]:
-        tables = (self.win_rates, self.reliability, self.judgements)
-        return list(dict.fromkeys([*self.criteria, *_distinct(*(table["criterion"] for table in tables))]))
-
-    @cached_property
-    def questions(self) -> dict[str, str]:
-        """id -> question"""
-        columns = (self.answers[name].to_pylist() for name in ("question_id", "question"))
-        asked = dict(zip(*columns, strict=True))
-        return {id_: asked.get(id_) or id_ for id_ in (*asked, *_distinct(self.judgements["question_id"]))}
-
-    @cached_property
-    def rates(self) -> dict[tuple[str, str, str], FigureRow]:
-        """(criterion, row, column) -> a row of WIN_RATES with a rate, whose first condition is the row's."""
-        found = {}
-        for row in _rows(self.win_rates):
-            if row["win_rate"] is None:
-                continue
-            criterion, first, second = row["criterion"], row["first"], row["second"]
-            turned = {"win_rate": row["win_rate"], "low": row["high"], "high": row["low"]}
-            mirrored = {name: None if rate is None else 100 - rate for name, rate in turned.items()}
-            z = None if row["z"] is None else -row["z"]
-            found[criterion, first, second] = row
-            found[criterion, second, first] = row | mirrored | {"z": z, "first": second, "second": first}
-        return found
-
-    def mean_rate(self, criterion: str, condition: str) -> float | None:
-        """Mean win rate over all other conditions."""
-        keys = ((criterion, condition, other) for other in self.condition_names)
-        known = [self.rates[key]["win_rate"] for key in keys if key in self.rates]
-        return fmean(known) if known else None
-
-    def per_question(self, column: str) -> dict[str, float]:
-        """A total of the conditions' table, divided by the answers that there are, where both are known."""
-        pairs = zip(self.answers["condition"].to_pylist(), self.answers["text"].to_pylist(), strict=True)
-        answered = Counter(condition for condition, text in pairs if text and text.strip())
-        return {
-            row["name"]: row[column] / answered[row["name"]]
-            for row in _rows(self.conditions)
-            if row[column] is not None and row["name"] in answered
-        }
-
-
 def write_page(index: Index, found: Comparison, url: str) -> None:
     """Write the page of a comparison where it is wanted. Raises StoreError."""
-    name = posixpath.basename(index.store.url.rstrip("/")) or index.store.url
-    names = ("conditions", "win_rates", "reliability", "judgements", "answers", "agreement")
-    tables: dict[str, Any] = {name: found.tables.get(name) for name in names}
-    page = report_page(
-        Evaluation(
-            title=f"{name}, snapshot {index.manifest.number}",
-            description=found.description or index.settings.corpus.about or "",
-            judge=found.judge,
-            offline=found.offline,
-            warnings=found.warnings,
-            criteria=found.criteria,
-            claims=found.tables.get("claim_counts"),
-            **tables,
-        )
-    )
+    page = report_page(replace(found, description=found.description or index.settings.corpus.about or ""))
     store, file = Store.of_file(url, index.settings.storage.of(url))
     store.write(file, page.encode("utf-8"))
 
 
-def report_page(evaluation: Evaluation) -> str:
+def report_page(found: Comparison) -> str:
     """The page. It can be written as UTF-8, whatever the texts in it."""
     beside = Path(__file__)
     environment = Environment(
@@ -170,28 +77,41 @@ def report_page(evaluation: Evaluation) -> str:
     shares = "".join(f".r{rate}{{--share:{abs(2 * rate - 100)}%}}" for rate in range(101))
     style = beside.with_suffix(".css").read_text("utf-8") + shares
     script = beside.with_suffix(".js").read_text("utf-8")
-    names = {"conditions": evaluation.condition_names, "criteria": evaluation.criterion_names}
-    blocks, complete = _question_blocks(evaluation)
+    tables = found.tables
+    verdicts = (tables["win_rates"], tables["judgements"])
+    # In the order of their table; those that only other tables have come last.
+    pairs = (table[end] for table in verdicts for end in ("first", "second"))
+    conditions = _distinct(tables["conditions"]["name"], tables["answers"]["condition"], *pairs)
+    judged = _distinct(*(table["criterion"] for table in (*verdicts, tables["reliability"])))
+    names = {"conditions": conditions, "criteria": list(dict.fromkeys([*found.criteria, *judged]))}
+    asked = dict(zip(*(tables["answers"][n].to_pylist() for n in ("question_id", "question")), strict=True))
+    ids = dict.fromkeys([*asked, *_distinct(tables["judgements"]["question_id"])])
+    questions = {id_: asked.get(id_) or id_ for id_ in ids}
+    blocks, complete = _question_blocks(found, names, questions)
 
     def hash_of(text: str) -> str:
         return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
     return environment.get_template(beside.with_suffix(".html.j2").name).render(
-        evaluation=evaluation,
+        evaluation=found,
+        tables=tables,
+        names_of=conditions,
+        criteria=names["criteria"],
+        questions=questions,
         style=Markup(style),
         script=Markup(script),
         policy=f"style-src {hash_of(style)}; script-src {hash_of(script)}",
         names=_json({kind: [clean(name) for name in some] for kind, some in names.items()}),
         blocks=blocks,
         complete=complete,
-        replicates=len(_distinct(evaluation.judgements["replicate"])),
+        replicates=len(_distinct(tables["judgements"]["replicate"])),
         significant=SIGNIFICANT,
         figures=_figures,
         rows_of=_rows,
         dash=NONE,
         plot_size=(WIDTH, HEIGHT),
         plot_box=BOX,
-        **_costs(evaluation),
+        **_rates_and_costs(found, names),
     )
 
 
@@ -210,22 +130,53 @@ def _figures(row: FigureRow) -> dict[str, str]:
     }
 
 
-def _costs(evaluation: Evaluation) -> dict[str, Any]:
-    """Costs per question and a plot for each criterion: in dollars where the costs of all that used tokens
-    are known and some are not zero; else in tokens."""
-    tokens, usd = evaluation.per_question("tokens"), evaluation.per_question("cost_usd")
+def _rates_and_costs(found: Comparison, names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """rates: (criterion, row, column) -> a row of WIN_RATES with a rate, whose first condition is the row's;
+    mean_rates: (criterion, condition) -> the mean over all others; costs per question, and a plot for each
+    criterion: in dollars where the costs of all that used tokens are known and some are not zero; else in
+    tokens."""
+    rates = {}
+    for row in _rows(found.tables["win_rates"]):
+        if row["win_rate"] is not None:
+            criterion, first, second = row["criterion"], row["first"], row["second"]
+            turned = {"win_rate": row["win_rate"], "low": row["high"], "high": row["low"]}
+            mirrored = {name: None if rate is None else 100 - rate for name, rate in turned.items()}
+            z = None if row["z"] is None else -row["z"]
+            rates[criterion, first, second] = row
+            rates[criterion, second, first] = row | mirrored | {"z": z, "first": second, "second": first}
+    of: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for (criterion, name, _), row in rates.items():
+        of[criterion, name].append(row["win_rate"])
+    mean_rates = {key: fmean(some) for key, some in of.items()}
+
+    columns = (found.tables["answers"][name].to_pylist() for name in ("condition", "text"))
+    answered = Counter(name for name, text in zip(*columns, strict=True) if text and text.strip())
+    totals = _rows(found.tables["conditions"])
+    tokens, usd = (
+        {
+            row["name"]: row[column] / answered[row["name"]]
+            for row in totals
+            if row[column] is not None and row["name"] in answered
+        }
+        for column in ("tokens", "cost_usd")
+    )
     in_dollars = any(usd.values()) and tokens.keys() <= usd.keys()
     costs = usd if in_dollars else tokens
     amount: Callable[[float], str] = (lambda x: f"${short_count(x)}") if in_dollars else short_count
     plots = {}
-    for criterion in evaluation.criterion_names:
-        rates = {name: evaluation.mean_rate(criterion, name) for name in costs}
-        points = [(name, costs[name], rate) for name, rate in rates.items() if rate is not None]
-        plots[criterion] = scatter_plot(points, amount) if points else None
-    return {"costs": costs, "in_dollars": in_dollars, "plots": plots}
+    for criterion in names["criteria"]:
+        own = [
+            (n, cost, mean_rates[criterion, n]) for n, cost in costs.items() if (criterion, n) in mean_rates
+        ]
+        plots[criterion] = scatter_plot(own, amount) if own else None
+    return {
+        "rates": rates, "mean_rates": mean_rates, "costs": costs, "in_dollars": in_dollars, "plots": plots
+    }  # fmt: skip
 
 
-def _question_blocks(evaluation: Evaluation) -> tuple[list[Markup], int]:
+def _question_blocks(
+    found: Comparison, names: Mapping[str, Sequence[str]], questions: Mapping[str, str]
+) -> tuple[list[Markup], int]:
     """The JSON of each question, which the page's script reads when the question is chosen; and how many of
     them have answers and reasons. Conditions and criteria are named by their numbers.
 
@@ -236,13 +187,12 @@ def _question_blocks(evaluation: Evaluation) -> tuple[list[Markup], int]:
               of replicates, numbers in `said`. A letter is `a` or `b` for the one that won, `t` for a tie,
               `x` for no verdict; a capital where b was shown first
     """
-    conditions = {name: n for n, name in enumerate(evaluation.condition_names)}
-    criteria = {name: n for n, name in enumerate(evaluation.criterion_names)}
-    answers = evaluation.answers.select(["question_id", "condition", "text", "error"]).to_pylist()
+    conditions, criteria = ({name: n for n, name in enumerate(some)} for some in names.values())
+    answers = found.tables["answers"].select(["question_id", "condition", "text", "error"]).to_pylist()
     given = {(row["question_id"], row["condition"]): row for row in answers}
     judged: dict[str, dict[tuple[int, int, int], list[tuple[str, str]]]]
     judged = defaultdict(lambda: defaultdict(list))
-    for row in evaluation.judgements.sort_by([("replicate", "ascending")]).to_pylist():
+    for row in found.tables["judgements"].sort_by([("replicate", "ascending")]).to_pylist():
         a, b = sorted((row["first"], row["second"]), key=conditions.__getitem__)
         letter = {a: "a", b: "b", "": "t"}.get(row["winner"], "x")
         if b == row["second" if row["swapped"] else "first"]:
@@ -251,7 +201,7 @@ def _question_blocks(evaluation: Evaluation) -> tuple[list[Markup], int]:
         judged[row["question_id"]][place].append((letter, row["reason"] or row["error"] or ""))
 
     blocks, left, complete = [], MAX_BYTES, 0
-    for id_ in evaluation.questions:
+    for id_ in questions:
         letters = [[*place, "".join(letter for letter, _ in said)] for place, said in judged[id_].items()]
         if left > 0:
             rows = [given.get((id_, name), {}) for name in conditions]
