@@ -126,10 +126,8 @@ class Command(click.Command):
                 config = ctx.params.get("config")
                 root = (root_in(config) if config else None) or os.environ.get(ROOT_VARIABLE)
                 if not root:
-                    hint = (
-                        f"Or name it as `root` in {shown(config)}." if config else f"Or set {ROOT_VARIABLE}."
-                    )
-                    raise click.MissingParameter(hint, ctx, option)
+                    hint = f"name it as `root` in {shown(config)}" if config else f"set {ROOT_VARIABLE}"
+                    raise click.MissingParameter(f"Or {hint}.", ctx, option)
                 ctx.params["root"] = root
         return super().invoke(ctx)
 
@@ -148,24 +146,17 @@ class Commands(click.Group):
     ) -> None:
         super().__init__(*arguments, **options)
         self._module, self._listed = module, listed
+        # Names alone, which click lists and suggests.
+        self.commands: dict[str, Any] = {name: None for names in listed.values() for name in names}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for names in self._listed.values() for name in names]
+        return [*self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.list_commands(ctx):
+        if cmd_name not in self.commands:
             return None
         command: click.Command = getattr(import_module(self._module.format(cmd_name)), cmd_name)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.exceptions.NoSuchCommand as e:
-            names = self.list_commands(ctx)  # click knows those alone that were imported
-            raise click.exceptions.NoSuchCommand(e.command_name, possibilities=names, ctx=ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_panels(formatter, {name: [*rows.items()] for name, rows in self._listed.items()})
