@@ -244,11 +244,11 @@ def evaluation_run(
     """Around an evaluation whose results go to the folder or URL `out`. Raises LockHeld where another one is
     at work there."""
     observer = observer or Observer()
-    if Store(out, index.settings.storage.of(out)).url == index.store.url:
+    store = Store(out, index.settings.storage.of(out))
+    if store.url == index.store.url:
         raise UsageError(f"{out} is the index: an evaluation needs a folder of its own (--out)")
     if os.path.isfile(out):
         raise UsageError(f"--out {out} is a file: an evaluation needs a folder")
-    store = Store(out, index.settings.storage.of(out))
     stop = Stop(say=observer.note)
     with ExitStack() as held:
         lock = held.enter_context(locked(store, f"evaluate {note}", 0.0))
