@@ -50,16 +50,12 @@ def print_table(
     console_of().print(found)
 
 
-def as_json(value: Any, indent: bool = True) -> str:
+def print_json(value: Any, indent: bool = True) -> None:
     """indent: False: on one line."""
     import orjson
 
     options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if indent else 0)
-    return safe_json(orjson.dumps(value, option=options).decode())
-
-
-def print_json(value: Any, indent: bool = True) -> None:
-    click.echo(as_json(value, indent))
+    click.echo(safe_json(orjson.dumps(value, option=options).decode()))
 
 
 def cost(usd: float | None) -> str:

@@ -284,7 +284,14 @@ def count_claims(
     columns = [counted[name] for name in ("condition", "claims_count", *(f"{name}_mean" for name in COUNTS))]
     tables = {"claims": claims, "claim_counts": pa.table(columns, CLAIM_COUNTS.names).cast(CLAIM_COUNTS)}
     if judgements is not None:
-        tables["agreement"] = _agreement(claims, judgements)
+        judged, agreed = set(judgements["criterion"].to_pylist()), []
+        for name in COUNTS:
+            criterion = AGREE_WITH[name.partition("_")[0]]
+            if criterion in judged:
+                counts = {(r["question_id"], r["condition"]): r[name] for r in rows if name in r}
+                share, cases = agreement(counts, judgements, criterion)
+                agreed.append({"measure": name, "criterion": criterion, "cases": cases, "agreement": share})
+        tables["agreement"] = pa.Table.from_pylist(agreed, schema=AGREEMENT)
     tables["judging"] = run.costs()
     for name, table in tables.items():
         run.write(name, table)
@@ -295,19 +302,6 @@ def count_claims(
         missing = f"the claims of {len(errors):,} of {len(rows):,} answers could not be listed"
         warnings = [f"{missing}, mostly: {why}"]
     return Results(tables, warnings, len(errors))
-
-
-def _agreement(claims: pa.Table, judgements: pa.Table) -> pa.Table:
-    judged = set(judgements["criterion"].to_pylist())
-    rows = []
-    for name in COUNTS:
-        criterion = AGREE_WITH[name.partition("_")[0]]
-        if criterion in judged:
-            columns = (claims[c].to_pylist() for c in ("question_id", "condition", name))
-            counts = {(q, c): float(n) for q, c, n in zip(*columns, strict=True) if n is not None}
-            share, cases = agreement(counts, judgements, criterion)
-            rows.append({"measure": name, "criterion": criterion, "cases": cases, "agreement": share})
-    return pa.Table.from_pylist(rows, schema=AGREEMENT)
 
 
 def answered(

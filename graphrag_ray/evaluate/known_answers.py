@@ -56,9 +56,12 @@ def known_answers(
 
     retrieval_only: no model is asked for an answer; judged: a judge says whether each answer is correct
     """
-    known = parse_conditions(
-        [_keyword(text) if retrieval_only and isinstance(text, str) else text for text in conditions]
-    )
+    asked: list[str | EvaluationCondition] = [*conditions]
+    for at, text in enumerate(asked):
+        name, _, way = text.partition("=") if isinstance(text, str) else ("", "", "")
+        if retrieval_only and way.strip() == KEYWORD:
+            asked[at] = replace(parse_condition(f"{name}=text"), method=KEYWORD)
+    known = parse_conditions(asked)
     if any(k < 1 for k in ks):
         raise UsageError("a k of recall@k is at least 1")
     check_conditions(run.index, [c for c in known if c.method != KEYWORD])
@@ -104,11 +107,6 @@ def known_answers(
     for name, table in found.tables.items():
         run.write(name, table)
     return found
-
-
-def _keyword(text: str) -> str | EvaluationCondition:
-    name, _, way = text.partition("=")
-    return replace(parse_condition(f"{name}=text"), method=KEYWORD) if way.strip() == KEYWORD else text
 
 
 def _score_answers(

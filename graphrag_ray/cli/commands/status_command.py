@@ -98,7 +98,10 @@ def _watch(store: Store, following: bool, as_json: bool) -> int:
             click.echo(safe(_ending(last)))
         return StoreError.exit_code if last["exit_code"] is None else int(last["exit_code"])
     if refused := refused_since(store):
-        click.echo(console.as_json(refused, indent=False) if as_json else safe(_refusal(refused)))
+        if as_json:
+            console.print_json(refused, indent=False)
+        else:
+            click.echo(safe(_refusal(refused)))
         return int(refused["exit_code"])
     found = status_of(store)
     if as_json:
