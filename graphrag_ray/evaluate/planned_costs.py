@@ -102,7 +102,8 @@ def _answers(index: Index, condition: EvaluationCondition, sample: Sequence[str]
         costs.append(_cost(opened, stage, calls, sum(of) * share, calls * reply))
     columns = zip(*(astuple(cost)[1:] for cost in costs), strict=True)
     *counts, usd = [*columns] or [()] * 4
-    return PlannedCost(condition.name, *map(sum, counts), None if None in usd else sum(usd))
+    calls, prompt, completion = map(sum, counts)
+    return PlannedCost(condition.name, calls, prompt, completion, None if None in usd else sum(usd))
 
 
 def _cost(index: Index, stage: str, calls: float, prompt: float, completion: float) -> PlannedCost:

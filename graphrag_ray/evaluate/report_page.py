@@ -330,7 +330,8 @@ def scatter_plot(
         share = math.log(value / low) / math.log(high / low) if log else value / high
         return left + share * (right - left)
 
-    dots, labels = [], []
+    dots: list[dict[str, Any]] = []
+    labels: list[dict[str, Any]] = []
     for label, amount, rate in points:
         x, y = place(amount), bottom - rate / 100 * (bottom - top)
         dots.append({"x": x, "y": y, "title": f"{label}: {x_text(amount)}, {rate:.1f}"})

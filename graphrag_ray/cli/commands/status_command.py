@@ -173,7 +173,7 @@ def _ending(last: Record) -> str:
     from graphrag_ray.indexing.run_record import WORDS
 
     when, outcome = last["ended_at"] or f"begun {last['started_at']}", last["outcome"]
-    words, message = WORDS.get(outcome, outcome), last["message"]
+    words, message = str(WORDS.get(outcome, outcome)), last["message"]
     if outcome == "committed":
         failed = f", {plural(last['failed'], 'failed item')}" if last["failed"] else ""
         told = f"snapshot {last['snapshot']} was committed{failed}"
