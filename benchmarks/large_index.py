@@ -166,7 +166,7 @@ def keyword_shards(store: Store, index: Index, kind: str, table: Table) -> list[
 
 def repeated(shard: keyword.KeywordShard, table: Table, copies: range) -> bytes:
     """A shard of these copies: the postings of the first, again and again."""
-    base = [table.place[id_] for id_ in shard.ids(np.arange(len(shard)))]
+    base = [table.place[id_] for id_ in shard.ids.at(np.arange(len(shard)))]
     n, many = len(base), len(copies)
     ids = table.ids[copies.start : copies.stop][:, base].reshape(-1, 2)
     order = np.argsort(ids[:, 0], kind="stable")

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.records import strip_references
-from graphrag_ray.engine.in_process import awaited
+from graphrag_ray.engine.in_process import runner
 from graphrag_ray.evaluate.comparison import answered, came_to, chunks_of, texts_of
 from graphrag_ray.evaluate.conditions import (
     EvaluationCondition,
@@ -166,7 +166,7 @@ def _rehearsed_chunks(
         method = condition.method
         run.observer.note(f"{condition.name}: what is retrieved")
         if method == KEYWORD:
-            each: list[list[str] | str] = [*awaited(by_keyword())]
+            each: list[list[str] | str] = [*runner()(by_keyword())]
         else:
             index = replace(condition.opened(run.index), cache=run.store)  # embeddings are paid for once
             each = rehearsed(

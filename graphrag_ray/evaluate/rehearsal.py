@@ -12,7 +12,7 @@ from graphrag_ray.base.errors import GraphRagError, RunStopped, StoreError, Usag
 from graphrag_ray.base.messages import ChatRequest, Dialogue, Listener, Reply, Request
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.engine.in_process import awaited, run_dialogues
+from graphrag_ray.engine.in_process import run_dialogues, runner
 from graphrag_ray.engine.work import Outcome
 from graphrag_ray.llm.model_client import Called
 from graphrag_ray.query.ask import Index
@@ -84,7 +84,7 @@ def rehearsed(
                 found.append(error)
         return found
 
-    found = awaited(ask_all())
+    found = runner()(ask_all())
     if errors and len(errors) == len(found):
         raise UsageError(f"no question can be asked by {method} search: {errors[0]}")
     return found

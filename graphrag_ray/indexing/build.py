@@ -194,12 +194,12 @@ def _on_ray(
         models,
         settings.run.max_failed_fraction,
         settings.run.flush_s,
-        settings.run.workers_per_node,
         observer.progress,
         Spending(settings.budget, time.monotonic()),
+        Stop(say=observer.note),
+        workers_per_node=settings.run.workers_per_node,
         fit=fit,
     )
-    executor.stop = Stop(say=observer.note)
     held.enter_context(listening(executor.stop))
     executor.start()
     held.callback(executor.close)

@@ -31,8 +31,7 @@ from graphrag_ray.indexing.stages.finish_stage import covered_by_each, opened_in
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store import blobs
-from graphrag_ray.store.files import Store
-from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.files import Store, in_threads
 from graphrag_ray.store.parts import Part, read_part, read_table
 
 ROWS_AT_ONCE = 1 << 17

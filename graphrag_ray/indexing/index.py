@@ -141,8 +141,10 @@ def index(
         while True:
             try:
                 corpus = read(run, given, add=add, allow_deletes=allow_deletes)
-                return _build(run, corpus, names, shown_input, record, now)
-            except CorruptPart as e:
+                tell_unknown_columns(run, corpus)
+                tell_ahead(run, corpus)
+                return _commit(run, derive(run, corpus, names), shown_input, record, now)
+            except CorruptPart as e:  # also after much is done
                 put_right(run, e)
 
 
@@ -164,21 +166,16 @@ def _tell_build(run: Run) -> str:
     return ""
 
 
-def _build(
+def _commit(
     run: Run,
-    corpus: Result,
-    names: EntityNames,
+    results: Results,
     shown_input: str,
     record: RunRecorder,
     now: Callable[[], float],
 ) -> Indexed:
-    """Raises CorruptPart for a damaged part, also after much is done: it is set aside then, and this called
-    again."""
+    """Commit a snapshot, unless nothing has changed."""
     store, parent = run.store, run.parent
     number = snapshots.next_number(store)
-    tell_unknown_columns(run, corpus)
-    tell_ahead(run, corpus)
-    results = derive(run, corpus, names)
     failures = _failures(run, results)
     if parent is not None and run.unchanged():
         record.finish("unchanged", parent.number, failures.num_rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -127,12 +127,16 @@ class Run:
         if known is not None and name not in self.afresh and not lacks:
             result, reused = known, True
         else:
-            try:
-                result, reused = self._computed(name, compute), False
-            except BaseException as e:
-                if is_unforeseen(e):
-                    e.add_note(f"step {name}")
-                raise
+            while True:
+                try:
+                    result, reused = compute(), False
+                    break
+                except BaseException as e:
+                    if self._distrusts(name, e):
+                        continue
+                    if is_unforeseen(e):
+                        e.add_note(f"step {name}")
+                    raise
         self.doing = None
         pa.default_memory_pool().release_unused()  # it keeps what threads that ended had
         self.reused = self.reused | {name} if reused else self.reused - {name}
@@ -153,23 +157,20 @@ class Run:
         self.observer.step_ended(name, self.seconds[name], counts, reused)
         return result
 
-    def _computed(self, name: str, compute: Callable[[], Result]) -> Result:
-        """What the step comes to. An index may be a stranger's, or of a version with a bug: where what the
-        parent snapshot says cannot be understood, the step is done once more without it."""
-        try:
-            return compute()
-        except BaseException as e:
-            # Neither memory nor a disk that is full says anything about the parent.
-            usual = not is_unforeseen(e) or isinstance(e, MemoryError | OSError)
-            if usual or self.parent is None or self.distrusted or name in self.afresh:
-                raise
-            self.distrusted = True
-            self.kept.pop(name, None)
-            self.observer.note(
-                f"Step {name} could not go on from snapshot {self.parent.number}. Its tables are made anew: "
-                f"{unforeseen.told(e)}"
-            )
-        return compute()
+    def _distrusts(self, name: str, error: BaseException) -> bool:
+        """Whether the parent snapshot may be to blame for what ended a step: an index may be a stranger's, or
+        of a version with a bug. Then nothing of it is taken over any more, and the step is done once more."""
+        # Neither memory nor a disk that is full says anything about the parent.
+        usual = not is_unforeseen(error) or isinstance(error, MemoryError | OSError)
+        if usual or self.parent is None or self.distrusted or name in self.afresh:
+            return False
+        self.distrusted = True
+        self.kept.pop(name, None)
+        self.observer.note(
+            f"Step {name} could not go on from snapshot {self.parent.number}. Its tables are made anew: "
+            f"{unforeseen.told(error)}"
+        )
+        return True
 
     def before(self, name: str) -> Result | None:
         """What a step came to in the parent snapshot; None where nothing of it is to be taken over."""
@@ -326,7 +327,8 @@ class Run:
         tables = self.executor.stream(work.name, look, inputs)
         # How many are left is known beforehand only where nothing was answered yet.
         try:
-            self._sweep_tables(work, tables, None if index.n_parts else total, index)
+            with closing(RowSource[T](tables, None if index.n_parts else total)) as source:
+                self.sweep(work, source, index)
         except ProcessDied:
             # To replay some item kills: the workers do it instead, since they find out which one that is.
             self.observer.note(
@@ -334,17 +336,9 @@ class Run:
                 "workers look at every item instead, and find out which one it is."
             )
             everything = self.executor.stream(work.name, partial(all_items, work, load), inputs)
-            self._sweep_tables(work, everything, total, self.journal(work.name))
+            with closing(RowSource[T](everything, total)) as source:
+                self.sweep(work, source, self.journal(work.name))
         return self.executor.share(self.journal(work.name))
-
-    def _sweep_tables(
-        self, work: Work[T], tables: Iterator[pa.Table], total: int | None, index: JournalIndex
-    ) -> None:
-        source: RowSource[T] = RowSource(tables, total)
-        try:
-            self.sweep(work, source, index)
-        finally:
-            source.close()
 
     def journal(self, name: str) -> JournalIndex:
         """The journal of a dialogue. Raises CorruptPart for a part of it that is damaged, to be set aside."""

@@ -13,7 +13,7 @@ from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.base.records import Reference
-from graphrag_ray.engine.in_process import awaited
+from graphrag_ray.engine.in_process import runner
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.query.answer_streams import (
     Answering,
@@ -56,7 +56,7 @@ class Index(Asking):
         how      see `AskOptions`
         Raises UsageError for what cannot be asked, LevelNotFound, ModelRefused, BudgetSpent.
         """
-        return awaited(self.ask_async(question, level, **how))
+        return runner()(self.ask_async(question, level, **how))
 
     async def ask_async(
         self, question: str, level: str | int | None = None, **how: Unpack[AskOptions]

@@ -62,10 +62,10 @@ def question_executor(
             models,
             most_failed,
             min(run.flush_s, WAITED_FOR_S),
-            on_progress=on_progress,
-            spending=spending,
-            stop=stop,
-            bad_replies_count=bad_replies_count,
+            on_progress,
+            spending,
+            stop,
+            bad_replies_count,
         )
         return
     # Ray is imported here: it takes a second.
@@ -78,12 +78,12 @@ def question_executor(
             models,
             most_failed,
             run.flush_s,
-            run.workers_per_node,
             on_progress,
             spending,
             stop,
+            bad_replies_count,
+            workers_per_node=run.workers_per_node,
             fit=set() if will_be_private(address) else check_nodes(store, []),
-            bad_replies_count=bad_replies_count,
         )
         executor.start()
         try:

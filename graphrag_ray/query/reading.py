@@ -25,9 +25,8 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import ID_LENGTH
 from graphrag_ray.query.methods.method import Rows
 from graphrag_ray.store import blobs
-from graphrag_ray.store.files import WHOLE_BYTES, Store
-from graphrag_ray.store.in_threads import in_threads
-from graphrag_ray.store.pages import PartFiles, Wanted
+from graphrag_ray.store.files import WHOLE_BYTES, Store, in_threads
+from graphrag_ray.store.pages import Wanted
 from graphrag_ray.store.pages import read as read_pages
 from graphrag_ray.store.parquet import is_one_of
 from graphrag_ray.store.parts import Part, conformed, read_rows, read_table
@@ -98,10 +97,6 @@ class Reader:
     kept: Kept = field(default_factory=Kept, repr=False, compare=False)
     _indexes: dict[str, list[IndexedParts]] = field(default_factory=dict, repr=False, compare=False)
     """Of rows, by table."""
-    _files: PartFiles = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_files", PartFiles(self.store))
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
@@ -273,7 +268,7 @@ class Reader:
             for part, own in by_part.items()
         ]
         if asked:
-            read = read_pages(self._files, column, asked)
+            read = read_pages(self.store, column, asked)
             new = {names[n]: pa.chunked_array([array]) for n, array in zip(lacking, read, strict=True)}
             self.kept.add(indexed.path, new)
             found |= new

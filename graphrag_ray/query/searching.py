@@ -22,14 +22,13 @@ from graphrag_ray.query.methods.method import Hit, Kind, LevelSearch, NameCounts
 from graphrag_ray.query.reading import Reader
 from graphrag_ray.query.session import Asks
 from graphrag_ray.store import blobs
-from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.files import in_threads
 from graphrag_ray.store.search import chnsw, keyword, name_links, vectors
 from graphrag_ray.store.search.chnsw import ChnswIndex
 from graphrag_ray.store.search.keyword import KeywordShard
 from graphrag_ray.store.search.mapped_arrays import ByteSource, known
 from graphrag_ray.store.search.name_links import NameLinks
-from graphrag_ray.store.search.ranking import Found
-from graphrag_ray.store.search.vectors import Floats, VectorShard
+from graphrag_ray.store.search.vectors import Floats, Found, VectorShard
 from graphrag_ray.store.search.walk import Walked, count_holders, walk
 from graphrag_ray.store.snapshots import being_read
 

@@ -17,7 +17,8 @@ JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 def will_be_private(address: str | None = None) -> bool:
     """Whether `cluster.connected` would start a Ray of its own, whose workers have this process's
     environment: no cluster is named, this process is connected to none, and none was started here."""
-    if address is not None or "RAY_ADDRESS" in os.environ or _is_connected():
+    ray = sys.modules.get("ray")
+    if address is not None or "RAY_ADDRESS" in os.environ or (ray is not None and ray.is_initialized()):
         return False
     # Where `ray start` made no cluster, `address="auto"` takes the private cluster of any other program that
     # it finds, another index run say, and loses it when that program ends. So we look ourselves.
@@ -28,11 +29,6 @@ def will_be_private(address: str | None = None) -> bool:
             return False
     except (OSError, ValueError):
         return True
-
-
-def _is_connected() -> bool:
-    ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
 
 
 def address_file() -> Path:

@@ -36,8 +36,7 @@ from graphrag_ray.indexing.stages.short_ids import (
 )
 from graphrag_ray.indexing.step_result import Result, code_version, is_failures, joined
 from graphrag_ray.store import blobs, pages, parquet
-from graphrag_ray.store.files import Store
-from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.files import Store, in_threads
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, damage_told, read_table
 from graphrag_ray.store.search import row_index

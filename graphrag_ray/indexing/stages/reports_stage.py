@@ -414,7 +414,7 @@ class ReportSource:
             "called": self._called(plan.community),
             "kinds": plan.kinds,
             "places": plan.indices,
-            "left_out": plan.left_out.total,
+            "left_out": plan.left_out,
             "reports": shown,
         }
 

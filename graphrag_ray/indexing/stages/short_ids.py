@@ -18,8 +18,7 @@ from graphrag_ray.base.errors import CorruptPart, IndexNotFound
 from graphrag_ray.base.records import Reference, render_references
 from graphrag_ray.graph.integer_arrays import Ints, id_prefixes
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.store.files import Store
-from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.files import Store, in_threads
 from graphrag_ray.store.parts import Part, read_part
 from graphrag_ray.store.snapshots import Manifest, load
 

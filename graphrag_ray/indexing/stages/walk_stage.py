@@ -32,8 +32,7 @@ from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.search_stage import FAILED_IN_INDEX, failures_of, index_failure
 from graphrag_ray.indexing.step_result import Result, code_version
 from graphrag_ray.store import blobs
-from graphrag_ray.store.files import Store
-from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.files import Store, in_threads
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.search import name_links
 
