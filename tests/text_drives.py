@@ -36,15 +36,20 @@ from graphrag_ray.corpus.quotes import best_sentence
 from graphrag_ray.corpus.readers import documents_in
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
 from graphrag_ray.corpus.tokens import count, count_many, offsets
-from graphrag_ray.evaluate.judging.answer_metrics import answer_scores, retrieval_scores
-from graphrag_ray.evaluate.judging.claim_clusters import agreement, clusters, distinct
+from graphrag_ray.evaluate.judging.answer_metrics import answer_scores, clusters, distinct, retrieval_scores
 from graphrag_ray.evaluate.judging.corpus_questions import (
     corpus_description,
     corpus_questions,
     description_spec,
     question_specs,
 )
-from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, is_swapped, reliability, win_rates
+from graphrag_ray.evaluate.judging.head_to_head import (
+    JUDGEMENTS,
+    agreement,
+    is_swapped,
+    reliability,
+    win_rates,
+)
 from graphrag_ray.evaluate.judging.judge_dialogue import (
     answer_claims,
     answer_claims_spec,
