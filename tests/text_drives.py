@@ -75,9 +75,9 @@ from graphrag_ray.graph.merge import (
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import full_content, report, report_spec
 from graphrag_ray.graph.summary_dialogue import read_summary, summary, summary_spec
-from graphrag_ray.indexing.forecast.assumptions import parse_assumptions
+from graphrag_ray.indexing.forecast import forecast
 from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter
-from graphrag_ray.indexing.forecast.sample import sample_graph
+from graphrag_ray.indexing.forecast.forecast import parse_assumptions
 from graphrag_ray.offline import answer as offline_answer
 from graphrag_ray.offline import embed_many
 from graphrag_ray.offline.prune_names import weak_names, word_hash
@@ -489,7 +489,10 @@ def offline(prompt: str, **given: str) -> Drive:
 def forecast_of(text: str) -> Any:
     counter = ChunkCounter(extract_spec(PROMPTS, SETTINGS), SETTINGS, 3, None)
     counter.add(document_of(text))
-    return counter.corpus, sample_graph(extraction_of(text), VOCABULARY, True, 3.84)
+    found, spec = extraction_of(text), describe_spec(PROMPTS, SETTINGS)
+    return counter.corpus, [
+        forecast.names_of(k, found, VOCABULARY, spec) for k in ("entities", "relationships")
+    ]
 
 
 DRIVES: Mapping[str, Mapping[str, Drive]] = {

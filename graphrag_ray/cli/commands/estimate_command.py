@@ -15,8 +15,7 @@ from graphrag_ray.cli.program import Command
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from graphrag_ray.indexing.forecast.assumptions import Assumption
-    from graphrag_ray.indexing.forecast.forecast import Forecast, StageForecast
+    from graphrag_ray.indexing.forecast.forecast import Assumption, Forecast, StageForecast
 
 
 @click.command(cls=Command)
@@ -65,7 +64,7 @@ def estimate(
     """
     from graphrag_ray.indexing.estimate import READ_BYTES, SAMPLE_CHUNKS
     from graphrag_ray.indexing.estimate import estimate as forecast_of
-    from graphrag_ray.indexing.forecast.assumptions import parse_assumptions
+    from graphrag_ray.indexing.forecast.forecast import parse_assumptions
     from graphrag_ray.store.snapshots import latest
 
     assumed = parse_assumptions(assume)
@@ -151,7 +150,7 @@ def _numbers(row: Mapping[str, Any]) -> list[str]:
 
 def _remark(s: StageForecast) -> str:
     by = f"by {s.bound.by}" if s.bound and s.volume.calls else ""
-    return ", ".join(filter(None, [by, s.exact]))
+    return ", ".join(filter(None, [by, s.volume.exact]))
 
 
 def _count(value: float) -> str:
