@@ -27,7 +27,7 @@ from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.ray.discovery import will_be_private
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
-from graphrag_ray.indexing.contents import cost_of_prompts, require_paths
+from graphrag_ray.indexing.contents import cost_of_prompts
 from graphrag_ray.indexing.index import settings_before
 from graphrag_ray.indexing.stages.list_input import InputFile, list_input
 from graphrag_ray.indexing.step_result import code_version
@@ -42,7 +42,6 @@ def settled(
     root: str,
     settings: Settings | Mapping[str, Any] | None,
     storage: Storage | Mapping[str, Any] | None,
-    new_prompts: bool,
 ) -> Settings:
     """Those given, or else those of what is there; with how storage is reached. Raises SettingsError."""
     if not isinstance(settings, Settings):
@@ -50,7 +49,6 @@ def settled(
         if settings is None:
             before = before_of(Store(root, storage_of(None, storage).of(root)))
             settings = load_settings(None, (), of_index(before.settings) if before else None, Known.read(url))
-            require_paths(before.settings if before else {}, settings, new_prompts=new_prompts)
         else:
             settings = load_settings(None, (), settings, Known.read(url))
     return settings.model_copy(update={"storage": storage_of(settings, storage)})

@@ -323,7 +323,7 @@ def _past(run: Run, step: str, at: int) -> tuple[Past | None, int | None, Vector
     """A level of the parent snapshot, and how many neighbours were linked; None where there is none, it was
     made by other settings, or is damaged."""
     parent, nothing = run.parent, (None, None, None)
-    if parent is None or run.distrusted or step not in parent.steps or {FIRST, REST} & run.afresh:
+    if parent is None or step not in parent.steps or {FIRST, REST} & run.afresh:
         return nothing
     try:
         options = Attributed.model_validate(parent.settings.get("attributed", {}))

@@ -130,7 +130,7 @@ def index_for_search(run: Run, results: Results) -> Result:
         known = {name: blobs.made(run.store, name) for name in kinds}
         missing = [at for at, shard in enumerate(shards) if shard.made_from not in known[shard.table]]
         earlier: list[_Earlier] = []
-        parent = run.parent if missing and not run.distrusted else None
+        parent = run.parent if missing else None
         if parent is not None and {"read", "search"} <= parent.steps.keys():
             before = embeddings_of(run.of_parent.values())
             for shard in shards_of(earlier_texts(run.of_parent, columns), before):
