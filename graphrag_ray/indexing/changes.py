@@ -33,7 +33,7 @@ from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.in_threads import in_threads
-from graphrag_ray.store.parts import Part, read_part, read_table
+from graphrag_ray.store.parts import Part, read_part
 
 ROWS_AT_ONCE = 1 << 17
 """Of the parts that a task reads, about. More are read by the executor."""
@@ -149,17 +149,18 @@ def tell_ahead(run: Run, corpus: Result) -> None:
         return
     descriptions = 0.0
     for name in ("entities", "relationships"):
-        some, times = _some(parent.parts(name))
-        table = read_table(run.store, some, ["n_instances"], schema.ENTITIES)
-        instances = np.asarray(table["n_instances"].to_numpy(), dtype=np.int64)
+        instances, times = _some(run, name, "n_instances")
         # What is told of once needs no summary.
         descriptions += times * expected(instances[instances > 1], before, touched)
-    some, times = _some(parent.parts("communities"))
-    lengths = [table["n"].to_numpy() for table in run.executor.stream("ahead", _lengths, some)]
-    chunks = np.concatenate(lengths) if lengths else np.zeros(0, dtype=np.int64)
+    chunks, times = _some(run, "communities", "text_unit_ids")
     reports = times * expected(chunks, before, touched)
     of = sum(part.rows for part in parent.parts("communities"))
-    run.observer.note(told(changed, asked, round(descriptions), round(reports), of))
+    documents = ", ".join(f"{n:,} {kind}" for kind, n in changed.items() if n) or "none changed"
+    run.observer.note(
+        f"Documents: {documents}. To come: at most {plural(asked, 'chunk')} to extract, at most some "
+        f"{round(descriptions):,} descriptions, and about {round(reports):,} of {of:,} reports, which rest "
+        "on what changed."
+    )
 
 
 def tell_unknown_columns(run: Run, corpus: Result) -> None:
@@ -185,22 +186,15 @@ def expected(chunks_of: npt.NDArray[np.int64], chunks: int, touched: int) -> flo
     return float((1.0 - (1.0 - share) ** touched).sum())
 
 
-def told(changed: Mapping[str, int], chunks: int, descriptions: int, reports: int, of: int) -> str:
-    documents = ", ".join(f"{n:,} {kind}" for kind, n in changed.items() if n) or "none changed"
-    return (
-        f"Documents: {documents}. To come: at most {plural(chunks, 'chunk')} to extract, at most some "
-        f"{descriptions:,} descriptions, and about {reports:,} of {of:,} reports, which rest on what changed."
-    )
-
-
-def _some(parts: list[Part]) -> tuple[list[Part], float]:
-    """Parts from all over a table, and how many times as many rows it has."""
-    some = parts[:: -(-len(parts) // MOST_READ) or 1]
-    rows = sum(part.rows for part in some)
-    return some, sum(part.rows for part in parts) / rows if rows else 1.0
-
-
-def _lengths(store: Store, part: Part) -> Iterator[pa.Table]:
-    """Of each community, how many chunks it rests on."""
-    lists = read_part(store, part, ["text_unit_ids"])["text_unit_ids"]
-    yield pa.table({"n": pc.list_value_length(lists).cast(pa.int64())})
+def _some(run: Run, name: str, column: str) -> tuple[npt.NDArray[np.int64], float]:
+    """A column of parts from all over a table of the parent snapshot (of lists, their lengths), and how many
+    times as many rows the table has."""
+    assert run.parent is not None
+    parts = run.parent.parts(name)
+    found = [np.zeros(0, dtype=np.int64)]
+    for part in parts[:: -(-len(parts) // MOST_READ) or 1]:
+        values = read_part(run.store, part, [column])[column]
+        lengths = pc.list_value_length(values) if pa.types.is_nested(values.type) else values
+        found.append(lengths.to_numpy().astype(np.int64))
+    of = np.concatenate(found)
+    return of, sum(part.rows for part in parts) / len(of) if len(of) else 1.0

@@ -267,48 +267,30 @@ def forecast(
     source = "our own count" if learned.prompt_factor is None else "measured, the endpoint's count by ours"
     factor = assume.take("prompt_tokens_factor", learned.prompt_factor or 1.0, source)
     basis = _Basis(settings, prompts, corpus, learned, assume, factor)
-    volumes, sizes = (
-        list[Volume](),
-        dict.fromkeys(("entities", "relationships", "communities", "levels"), 0.0),
-    )
-    texts, tokens = corpus.chunks - corpus.repeated, corpus.embed_tokens  # to embed
-    if settings.has_graph:
-        names = {kind: _named(basis, kind) for kind in ("entities", "relationships")}
-        kinds = {kind: whole for kind, (_, whole) in names.items()}
-        volumes.append(_extraction(basis, kinds))
-        if settings.claims.enabled:
-            volumes.append(_claims(basis, kinds["entities"]))
-        described, length = _describing(basis, kinds)
-        volumes.append(described)
-        if settings.built_hierarchies and is_to_be_told(settings, prompts):
-            volumes.append(_telling(basis, kinds["entities"]))
-        reports = []
-        if "leiden" in settings.built_hierarchies:
-            reports.append(_reporting(basis, names, length))
-        if "attributed" in settings.built_hierarchies:
-            reports.append(_attributed(basis, kinds, length))
-        if reports:
-            volumes.append(reports[0] if len(reports) == 1 else reports[0].plus(reports[1]))
-        sizes |= {kind: n.distinct for kind, n in kinds.items()}
-        texts += sum(sizes.values())
-        tokens += sum(of.lines(length) for of in kinds.values())
+    volumes, kinds, described = _of_graph(basis) if settings.has_graph else ([], {}, 0.0)
     if "tree" in settings.built_hierarchies:
         volumes.append(_summarising(basis))
     written = [v for v in volumes if v.stage in ("report", "summary")]
-    sizes["communities"] = sum(v.items for v in written)
-    sizes["levels"] = max((round(v.chain) for v in written), default=0)
+    sizes = {kind: kinds[kind].distinct if kinds else 0.0 for kind in ("entities", "relationships")}
+    sizes |= {"communities": sum(v.items for v in written)}
     if settings.embeddings.enabled:
-        texts += sizes["communities"]
+        texts = corpus.chunks - corpus.repeated + sum(sizes.values())
+        tokens = corpus.embed_tokens + sum(of.lines(described) for of in kinds.values())
         tokens += sum(v.completion_tokens for v in written) * SHOWN_OF_REPORT
         model = settings.model(settings.model_name("embed"))
         limits = [e.tokens_per_minute for e in model.endpoints if e.tokens_per_minute]
         calls = max(texts / model.embedding_batch, tokens / min([PACK_TOKENS, *limits]))
         volumes.append(basis.volume("embed", texts, math.ceil(calls), tokens, 0.0, exact="chunks exact"))
+    sizes["levels"] = max((round(v.chain) for v in written), default=0)
     latency = latency_of(learned.replies, assume.take, settings.run.hedge)
-    stages = []
+    stages, open_chunks = [], corpus.asked - corpus.answered
     for volume in volumes:
         model, workers = settings.model(volume.model), settings.run.default_in_flight
-        left = volume.times(_share_left(volume, corpus, learned))
+        # Finished dialogues of later stages say something only where every chunk is answered.
+        share = _ratio(open_chunks, corpus.asked) if volume.stage == "extract" else 1.0
+        if volume.stage != "extract" and open_chunks <= 0 and volume.items:
+            share = max(0.0, 1.0 - learned.items.get(volume.stage, 0) / volume.items)
+        left = volume.times(share)
         bounds = [bound_of(v, model, latency, workers) for v in (volume, left)]
         costs = [cost_of(v, model) for v in (volume, left)]
         stages.append(StageForecast(volume, model.model_id, costs[0], bounds[0], left, costs[1], bounds[1]))
@@ -494,6 +476,35 @@ def _named(basis: _Basis, kind: str) -> tuple[Names, Names]:
     return sample, replace(whole, description_tokens=tokens, asked_tokens=asked_tokens)
 
 
+def _of_graph(basis: _Basis) -> tuple[list[Volume], dict[str, Names], float]:
+    """The stages from extraction to reports; the names of each kind; and the tokens of a description that
+    replaces several."""
+    settings, prompts, corpus = basis.settings, basis.prompts, basis.corpus
+    names = {kind: _named(basis, kind) for kind in ("entities", "relationships")}
+    kinds = {kind: whole for kind, (_, whole) in names.items()}
+    entities, volumes = kinds["entities"], [_extraction(basis, kinds)]
+    if settings.claims.enabled:
+        n, spec = corpus.asked, claims_spec(prompts, settings)
+        prompt = n * basis.first_request("claims", claims(ShownChunk(""), ["X"], spec))
+        prompt += corpus.passage_tokens + entities.pairs * (entities.title_tokens + 1)
+        reply = basis.reply("claims", CLAIMS_REPLY, "assumed")
+        volumes.append(basis.volume("claims", n, n, prompt, n * reply))
+    describing, described = _describing(basis, kinds)
+    volumes.append(describing)
+    if settings.built_hierarchies and is_to_be_told(settings, prompts):
+        prompt = basis.first_request("about", about("", "", about_spec(settings, prompts)))
+        prompt += min(TITLES_TOKENS, corpus.documents * TITLE_TOKENS)
+        prompt += min(ENTITIES_TOKENS, entities.lines(described))
+        volumes.append(basis.volume("about", 1, 1, prompt, basis.reply("about", ABOUT_TOKENS, "assumed")))
+    reports = []
+    if "leiden" in settings.built_hierarchies:
+        reports.append(_reporting(basis, names, described))
+    if "attributed" in settings.built_hierarchies:
+        reports.append(_attributed(basis, kinds, described))
+    volumes += [reports[0].plus(reports[1])] if len(reports) == 2 else reports
+    return volumes, kinds, described
+
+
 def _extraction(basis: _Basis, kinds: Mapping[str, Names]) -> Volume:
     """First turns exactly as they are sent; then gleaning, turn by turn (graph/extraction_dialogue.py)."""
     n, rounds = basis.corpus.asked, basis.settings.extraction.max_gleanings
@@ -532,13 +543,6 @@ def _extraction(basis: _Basis, kinds: Mapping[str, Names]) -> Volume:
     return basis.volume("extract", n, calls, prompt_tokens, completion, **more)
 
 
-def _claims(basis: _Basis, entities: Names) -> Volume:
-    spec, n = claims_spec(basis.prompts, basis.settings), basis.corpus.asked
-    prompt = n * basis.first_request("claims", claims(ShownChunk(""), ["X"], spec))
-    prompt += basis.corpus.passage_tokens + entities.pairs * (entities.title_tokens + 1)
-    return basis.volume("claims", n, n, prompt, n * basis.reply("claims", CLAIMS_REPLY, "assumed"))
-
-
 def _describing(basis: _Basis, kinds: Mapping[str, Names]) -> tuple[Volume, float]:
     """Names with several descriptions, and the tokens of one that replaces them."""
     spec = describe_spec(basis.prompts, basis.settings)
@@ -549,15 +553,6 @@ def _describing(basis: _Basis, kinds: Mapping[str, Names]) -> tuple[Volume, floa
     fixed = basis.first_request("describe", describe("entity", "X", ["a", "b"], spec))
     prompt = texts + sum(of.asked * (fixed + of.title_tokens) for of in kinds.values())
     return basis.volume("describe", n, n, prompt, n * reply, chain=1.0 if n else 0.0), reply
-
-
-def _telling(basis: _Basis, entities: Names) -> Volume:
-    """The one call that says what the corpus is about."""
-    spec = about_spec(basis.settings, basis.prompts)
-    lines = entities.distinct * (entities.title_tokens + entities.description_tokens)
-    material = min(TITLES_TOKENS, basis.corpus.documents * TITLE_TOKENS) + min(ENTITIES_TOKENS, lines)
-    prompt = basis.first_request("about", about("", "", spec)) + material
-    return basis.volume("about", 1.0, 1.0, prompt, basis.reply("about", ABOUT_TOKENS, "assumed"))
 
 
 def _report_call(basis: _Basis) -> tuple[float, float]:
@@ -603,19 +598,13 @@ def _reporting(basis: _Basis, names: Mapping[str, tuple[Names, Names]], describe
 def _attributed(basis: _Basis, kinds: Mapping[str, Names], described: float) -> Volume:
     """The reports of attributed communities: of the finest level from elements, above from reports alone."""
     fixed, reply = _report_call(basis)
-    options = basis.settings.attributed
-    fewer = 1 / max(2.0, FULL * options.max_size)  # communities of a level for each of the level below
-    levels = sum(fewer**height for height in range(options.max_levels))
-    ratio = basis.assume.take("attributed_per_entity", fewer * levels, _MEASURED)
+    fewer = 1 / max(2.0, FULL * basis.settings.attributed.max_size)  # communities of a level for each below
+    ratio = basis.assume.take("attributed_per_entity", fewer / (1 - fewer), _MEASURED)
     n = ratio * kinds["entities"].distinct
-    above = n * (1 - 1 / levels)
-    elements = kinds["entities"].lines(described)
-    elements += INNER_RELATIONSHIPS * kinds["relationships"].lines(described)
-    below = min(
-        basis.settings.reports.context_tokens, reply * SHOWN_OF_REPORT * (n - above) / max(above, 1.0)
-    )
-    chain = min(options.max_levels, 1.0 + math.log(max(n, 2.0)) / math.log(1 / fewer))
-    return basis.volume("report", n, n, n * fixed + elements + above * below, n * reply, chain=chain)
+    prompt = n * (fixed + reply * SHOWN_OF_REPORT) + kinds["entities"].lines(described)
+    prompt += INNER_RELATIONSHIPS * kinds["relationships"].lines(described)
+    levels = min(basis.settings.attributed.max_levels, 1.0 + math.log(max(n, 2.0)) / math.log(1 / fewer))
+    return basis.volume("report", n, n, prompt, n * reply, chain=levels)
 
 
 def _summarising(basis: _Basis) -> Volume:
@@ -636,17 +625,6 @@ def _summarising(basis: _Basis) -> Volume:
         nodes, each, levels = nodes / fewer, reply + LINE_TOKENS, levels + 1
         calls += nodes
     return basis.volume("summary", calls, calls, prompt, calls * reply, chain=float(levels))
-
-
-def _share_left(volume: Volume, corpus: CorpusCounts, learned: Learned) -> float:
-    """Extraction: chunk by chunk. What comes later depends on all chunks, so that only the number of
-    finished dialogues says something, and only where every chunk is answered."""
-    open_chunks = corpus.asked - corpus.answered
-    if volume.stage == "extract":
-        return open_chunks / corpus.asked if corpus.asked else 0.0
-    if open_chunks > 0 or not volume.items:
-        return 1.0
-    return max(0.0, 1.0 - learned.items.get(volume.stage, 0) / volume.items)
 
 
 def _notes(settings: Settings, corpus: CorpusCounts, volumes: Sequence[Volume], measured: bool) -> list[str]:
