@@ -192,14 +192,13 @@ def _learn(
             if own.num_rows:
                 numbers = (own[c].to_numpy().astype(np.float64) for c in columns[3:])
                 replies[prompt] = Replies(*numbers, f"measured on {own.num_rows:,} calls")
-    own_chunks, found = [], []
+    found = []
     ours = theirs = 0
     rows = journal.lookup([d.key for d in counter.drawn_answered])
     for drawn in counter.drawn_answered:
         known = rows.get(drawn.key, [])
         state = replay(Driver(extract(drawn.chunk, spec)), known)
         if isinstance(state, Complete):
-            own_chunks.append(drawn)
             found.append(state.result)
         first = next((r for r in known if r.kind == "turn" and r.turn == 0), None)
         if first is not None and first.reported:
@@ -207,7 +206,6 @@ def _learn(
     return replace(
         learned,
         own=found,
-        offline_of_own=read_offline(own_chunks, spec),
         replies=replies,
         prompt_factor=theirs / ours if ours else None,
         items={name: JournalIndex.load(store, name).keys_done() for name in JOURNALS},

@@ -74,10 +74,6 @@ OWN_S, OWN_S_PER_CHUNK = 25.0, 0.003
 """What a run takes besides its calls, on two cores: benchmarks/RESULTS.md."""
 MIN_CALLS = 5
 """Fewer replies to a prompt say nothing about their length."""
-MIN_NAMES = 30
-"""Fewer names say nothing about how fast they grow."""
-SLOPE_RATIO = 0.9, 1.1
-"""Two ways of extracting the same text differ no more than this in how fast their names grow."""
 MODEL_FACTOR = {"entities": 1.28, "relationships": 1.49}
 """Names that a model finds for each of the offline engine: GPT-4 8,564 and 20,691 (paper 4.1, the podcast
 corpus), the offline engine 6,668 and 13,879 before it prunes."""
@@ -171,7 +167,6 @@ class Learned:
 
     offline          the offline engine's extractions of a random sample of chunks
     own              the model's, of chunks that a journal answers
-    offline_of_own   the offline engine's, of these chunks
     replies          calls that were made, by prompt
     prompt_factor    tokens that the endpoint counted for each of ours
     items            finished dialogues, by stage
@@ -180,7 +175,6 @@ class Learned:
 
     offline: Sequence[ExtractedRecords]
     own: Sequence[ExtractedRecords] = ()
-    offline_of_own: Sequence[ExtractedRecords] = ()
     replies: Mapping[str, Replies] = field(default_factory=dict)
     prompt_factor: float | None = None
     items: Mapping[str, int] = field(default_factory=dict)
@@ -434,7 +428,8 @@ def _named(basis: _Basis, kind: str) -> tuple[Names, Names]:
 
     The number of names grows with that of chunks as that of words with a text's length (Herdan 1960, Heaps
     1978). At any size the slope of that growth, on logarithmic scales, is the share of names in one chunk
-    only (Good 1953). It falls, slowly, with the size of the corpus: far from the sample this is too many.
+    only (Good 1953). It falls, slowly, with the size of the corpus: so a small trial's is averaged with that
+    of the larger sample.
     """
     learned, chunks, spec = basis.learned, basis.corpus.asked, describe_spec(basis.prompts, basis.settings)
     model = basis.settings.model(basis.settings.model_name("extract"))
@@ -446,33 +441,25 @@ def _named(basis: _Basis, kind: str) -> tuple[Names, Names]:
     source += "" if sample.chunks >= chunks else ", extrapolated (Heaps' law)"
     tokens_source, factor = source, 1.0
     if learned.own and not basis.offline("extract"):
-        # A ratio estimate (Cochran 1977, chapter 6): how much the rest of the corpus repeats these chunks.
-        part = names_of(kind, learned.offline_of_own, vocabulary, spec)
         sample = names_of(kind, learned.own, vocabulary, spec)
-        own_slope = _ratio(sample.once, sample.distinct)
-        if min(sample.distinct, part.distinct) >= MIN_NAMES and part.once:
-            low, high = SLOPE_RATIO
-            steeper = min(high, max(low, own_slope * part.distinct / part.once))
-            total = sample.distinct * max(1.0, total / part.distinct) ** steeper
-            slope = min(1.0, slope * steeper)
-        else:
-            total, slope = sample.distinct * max(1.0, chunks / sample.chunks) ** own_slope, own_slope
-        tokens_source = f"measured on {sample.chunks:,} answered chunks"
+        slope = (_ratio(sample.once, sample.distinct) + slope) / 2
+        total = sample.distinct * max(1.0, chunks / sample.chunks) ** slope
+        described, tokens_source = sample.description_tokens, f"measured on {sample.chunks:,} answered chunks"
         source = f"{tokens_source}, grown as in the offline engine's reading"
     elif not basis.offline("extract"):
         factor, tokens_source = MODEL_FACTOR[kind], "as long as in the prompt's own examples"
         source += f", times {factor:g} as on the paper's corpus"
-        shorter = DESCRIPTION_TOKENS[kind] / max(1.0, sample.description_tokens)
-        asked_tokens = sample.asked_tokens * shorter
-        sample = replace(sample, description_tokens=DESCRIPTION_TOKENS[kind], asked_tokens=asked_tokens)
+        described = DESCRIPTION_TOKENS[kind]
+    else:
+        described = sample.description_tokens
     per_chunk = factor * _ratio(sample.pairs, sample.chunks)
     pairs = basis.assume.take(f"{kind}_per_chunk", per_chunk, source) * chunks
     total = min(basis.assume.take(kind, factor * total, source), pairs)
     # Names that are not in one chunk only are in two at least.
     whole = grown(sample, total, max(slope * total, 2 * total - pairs), pairs, chunks)
     name = f"{'entity' if kind == 'entities' else 'relationship'}_description_tokens"
-    tokens = basis.assume.take(name, whole.description_tokens, tokens_source)
-    asked_tokens = whole.asked_tokens * _ratio(tokens, whole.description_tokens)
+    tokens = basis.assume.take(name, described, tokens_source)
+    asked_tokens = whole.asked_tokens * _ratio(tokens, sample.description_tokens)
     return sample, replace(whole, description_tokens=tokens, asked_tokens=asked_tokens)
 
 
