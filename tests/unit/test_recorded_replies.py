@@ -140,7 +140,7 @@ def test_a_description_is_taken_as_it_is(recorded, kind):
         name = re.search(rf"^The {kind}: (.*)$", one.asked, re.M).group(1)
         texts = one.asked.partition("to the end of this message:\n\n")[2].split("\n")
         spec = describe_spec(PROMPTS, SETTINGS)
-        # Where the texts differ by quotation marks alone nothing is asked, and the model's text is one of them.
+        # Texts that differ by quotation marks alone need no call; the model's text is one of them.
         replies = [one] if len(distinct(texts)) > 1 else []
         assert result(describe(kind, name, texts, spec), *replies) == " ".join(one.reply.split())
 
