@@ -423,8 +423,7 @@ def _ratio(part: float, whole: float) -> float:
 
 def _named(basis: _Basis, kind: str) -> tuple[Names, Names]:
     """The names of a sample, and of the whole corpus: as the model named them in the chunks that a journal
-    answers, growing as in the offline engine's reading of more chunks; else as many as the offline engine
-    finds, times a factor that depends on the model.
+    answers; else as many as the offline engine finds, times a factor that depends on the model.
 
     The number of names grows with that of chunks as that of words with a text's length (Herdan 1960, Heaps
     1978). At any size the slope of that growth, on logarithmic scales, is the share of names in one chunk
@@ -442,8 +441,8 @@ def _named(basis: _Basis, kind: str) -> tuple[Names, Names]:
     tokens_source, factor = source, 1.0
     if learned.own and not basis.offline("extract"):
         sample = names_of(kind, learned.own, vocabulary, spec)
-        slope = (_ratio(sample.once, sample.distinct) + slope) / 2
-        total = sample.distinct * max(1.0, chunks / sample.chunks) ** slope
+        steepness = (2 * _ratio(sample.once, sample.distinct) + slope) / 3
+        total = sample.distinct * max(1.0, chunks / sample.chunks) ** steepness
         described, tokens_source = sample.description_tokens, f"measured on {sample.chunks:,} answered chunks"
         source = f"{tokens_source}, grown as in the offline engine's reading"
     elif not basis.offline("extract"):
