@@ -82,8 +82,9 @@ def estimate(
     cpu_s = (time.process_time() - started) / max(1, len(counter.drawn))
     if store is not None and journal is not None:
         learned = _learn(store, journal, settings, counter, spec, learned)
-        counts = snapshot.counts if snapshot is not None else {}
-        learned = replace(learned, counts={n: counts[n] for n in ("entities", "communities") if n in counts})
+        if snapshot is not None:
+            rows = {n: sum(p.rows for p in snapshot.parts(n)) for n in ("entities", "communities")}
+            learned = replace(learned, counts=rows)
     found = forecast(settings, prompts, corpus, learned, given or {})
     notes = [*found.notes]
     if root is not None and not learned.replies:

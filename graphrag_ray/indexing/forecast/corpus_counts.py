@@ -110,15 +110,21 @@ class ChunkCounter:
         found = cut(document.text, self._settings.chunking, self._vocabulary, header(""))
         texts = [document.text[c.start : c.end] for c in found]
         chunks = [ShownChunk(text, header(text)) for text in texts]
-        new = [i for i, chunk in enumerate(chunks) if self._is_new(chunk)]
+        new = []  # that no earlier one is equal to, by 64 bits of a hash: a run asks about each once
+        for i, chunk in enumerate(chunks):
+            content = f"{chunk.header}\0{chunk.text}".encode("utf-8", "surrogatepass")
+            digest = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
+            if digest not in self._seen:
+                self._seen.add(digest)
+                new.append(i)
         sent: list[Drawn] = []
         for i in new:
             request = self._first_request(chunks[i])
             size = self._fixed + self._size(request.messages[-1].content)
             if size + output_limit(request, self._model) <= self._model.context_window:
-                digest = hashlib.blake2b(f"{document.id} {i}".encode(), digest_size=8).digest()
+                rank = hashlib.blake2b(f"{document.id} {i}".encode(), digest_size=8).digest()
                 key = item_key(request) if self._done else ""
-                sent.append(Drawn(-int.from_bytes(digest, "big"), chunks[i], size, key))
+                sent.append(Drawn(-int.from_bytes(rank, "big"), chunks[i], size, key))
         keys = [item.key for item in sent]
         done = self._done(keys).tolist() if self._done and keys else [False] * len(sent)
         answered = [item for item, is_done in zip(sent, done, strict=True) if is_done]
@@ -148,14 +154,6 @@ class ChunkCounter:
 
     def _size(self, text: str) -> int:
         return text_size(text, self._model)
-
-    def _is_new(self, chunk: ShownChunk) -> bool:
-        """Whether no earlier chunk is equal to it, by 64 bits of a hash: a run asks about each once."""
-        content = f"{chunk.header}\0{chunk.text}".encode("utf-8", "surrogatepass")
-        digest = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
-        is_new = digest not in self._seen
-        self._seen.add(digest)
-        return is_new
 
     def _embed_tokens(self, document: Document, texts: list[str]) -> int:
         """Of texts of a document, and of what is said of it above each."""

@@ -170,7 +170,7 @@ class Learned:
     replies          calls that were made, by prompt
     prompt_factor    tokens that the endpoint counted for each of ours
     items            finished dialogues, by stage
-    counts           entities, relationships and communities of the trial's snapshot; {} where there is none
+    counts           entities and communities of the trial's snapshot; {} where there is none
     """
 
     offline: Sequence[ExtractedRecords]
