@@ -187,12 +187,12 @@ def _learn(
                 continue
             turns = pc.and_(pc.equal(table["kind"], "turn"), pc.equal(table["model"], model_id))
             tables.append(table.filter(turns).drop_columns(["kind", "model"]))
-        calls = pa.concat_tables(tables) if tables else None
-        for prompt in stage.prompts if calls is not None else ():
-            own = calls.filter(pc.equal(calls["prompt"], prompt))
-            if own.num_rows:
-                numbers = (own[c].to_numpy().astype(np.float64) for c in columns[3:])
-                replies[prompt] = Replies(*numbers, f"measured on {own.num_rows:,} calls")
+        for prompt in stage.prompts if tables else ():
+            calls = pa.concat_tables(tables)
+            calls = calls.filter(pc.equal(calls["prompt"], prompt))
+            if calls.num_rows:
+                numbers = [calls[c].to_numpy().astype(np.float64) for c in columns[3:]]
+                replies[prompt] = Replies(*numbers, source=f"measured on {calls.num_rows:,} calls")
     found = []
     ours = theirs = 0
     rows = journal.lookup([d.key for d in counter.drawn_answered])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -130,7 +130,8 @@ def collect(
         raise UsageError("--also searches for purged documents: name these with --purge")
     snapshots.open_latest(store)  # before a lock is made in a folder that is no index
     writer = None if delete else locks.holder(store)
-    with locks.acquire(store, note="gc") if delete else nullcontext() as lock:
+    held: AbstractContextManager[locks.Lock | None] = nullcontext()
+    with locks.acquire(store, note="gc") if delete else held as lock:
         newest = snapshots.open_latest(store)
         purged = _find(store, newest, purge)
         elsewhere = _elsewhere(store, newest, purged, also) if purged and also else {}

@@ -269,8 +269,8 @@ def attempted(store: Store, given: Mapping[str, Any], always: bool = False) -> I
         try:
             last = runs.latest(store)
             ours = last is not None and (last.host, last.pid) == (socket.gethostname(), os.getpid())
-            recorded = ours and last is not None and last.started_at >= started
-            if not recorded and (last is not None or always):
+            known = ours and last is not None and last.started_at >= started
+            if not known and (last is not None or always):
                 after = last.epoch if last else 0
                 runs.write_refusal(
                     store, RefusedRun(after=after, at=time.time(), given=given, **ending(error))

@@ -17,7 +17,7 @@ import numpy as np
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.messages import Dialogue
+from graphrag_ray.base.messages import ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.corpus.tokens import count_many, vocabulary_for
 from graphrag_ray.graph.about_corpus import ENTITIES_TOKENS, TITLES_TOKENS, about, about_spec, is_to_be_told
@@ -261,7 +261,11 @@ def forecast(
     source = "our own count" if learned.prompt_factor is None else "measured, the endpoint's count by ours"
     factor = assume.take("prompt_tokens_factor", learned.prompt_factor or 1.0, source)
     basis = _Basis(settings, prompts, corpus, learned, assume, factor)
-    volumes, kinds, described = _of_graph(basis) if settings.has_graph else ([], {}, 0.0)
+    volumes: list[Volume] = []
+    kinds: dict[str, Names] = {}
+    described = 0.0
+    if settings.has_graph:
+        volumes, kinds, described = _of_graph(basis)
     if "tree" in settings.built_hierarchies:
         volumes.append(_summarising(basis))
     written = [v for v in volumes if v.stage in ("report", "summary")]
@@ -312,7 +316,9 @@ class _Basis:
 
     def first_request(self, stage: str, dialogue: Dialogue[Any]) -> int:
         """Tokens of a dialogue's first request."""
-        return sum(self.tokens(stage, m.content) + TOKENS_PER_MESSAGE for m in next(dialogue).messages)
+        request = next(dialogue)
+        assert isinstance(request, ChatRequest)
+        return sum(self.tokens(stage, m.content) + TOKENS_PER_MESSAGE for m in request.messages)
 
     def reply(self, prompt: str, value: float, source: str) -> float:
         """Tokens of a reply: measured where calls were made, else `value`."""
@@ -525,8 +531,8 @@ def _extraction(basis: _Basis, kinds: Mapping[str, Names]) -> Volume:
         calls, completion = calls + going * (1 + yes), completion + going * (verdict + yes * more)
         prompt_tokens += going * (prompt + yes * (prompt + verdict + TOKENS_PER_MESSAGE + glean))
         prompt, latest, going = prompt + verdict + TOKENS_PER_MESSAGE + glean, more, going * yes
-    more = {"chain": 1.0 + 2 * rounds, "last": latest, "exact": "first turns exact"}
-    return basis.volume("extract", n, calls, prompt_tokens, completion, **more)
+    shape = {"chain": 1.0 + 2 * rounds, "last": latest, "exact": "first turns exact"}
+    return basis.volume("extract", n, calls, prompt_tokens, completion, **shape)
 
 
 def _describing(basis: _Basis, kinds: Mapping[str, Names]) -> tuple[Volume, float]:
