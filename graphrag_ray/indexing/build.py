@@ -144,8 +144,8 @@ def _place(
     changed = None
     now = settings.kept()
     rest = now.keys() - {"query", "prompts", "names", "corpus"}  # files are read later, and kept as they are
-    same = before and before.run.get("code") == code_version()
-    if same and files and all(before.settings.get(n) == now[n] for n in rest):
+    same = before is not None and before.run.get("code") == code_version()
+    if before and same and files and all(before.settings.get(n) == now[n] for n in rest):
         # Files that are newer than the snapshot, and as many as it did not know, roughly.
         with suppress(ValueError, TypeError, KeyError, OverflowError):  # it does not tell when it was made
             began = datetime.fromisoformat(before.created_at).timestamp() - sum(

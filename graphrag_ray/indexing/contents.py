@@ -121,13 +121,13 @@ def cost_of_prompts(
         found, price = CallTotals(), dearest_price(model)
         for name, of in compaction.totals(store, stage).by_model.items():
             if name != OFFLINE_MODEL_ID:
-                cost = cost_pico_usd(Usage(of.prompt_tokens, of.completion_tokens, of.cached_tokens), price)
+                usage = Usage(of.prompt_tokens, of.completion_tokens, of.cached_tokens)
                 found.absorb(
                     CallTotals(
                         calls=of.calls,
                         prompt_tokens=of.prompt_tokens,
                         completion_tokens=of.completion_tokens,
-                        cost_pico_usd=cost,
+                        cost_pico_usd=cost_pico_usd(usage, price),
                     )
                 )
         if found.calls:
@@ -143,8 +143,8 @@ def cost_of_prompts(
         replies = plural(totals.calls, "reply", "replies")
         told.append(f"{what} {replies}, {totals.total_tokens:,} tokens, {cost}")
     unknown = next((stage for stage, totals in taken.items() if totals.cost_usd is None), None)
-    price = f" {price_setting(settings.model_name(unknown))} tells the cost." if unknown else ""
+    hint = f" {price_setting(settings.model_name(unknown))} tells the cost." if unknown else ""
     return (
         f"Prompts other than those that the index was made with: {', '.join(changed)}. What they change is "
-        f"asked anew. It takes at most about what its stages took so far: {'; '.join(told)}.{price}"
+        f"asked anew. It takes at most about what its stages took so far: {'; '.join(told)}.{hint}"
     )

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,6 +16,7 @@ from graphrag_ray.base.declarations import ASKING_STAGES, JOURNALS
 from graphrag_ray.base.errors import CorruptPart, DialogueFailed, InputError
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.messages import ChatReply, ChatRequest, Request
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.corpus.document import Document, Unreadable, columns_of
 from graphrag_ray.engine.drive import Complete, Driver, note_bug, replay, run
@@ -119,10 +119,14 @@ def read_offline(chunks: Sequence[Drawn], spec: ExtractSpec) -> list[ExtractedRe
     """The offline engine's extraction of each chunk."""
     from graphrag_ray.offline import answer
 
+    def reply(request: Request) -> ChatReply:
+        assert isinstance(request, ChatRequest)
+        return answer(request)
+
     found = []
     for drawn in chunks:
         try:
-            found.append(run(extract(drawn.chunk, replace(spec, max_gleanings=0)), answer))
+            found.append(run(extract(drawn.chunk, replace(spec, max_gleanings=0)), reply))
         except DialogueFailed:
             found.append(EMPTY)
     return found
@@ -191,8 +195,9 @@ def _learn(
             calls = pa.concat_tables(tables)
             calls = calls.filter(pc.equal(calls["prompt"], prompt))
             if calls.num_rows:
-                numbers = [calls[c].to_numpy().astype(np.float64) for c in columns[3:]]
-                replies[prompt] = Replies(*numbers, source=f"measured on {calls.num_rows:,} calls")
+                prompts, completions, latency = (calls[c].to_numpy().astype(float) for c in columns[3:])
+                source = f"measured on {calls.num_rows:,} calls"
+                replies[prompt] = Replies(prompts, completions, latency, source)
     found = []
     ours = theirs = 0
     rows = journal.lookup([d.key for d in counter.drawn_answered])

@@ -369,6 +369,7 @@ def names_of(
     """kind: "entities" or "relationships"."""
     found: dict[tuple[str, ...], tuple[set[int], list[str]]] = {}
     for number, records in enumerate(extractions):
+        mentions: list[tuple[tuple[str, ...], str]]
         ends = [(r.source, r.target, r.description) for r in records.relationships if r.source != r.target]
         if kind == "entities":
             mentions = [((e.title,), e.description) for e in records.entities]
@@ -550,7 +551,7 @@ def _describing(basis: _Basis, kinds: Mapping[str, Names]) -> tuple[Volume, floa
 def _report_call(basis: _Basis) -> tuple[float, float]:
     """Tokens of a report's prompt without its data, and of the report."""
     spec = report_spec(basis.settings, basis.prompts)
-    fixed = basis.first_request("report", report(Context("", {}, 0), spec)) + MEAN_HEADINGS
+    fixed = float(basis.first_request("report", report(Context("", {}, 0), spec)) + MEAN_HEADINGS)
     if is_to_be_told(basis.settings, basis.prompts):
         fixed += ABOUT_TOKENS
     limit = min(spec.max_tokens, spec.call.max_output_tokens or spec.max_tokens)
