@@ -97,7 +97,7 @@ def with_other_texts(table: pa.Table) -> pa.Table:
 
 def made(store: Store, wanted: WantedIndex) -> Part:
     (row,) = next(iter(make_index(store, wanted))).to_pylist()
-    return Part(row["path"], wanted.covered.n_rows, row["bytes"])
+    return Part(row["path"], wanted.covered.rows, row["bytes"])
 
 
 def of_rows(store: Store, name: str, parts: Sequence[Part], share: float, rng: np.random.Generator) -> None:
@@ -158,7 +158,7 @@ def of_walks(store: Store, n_chunks: int, rng: np.random.Generator) -> None:
         }
         groups.append([[write_part(store, name, full(name, some))] for name, some in rows.items()])
     (shard,) = walk_stage._shards([tuple(group) for group in groups])
-    _, seconds = took(lambda: list(walk_stage._make(store, (0, shard))))
+    _, seconds = took(lambda: list(walk_stage._make(store, shard)))
     print(f"| shard for walks: {n_chunks:,} chunks, {links:,} links | {seconds:.2f} | |")
 
 

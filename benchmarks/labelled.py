@@ -92,16 +92,16 @@ def _score_passage(id_: str, label: Mapping[str, Any], found: Records, scores: S
     either = {plain(name) for name in label.get("other", ())}
     hit: dict[str, str] = {}
     for entity in found.entities:
-        key = plain(entity.name)
+        key = plain(entity.title)
         if key in names:
-            first = hit[entity.name] = names[key]
+            first = hit[entity.title] = names[key]
             typed = entity.type in kinds[first]
             n.update({"found": 1, "right": 1, "typed": typed})
             if not typed:
-                scores.mistakes.append(f"{id_} type   {entity.name}: {entity.type}, not {kinds[first]}")
+                scores.mistakes.append(f"{id_} type   {entity.title}: {entity.type}, not {kinds[first]}")
         elif key not in either and entity.type != "CONCEPT":
             n["found"] += 1
-            scores.mistakes.append(f"{id_} no name {entity.name} ({entity.type})")
+            scores.mistakes.append(f"{id_} no name {entity.title} ({entity.type})")
     n.update({"names": len(kinds), "recalled": len(set(hit.values()))})
     scores.mistakes += [f"{id_} missed {name}" for name in kinds.keys() - set(hit.values())]
     wanted = {_pair(a, b) for a, others in label.get("pairs", {}).items() for b in others}

@@ -152,7 +152,7 @@ def batches(table: Table) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]
 
 
 def keyword_shards(store: Store, index: Index, kind: str, table: Table) -> list[Part]:
-    shards = index.searcher.keyword_shards(kind)
+    shards = index.searcher.shards(schema.search_table(kind, "keyword"))
     copies, n = table.ids.shape[:2]
     each = max(1, SHARD_ROWS // n)
     parts = []
@@ -166,7 +166,7 @@ def keyword_shards(store: Store, index: Index, kind: str, table: Table) -> list[
 
 def repeated(shard: keyword.KeywordShard, table: Table, copies: range) -> bytes:
     """A shard of these copies: the postings of the first, again and again."""
-    base = [table.place[id_] for id_ in shard.ids(np.arange(len(shard)))]
+    base = [table.place[id_] for id_ in shard.ids.at(np.arange(len(shard)))]
     n, many = len(base), len(copies)
     ids = table.ids[copies.start : copies.stop][:, base].reshape(-1, 2)
     order = np.argsort(ids[:, 0], kind="stable")
@@ -210,7 +210,7 @@ def indexes_of_rows(store: Store, name: str, parts: Sequence[Part]) -> list[Part
     for covered in covered_by_each(name, parts):
         for made in make_index(store, WantedIndex(covered)):
             (row,) = made.to_pylist()
-            found.append(Part(row["path"], covered.n_rows, row["bytes"]))
+            found.append(Part(row["path"], covered.rows, row["bytes"]))
     return found
 
 

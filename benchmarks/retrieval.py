@@ -40,6 +40,7 @@ import Stemmer
 
 from graphrag_ray import open_index
 from graphrag_ray.base.index_settings import of_index
+from graphrag_ray.base.schema import search_table
 from graphrag_ray.base.settings_file import load_settings
 from graphrag_ray.query.ask import Index
 
@@ -131,7 +132,12 @@ def keywords_held(index: Index, questions: Sequence[str], methods: Sequence[str]
 def by_keyword(index: Index, question: str) -> list[str]:
     from graphrag_ray.store.search import keyword
 
-    return [id_ for id_, _ in keyword.search(index.searcher.keyword_shards("text_unit"), question, MOST)]
+    return [
+        id_
+        for id_, _ in keyword.search(
+            index.searcher.shards(search_table("text_unit", "keyword")), question, MOST
+        )
+    ]
 
 
 def by_method(method: str) -> Callable[[Index, str], list[str]]:

@@ -29,7 +29,7 @@ from graphrag_ray.indexing.stages.search_stage import SHARD_ROWS
 from graphrag_ray.offline.static_embeddings import embed_many
 from graphrag_ray.store.search import keyword, vectors
 from graphrag_ray.store.search.mapped_arrays import InMemory
-from graphrag_ray.store.search.ranking import Found
+from graphrag_ray.store.search.vectors import Found
 
 DEMO = Path(__file__).parent.parent / "demo" / "corpus"
 QUESTIONS = 50

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from graphrag_ray.evaluate.comparison import Comparison
 from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, RELIABILITY, WIN_RATES
-from graphrag_ray.evaluate.report_page import Evaluation
 
 CRITERIA = {
     "comprehensiveness": "How much detail does the answer provide? Does it cover all aspects?",
@@ -44,7 +44,7 @@ def table(schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> pa.Table:
 
 def sample(
     names: Sequence[str] = ("C0", "TS", "SS"), questions: int = 3, replicates: int = 2, **changes: Any
-) -> Evaluation:
+) -> Comparison:
     """Of two conditions the later one wins more, and significantly where another one is between them. The
     second has no answers. The first judgement by each criterion brought no verdict."""
     pairs = list(itertools.combinations(range(len(names)), 2))
@@ -129,21 +129,23 @@ def sample(
     agreement = [
         {"measure": m, "criterion": c, "cases": 40, "agreement": 0.78} for m in MEASURES for c in CRITERIA
     ]
-    made = Evaluation(
+    tables = {
+        "conditions": table(CONDITIONS, conditions),
+        "win_rates": table(WIN_RATES, rates),
+        "reliability": table(RELIABILITY, reliability),
+        "judgements": table(JUDGEMENTS, judgements),
+        "answers": table(ANSWERS, answers),
+        "claim_counts": table(
+            CLAIMS, [{"condition": name, "answers": questions, **m} for name, m in measured.items()]
+        ),
+        "agreement": table(AGREEMENT, agreement),
+    }
+    tables |= {name: changes.pop(name) for name in {*changes} & {*tables}}
+    made = Comparison(
         title="Podcasts, snapshot 7",
         description="Transcripts of conversations.",
         judge="gpt-5-mini",
-        offline=False,
-        warnings=(),
-        conditions=table(CONDITIONS, conditions),
         criteria=CRITERIA,
-        win_rates=table(WIN_RATES, rates),
-        reliability=table(RELIABILITY, reliability),
-        judgements=table(JUDGEMENTS, judgements),
-        answers=table(ANSWERS, answers),
-        claims=table(
-            CLAIMS, [{"condition": name, "answers": questions, **m} for name, m in measured.items()]
-        ),
-        agreement=table(AGREEMENT, agreement),
+        tables={name: own for name, own in tables.items() if own is not None},
     )
     return replace(made, **changes)

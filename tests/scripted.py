@@ -14,6 +14,7 @@ from graphrag_ray.base.messages import (
     Usage,
 )
 from graphrag_ray.base.providers import LocalProvider
+from graphrag_ray.llm.accounting import InFlight
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limit_headers import LimitHeaders
 from graphrag_ray.llm.limiter import LocalLimiter
@@ -117,7 +118,7 @@ class World:
             rng=random.Random(7),
             sleep=self._sleep,
             hedge=hedge,
-            in_flight=in_flight,
+            in_flight=in_flight or InFlight(),
         )
 
     async def _sleep(self, seconds):

@@ -36,15 +36,20 @@ from graphrag_ray.corpus.quotes import best_sentence
 from graphrag_ray.corpus.readers import documents_in
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
 from graphrag_ray.corpus.tokens import count, count_many, offsets
-from graphrag_ray.evaluate.judging.answer_metrics import answer_scores, retrieval_scores
-from graphrag_ray.evaluate.judging.claim_clusters import agreement, clusters, distinct
+from graphrag_ray.evaluate.judging.answer_metrics import answer_scores, clusters, distinct, retrieval_scores
 from graphrag_ray.evaluate.judging.corpus_questions import (
     corpus_description,
     corpus_questions,
     description_spec,
     question_specs,
 )
-from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, is_swapped, reliability, win_rates
+from graphrag_ray.evaluate.judging.head_to_head import (
+    JUDGEMENTS,
+    agreement,
+    is_swapped,
+    reliability,
+    win_rates,
+)
 from graphrag_ray.evaluate.judging.judge_dialogue import (
     answer_claims,
     answer_claims_spec,
@@ -352,8 +357,8 @@ def asked(method: str, **query: Any) -> Drive:
         links = {(ROW, f"{text} a"): 10}
         snapshot = Snapshot(tables_of(text), lambda search: [ROW], lambda request: ChatReply(text), links)
         question = Question(text, history=((text, text),))
-        search = condense.following(methods.find(method).search)
-        answer = quietly(lambda: snapshot.run(search(question, online(snapshot.given(**query)))))
+        search, given = methods.find(method).search, online(snapshot.given(**query))
+        answer = quietly(lambda: snapshot.run(condense.following(search, question, given)))
         return answer.as_dict() if answer else None
 
     return drive

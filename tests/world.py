@@ -250,7 +250,7 @@ def everything(opened: Index) -> dict[str, list[dict[str, Any]]]:
         if name.startswith("rows_"):
             continue
         parts = opened.manifest.parts(name)
-        if any(blobs.is_blob(part.path) for part in parts):
+        if any(part.path.endswith(blobs.SUFFIX) for part in parts):
             out[name] = [{"holds": content_hash(opened.store.read(part.path))} for part in parts]
             continue
         rows = rows_of(opened, name) if parts else []

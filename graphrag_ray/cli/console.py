@@ -14,7 +14,6 @@ from graphrag_ray.base.wording import price_setting, safe_json
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 CHANGES = ("added", "changed", "removed")
 
@@ -30,9 +29,15 @@ def console_of(stderr: bool = False) -> Console:
     return console
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, **how: Any) -> Table:
-    """Rows below headings. left: how many of the columns are text; the others are figures, but those
-    without a heading."""
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    left: int = 1,
+    total: Sequence[str] = (),
+    **how: Any,
+) -> None:
+    """Rows below headings, and maybe a row of sums. left: how many of the columns are text; the others are
+    figures, but those without a heading."""
     from rich.table import Table
 
     found = Table(box=None, pad_edge=False, **how)
@@ -40,19 +45,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, 
         found.add_column(name, justify="left" if at < left or not name else "right")
     for row in rows:
         found.add_row(*row)
-    return found
+    if total:
+        found.add_row(*total, style="bold")
+    console_of().print(found)
 
 
-def as_json(value: Any, indent: bool = True) -> str:
+def print_json(value: Any, indent: bool = True) -> None:
     """indent: False: on one line."""
     import orjson
 
     options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if indent else 0)
-    return safe_json(orjson.dumps(value, option=options).decode())
-
-
-def print_json(value: Any, indent: bool = True) -> None:
-    click.echo(as_json(value, indent))
+    click.echo(safe_json(orjson.dumps(value, option=options).decode()))
 
 
 def cost(usd: float | None) -> str:
@@ -79,9 +82,9 @@ def print_counts(out: Console, counts: Mapping[str, Any]) -> None:
     """Documents, chunks, entities and so on of a snapshot."""
     changes = ", ".join(f"{counts[k]} {k}" for k in CHANGES if counts.get(k))
     out.print(f"  documents      {counts.get('documents', 0):,}" + (f" ({changes})" if changes else ""))
-    out.print(f"  chunks         {counts.get('text_units', 0):,}")
-    out.print(f"  entities       {counts.get('entities', 0):,}")
-    out.print(f"  relationships  {counts.get('relationships', 0):,}")
+    shown = {"text_units": "chunks", "entities": "entities", "relationships": "relationships"}
+    for name, label in shown.items():
+        out.print(f"  {label:<13}  {counts.get(name, 0):,}")
     if counts.get("claims"):
         out.print(f"  claims         {counts['claims']:,}")
     out.print(f"  communities    {_communities(counts)}")
@@ -100,6 +103,5 @@ def _communities(counts: Mapping[str, Any]) -> str:
     shown = "  ".join(f"{name} {n:,}" for name, n in levels.items())
     if len(levels) < 2:
         return shown or "0"
-    repeated = sum(levels.values()) > total
-    why = ": one that is not split counts at each level below, too" if repeated else ""
+    why = ": one that is not split counts at each level below, too" if sum(levels.values()) > total else ""
     return f"{shown}  ({total:,} different ones{why})"

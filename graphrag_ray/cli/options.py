@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import Manifest
 
-_SHORT = {
+_MODEL = {
     "model": "models.default.model",
     "base_url": "models.default.endpoints.0.base_url",
     "api_key_env": "models.default.endpoints.0.api_key_env",
@@ -34,9 +34,8 @@ _SHORT = {
     "tpm": "models.default.endpoints.0.tokens_per_minute",
     "max_in_flight": "models.default.endpoints.0.max_in_flight",
 }
-"""Options that are short for one setting of a model."""
-
-_ASKED = {
+_SHORT = {
+    **_MODEL,
     "build": "build",
     "response_type": "query.response_type",
     "general_knowledge": "query.general_knowledge",
@@ -49,7 +48,7 @@ _ASKED = {
     "budget_tokens": "query.budget_tokens",
     "budget_usd": "query.budget_usd",
 }
-"""Options that are short for one setting of a run or a question."""
+"""Options that are short for one setting: of a model, of a run or of a question."""
 
 
 def input_of(given: str | None, settings: Settings) -> str:
@@ -90,20 +89,6 @@ def options(*each: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callabl
         return f
 
     return put
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
-
-
-def _config_option(told: str) -> Callable[..., Any]:
-    return click.option("--config", type=click.Path(), metavar="FILE", is_eager=True, help=told)
-
-
-def _storage_only(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    for override in given:
-        if override.partition("=")[0].strip().partition(".")[0] != "storage":
-            raise click.BadParameter(f"{override!r}: only `storage` counts here (--set storage.region=…)")
-    return given
 
 
 @dataclass(frozen=True)
@@ -161,56 +146,57 @@ class Given:
         return open_index(self.root, snapshot=manifest.number, settings=settings, cache=cache)
 
 
-def _given(f: Callable[..., Any], *each: Callable[..., Any]) -> Callable[..., Any]:
-    """A command with these options, which gets them as its first argument, a `Given`."""
-    own = signature(f).parameters
-
-    @wraps(f)
-    def command(root: Any, config: str | None, overrides: tuple[str, ...], **values: Any) -> Any:
-        short = {name: values.pop(name) for name in {*values} & {*_SHORT, *_ASKED} - {*own}}
-        return f(Given(root, config, overrides, short), **values)
-
-    return options(*each)(command)
-
-
-def reach_options(f: Callable[..., Any]) -> Callable[..., Any]:
-    """--config and --set of a command that needs no setting but how its index is reached."""
-    return _given(
-        f,
-        _config_option("Settings, of which `root` and `storage` are read."),
-        click.option(
-            "--set",
-            "overrides",
-            multiple=True,
-            metavar="storage.B=C",
-            callback=_storage_only,
-            help="How the index is reached: storage.endpoint_url, storage.region, …",
-        ),
+def _reach(config: str, metavar: str, overriding: str, *more: Any, **how: Any) -> Callable[..., Any]:
+    """--config, --set and more options of a command, which gets them as its first argument, a `Given`."""
+    each = (
+        click.option("--config", type=click.Path(), metavar="FILE", is_eager=True, help=config),
+        click.option("--set", "overrides", multiple=True, metavar=metavar, help=overriding, **how),
+        *more,
     )
 
+    def put(f: Callable[..., Any]) -> Callable[..., Any]:
+        own = signature(f).parameters
 
-def settings_options(f: Callable[..., Any]) -> Callable[..., Any]:
-    return _given(
-        f,
-        _config_option("Settings, as `init` writes them: a file or a URL."),
-        click.option(
-            "--set",
-            "overrides",
-            multiple=True,
-            metavar="A.B=C",
-            help="Override one setting; may be repeated.",
-        ),
-        click.option("--model", help="Short for models.default.model (and provider: openai)."),
-        click.option("--base-url", help="Short for the address of that model's one endpoint."),
-        click.option(
-            "--api-key-env",
-            help="Short for the name of the variable that holds its key; null: it wants none.",
-        ),
-        click.option("--rpm", type=float, help="Short for its requests per minute."),
-        click.option("--tpm", type=float, help="Short for its tokens per minute."),
-        click.option("--max-in-flight", type=int, help="Short for its bound on concurrent calls."),
-    )
+        @wraps(f)
+        def command(root: Any, config: str | None, overrides: tuple[str, ...], **values: Any) -> Any:
+            short = {name: values.pop(name) for name in {*values} & {*_SHORT} - {*own}}
+            return f(Given(root, config, overrides, short), **values)
 
+        return options(*each)(command)
+
+    return put
+
+
+def _storage_only(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    for override in given:
+        if override.partition("=")[0].strip().partition(".")[0] != "storage":
+            raise click.BadParameter(f"{override!r}: only `storage` counts here (--set storage.region=…)")
+    return given
+
+
+reach_options = _reach(
+    "Settings, of which `root` and `storage` are read.",
+    "storage.B=C",
+    "How the index is reached: storage.endpoint_url, storage.region, …",
+    callback=_storage_only,
+)
+"""Of a command that needs no setting but how its index is reached."""
+
+settings_options = _reach(
+    "Settings, as `init` writes them: a file or a URL.",
+    "A.B=C",
+    "Override one setting; may be repeated.",
+    click.option("--model", help="Short for models.default.model (and provider: openai)."),
+    click.option("--base-url", help="Short for the address of that model's one endpoint."),
+    click.option(
+        "--api-key-env", help="Short for the name of the variable that holds its key; null: it wants none."
+    ),
+    click.option("--rpm", type=float, help="Short for its requests per minute."),
+    click.option("--tpm", type=float, help="Short for its tokens per minute."),
+    click.option("--max-in-flight", type=int, help="Short for its bound on concurrent calls."),
+)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 
 build_option = click.option(
     "--build",
@@ -218,18 +204,12 @@ build_option = click.option(
     help="names: names alone, found without a model, and no reports: nothing is paid for but embeddings. "
     "A later run without it makes the rest.",
 )
-
-
 cache_option = click.option(
     "--cache", metavar="URL", help="Keep models' replies there: what was asked before costs nothing."
 )
-
-
 raw_option = click.option(
     "--raw", is_flag=True, help="Show Markdown as it is written; else it is rendered on a terminal."
 )
-
-
 hierarchy_option = click.option(
     "--hierarchy",
     type=click.Choice(list(HIERARCHIES)),
@@ -271,13 +251,9 @@ way_options = options(
     ),
 )
 """How an answer is found: --method, --level, --where."""
-
-
 asking_options = options(
     click.option(
-        "--response-type",
-        metavar="TEXT",
-        help='Form and length of the answer: "a list of five points".',
+        "--response-type", metavar="TEXT", help='Form and length of the answer: "a list of five points".'
     ),
     click.option(
         "--general-knowledge/--no-general-knowledge",
@@ -327,17 +303,16 @@ def forms_of(
 
     from graphrag_ray.base.settings_file import load_settings
 
-    given = {name: value for name, value in short.items() if value is not None and name in _SHORT}
-    asked = {name: value for name, value in short.items() if value is not None and name in _ASKED}
-    # As JSON, which is YAML: a name such as "1e3" or "no" stays a string.
-    values = given | asked
+    values = {name: value for name, value in short.items() if value is not None}
+    of_model = [name for name in values if name in _MODEL]
     if values.get("api_key_env") == "null":
         values["api_key_env"] = None
-    forms = [f"{(_SHORT | _ASKED)[name]}={orjson.dumps(value).decode()}" for name, value in values.items()]
-    if "model" in given or (given and any(o.startswith("models.") for o in overrides)):
+    # As JSON, which is YAML: a name such as "1e3" or "no" stays a string.
+    forms = [f"{_SHORT[name]}={orjson.dumps(value).decode()}" for name, value in values.items()]
+    if "model" in values or (of_model and any(o.startswith("models.") for o in overrides)):
         forms.insert(0, "models.default.provider=openai")
-    elif given and load_settings(config, overrides, base).model("default").provider == "offline":
-        option = "--" + next(iter(given)).replace("_", "-")
+    elif of_model and load_settings(config, overrides, base).model("default").provider == "offline":
+        option = "--" + of_model[0].replace("_", "-")
         raise SettingsError(f"{option} needs --model: no model is configured that it could belong to")
     return [*forms, *overrides]
 
@@ -366,8 +341,8 @@ class _NoPandas:
 def spare_pandas() -> None:
     """Let pyarrow do without pandas, which takes a quarter of a second to import.
 
-    pyarrow imports it where the first array is made, to tell whether a value is one of pandas'; nobody here
-    has any. It looks once; what needs pandas (`to_pandas`) imports it later all the same.
+    pyarrow imports it once, with the first array, to tell whether a value is one of pandas'. What needs
+    pandas (`to_pandas`) imports it later all the same.
     """
     if "pandas" not in sys.modules:
         import pyarrow as pa

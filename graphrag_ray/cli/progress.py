@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -31,6 +31,7 @@ DRAWN_EVERY_S = 0.5
 BAR, SHORT_BAR = 20, 10
 """Characters of the bar; of that in a narrow terminal."""
 NARROW = 100
+SHORTEST_LEFT_S = 1.5
 _WORK = frozenset({"made", "derived", "kept_reports"})
 """Counts of what a run did: of a step that was taken as it was they are not told."""
 
@@ -49,7 +50,9 @@ class ProgressDisplay(Observer):
     def __init__(self) -> None:
         self._console = console_of(stderr=True)
         self._live: Live | None = None
-        self._cell: _Cell | None = None
+        self._output = ""  # the name of a notebook's output
+        self._lines: list[str] = []
+        self._drawn_at = 0.0
         self._doing: tuple[str, float] | None = None
         self._pace: StagePace | None = None
         self._said_at = 0.0
@@ -58,7 +61,7 @@ class ProgressDisplay(Observer):
 
     def __enter__(self) -> Self:
         if in_notebook():
-            self._cell = _Cell(self._line)
+            self._output = f"graphrag-ray-{uuid.uuid4().hex}"
         elif self._console.is_terminal:
             from rich.live import Live
 
@@ -75,8 +78,7 @@ class ProgressDisplay(Observer):
         if self._live:
             self._live.stop()
             self._live = None
-        if self._cell:
-            self._cell.draw(at_once=True)
+        self._draw(at_once=True)
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
@@ -91,7 +93,9 @@ class ProgressDisplay(Observer):
     def checked(self, settings: Settings, stage: str = "extract") -> None:
         if settings.model(settings.model_name(stage)).provider == "offline":
             self.note(OFFLINE)
-        elif stage == "extract" and _embeds_offline(settings):
+            return
+        embeds = stage == "extract" and settings.embeddings.enabled
+        if embeds and settings.model(settings.model_name("embed")).provider == "offline":
             self.note(EMBEDDED_OFFLINE)
 
     def note(self, message: str) -> None:
@@ -101,8 +105,7 @@ class ProgressDisplay(Observer):
         self._doing, self._pace = (name, time.monotonic()), None
         self._said_at = time.monotonic()
         self._recent = Recent()
-        if self._cell:
-            self._cell.draw()
+        self._draw()
 
     def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
         self._doing = None
@@ -116,9 +119,8 @@ class ProgressDisplay(Observer):
             self.note(f"The price of a model is not known, nor what this costs: {price_setting()}")
         if self._doing is None:
             self._doing = p.stage, time.monotonic()
-        if self._cell:
-            self._cell.draw()
-        elif not self._live and time.monotonic() - self._said_at >= LINE_EVERY_S:
+        self._draw()
+        if not self._live and not self._output and time.monotonic() - self._said_at >= LINE_EVERY_S:
             self._said_at = time.monotonic()
             self._print(self._line())
 
@@ -135,47 +137,41 @@ class ProgressDisplay(Observer):
         return self._console.width if self._live else None
 
     def _print(self, line: Text) -> None:
-        if self._cell:
-            self._cell.add(line.plain)
+        if self._output:
+            self._lines.append(line.plain)
+            self._draw(at_once=True)
         else:
             (self._live.console if self._live else self._console).print(line)
 
+    def _draw(self, at_once: bool = False) -> None:
+        """The output of a notebook's cell, where there is one."""
+        if self._output and (at_once or time.monotonic() - self._drawn_at >= DRAWN_EVERY_S):
+            from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
 
-class _Cell:
-    """The output of a notebook's cell. line: what is being done now."""
-
-    def __init__(self, line: Callable[[], Text]) -> None:
-        self._line = line
-        self._lines: list[str] = []
-        self._name = f"graphrag-ray-{uuid.uuid4().hex}"
-        self._drawn_at = 0.0
-        self._update = False
-
-    def add(self, line: str) -> None:
-        self._lines.append(line)
-        self.draw(at_once=True)
-
-    def draw(self, at_once: bool = False) -> None:
-        from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
-
-        if at_once or time.monotonic() - self._drawn_at >= DRAWN_EVERY_S:
-            self._drawn_at = time.monotonic()
             text = "\n".join([*self._lines, self._line().plain])
             # Text alone: what stands in it is never read as HTML.
-            display({"text/plain": text}, raw=True, display_id=self._name, update=self._update)
-            self._update = True
-
-
-def _embeds_offline(settings: Settings) -> bool:
-    embeds = settings.embeddings.enabled
-    return embeds and settings.model(settings.model_name("embed")).provider == "offline"
+            display({"text/plain": text}, raw=True, display_id=self._output, update=self._drawn_at > 0)
+            self._drawn_at = time.monotonic()
 
 
 def progress_line(p: StagePace, name: str | None = None, width: int | None = None, bar: bool = False) -> str:
     """step, share, calls or items of all, how many are in flight, tokens per minute of the limit, cost of the
     run so far, time left. What matters least is left out where the line would be longer than `width`."""
     # Each with how soon it is left out; 0: never.
-    parts = [(0, f"{name or p.stage:<12}"), *_share(p, width, bar)]
+    parts = [(0, f"{name or p.stage:<12}")]
+    if p.share is not None:
+        size = SHORT_BAR if width and width < NARROW else BAR
+        full = int(size * p.share)
+        if bar:
+            parts.append((1, f"{'━' * full}{'╌' * (size - full)}"))
+        parts.append((0, f"{int(100 * p.share):>3}%"))
+    # Beside the share stands what gives this very number.
+    items = f"{p.done:,}{f'/{p.total:,}' if p.total is not None else ''}"
+    if p.calls <= p.done:
+        parts.append((0, items))
+    else:
+        of = f"/{p.calls_total:,}" if p.calls_total else ""
+        parts += [(0, f"{p.calls:,}{of} calls"), (4, f"{items} done")]
     if p.failed:
         parts.append((2, f"{p.failed:,} failed"))
     if p.in_flight:
@@ -195,25 +191,6 @@ def progress_line(p: StagePace, name: str | None = None, width: int | None = Non
             break
         parts.remove(least)
     return "  ".join(text for _, text in parts)
-
-
-SHORTEST_LEFT_S = 1.5
-
-
-def _share(p: StagePace, width: int | None, bar: bool) -> list[tuple[int, str]]:
-    """The share, and what it is a share of: beside it stands what gives this very number."""
-    parts: list[tuple[int, str]] = []
-    if p.share is not None:
-        size = SHORT_BAR if width and width < NARROW else BAR
-        full = int(size * p.share)
-        if bar:
-            parts.append((1, f"{'━' * full}{'╌' * (size - full)}"))
-        parts.append((0, f"{int(100 * p.share):>3}%"))
-    items = f"{p.done:,}{f'/{p.total:,}' if p.total is not None else ''}"
-    if p.calls <= p.done:
-        return [*parts, (0, items)]
-    of = f"/{p.calls_total:,}" if p.calls_total else ""
-    return [*parts, (0, f"{p.calls:,}{of} calls"), (4, f"{items} done")]
 
 
 def step_line(

@@ -3,7 +3,7 @@ an escape instead."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -22,7 +22,7 @@ class SafeConsole(Console):
         if soft_wrap is None and all(isinstance(o, str | Text) for o in objects):
             soft_wrap = not self.is_terminal
         if not soft_wrap:
-            objects = tuple(_indented(o) if isinstance(o, str) else o for o in objects)
+            objects = tuple(map(_indented, objects))
         super().print(*objects, soft_wrap=soft_wrap, **how)
 
     def render_str(self, text: str, **how: Any) -> Text:
@@ -30,19 +30,13 @@ class SafeConsole(Console):
         return super().render_str(safe(text), **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        return _safe_segments(super().render(renderable, options))
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(safe(segment.text), segment.style)
 
 
-def _safe_segments(segments: Iterable[Segment]) -> Iterator[Segment]:
-    for segment in segments:
-        if segment.control or safe(segment.text) == segment.text:
-            yield segment
-        else:
-            yield Segment(safe(segment.text), segment.style)
-
-
-def _indented(line: str) -> RenderableType:
-    """The lines that it is broken into begin where it does."""
+def _indented(line: Any) -> Any:
+    """The lines that a text is broken into begin where it does."""
+    if not isinstance(line, str) or not line.startswith(" ") or "\n" in line:
+        return line
     text = safe(line).lstrip(" ")
-    indent = len(line) - len(line.lstrip(" "))
-    return Padding(Text(text), (0, 0, 0, indent), expand=False) if indent and "\n" not in text else line
+    return Padding(Text(text), (0, 0, 0, len(line) - len(line.lstrip(" "))), expand=False)

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
     from graphrag_ray.query.answer_streams import AnswerStream
     from graphrag_ray.query.ask import Index
-    from graphrag_ray.query.methods.answer import Answer, Phase
+    from graphrag_ray.query.methods.answer import Answer
     from graphrag_ray.query.sources import Source
+
+MAX_TEXTS, MAX_ELEMENTS = 3, 5
+"""Of one record: chunks where none was found to carry the answer; entities, relationships and claims."""
+MAX_METADATA, MAX_NAME = 120, 160
 
 
 def print_text(out: Console, text: str, raw: bool = False) -> None:
@@ -90,78 +94,59 @@ def print_answer(
             out.print(f"         by way of {way}", style="dim", soft_wrap=True)
     print_sources(out, sources or ())
     took = f", {answer.seconds:.2f} s" if answer.seconds is not None else ""
-    out.print(f"\n[{_how(answer)}{took}, {cost(answer.cost_usd)}]", style="dim")
-    if answer.phases:
-        out.print(f"[{'; '.join(_phase(name, p) for name, p in answer.phases.items())}]", style="dim")
+    level = "" if answer.level is None else f", level C{answer.level}"
+    read = [c for c in answer.contexts if c.phase != "reduce"]
+    size = plural(len(read), "context")
+    if len(read) == 1 and answer.level is None:
+        size = f"{read[0].n_tokens:,} tokens of context"
+    out.print(f"\n[{answer.method} search{level}, {size}{took}, {cost(answer.cost_usd)}]", style="dim")
+    phases = []
+    for name, p in answer.phases.items():
+        failed = f" ({p.failed:,} failed)" if p.failed else ""
+        paid = f", {cost(p.cost_usd)}" if p.cost_usd else ""
+        tokens = f"{p.prompt_tokens + p.completion_tokens:,} tokens"
+        phases.append(f"{name} {plural(p.calls, 'call')}{failed}, {tokens}{paid}")
+    if phases:
+        out.print(f"[{'; '.join(phases)}]", style="dim")
     for note in answer.notes:
         if note not in told:
             out.print(f"[{note}]", style="dim")
 
 
 def print_sources(out: Console, sources: Sequence[Source]) -> None:
-    """What lies under an answer."""
+    """What lies under an answer: of each record the sentences that carry the answer, then briefly what else a
+    report was written from."""
     for source in sources:
-        _print_source(out, source)
-
-
-def _phase(name: str, phase: Phase) -> str:
-    """`rate 12 calls, 51,220 tokens, $0.0031`."""
-    failed = f" ({phase.failed:,} failed)" if phase.failed else ""
-    tokens = f"{phase.prompt_tokens + phase.completion_tokens:,} tokens"
-    paid = f", {cost(phase.cost_usd)}" if phase.cost_usd else ""
-    return f"{name} {plural(phase.calls, 'call')}{failed}, {tokens}{paid}"
-
-
-def _how(answer: Answer) -> str:
-    """`global search, level C1, 12 contexts`, `local search, 7,912 tokens of context`."""
-    level = "" if answer.level is None else f", level C{answer.level}"
-    read = [c for c in answer.contexts if c.phase != "reduce"]
-    size = (
-        f"{read[0].n_tokens:,} tokens of context"
-        if len(read) == 1 and answer.level is None
-        else plural(len(read), "context")
-    )
-    return f"{answer.method} search{level}, {size}"
-
-
-MAX_TEXTS, MAX_ELEMENTS = 3, 5
-"""Of one record: chunks where none was found to carry the answer; entities, relationships and claims."""
-MAX_METADATA, MAX_NAME = 120, 160
+        record = source.record
+        kind = OF_SECTION[record["section"]]
+        heading = f"\n{kind.singular} {record['human_readable_id']}: {_start_of(record['name'])}"
+        out.print(heading, style="bold")
+        texts = source.evidence or [
+            {**c, "start": c["quote_start"], "chunk": c["human_readable_id"]}
+            for c in source.chunks[:MAX_TEXTS]
+        ]
+        for t in texts:
+            quote = " ".join(t["quote"].split())
+            out.print(f"  {t['place']}, character {t['start']}: “{quote}”")
+            if about := _about_document(t):
+                out.print(f"      {about}", style="dim")
+        lists: dict[str, list[str]] = {}
+        if record["section"] in REPORT_SECTIONS:
+            lists["entities"] = [f"{e['title']} ({e['type'] or 'untyped'})" for e in source.entities]
+            lists["relationships"] = [f"{r['source']} – {r['target']}" for r in source.relationships]
+            lists["claims"] = [c["description"] for c in source.claims]
+        for what, names in lists.items():
+            if names:
+                more = f" and {len(names) - MAX_ELEMENTS} more" if len(names) > MAX_ELEMENTS else ""
+                out.print(f"  {what}: {'; '.join(names[:MAX_ELEMENTS])}{more}")
+        left = source.chunks_left_out + len(source.chunks) - len({t["chunk"] for t in texts})
+        if left > 0:
+            which = f"the first {len(source.chunks):,}" if source.chunks_left_out else "all"
+            out.print(f"  {plural(left, 'more text')} (`graphrag-ray query --json` shows {which})")
 
 
 def _start_of(name: str) -> str:
     return name if len(name) <= MAX_NAME else name[:MAX_NAME] + "…"
-
-
-def _print_source(out: Console, source: Source) -> None:
-    """The sentences that carry the answer, then briefly what else a report was written from."""
-    record = source.record
-    kind = OF_SECTION[record["section"]]
-    heading = f"\n{kind.singular} {record['human_readable_id']}: {_start_of(record['name'])}"
-    out.print(heading, style="bold")
-    texts = source.evidence or [
-        {**c, "start": c["quote_start"], "chunk": c["human_readable_id"]} for c in source.chunks[:MAX_TEXTS]
-    ]
-    for t in texts:
-        quote, about = " ".join(t["quote"].split()), _about_document(t)
-        out.print(f"  {t['place']}, character {t['start']}: “{quote}”")
-        if about:
-            out.print(f"      {about}", style="dim")
-    if record["section"] in REPORT_SECTIONS:
-        related = [f"{r['source']} – {r['target']}" for r in source.relationships]
-        _print_some(out, "entities", [f"{e['title']} ({e['type'] or 'untyped'})" for e in source.entities])
-        _print_some(out, "relationships", related)
-        _print_some(out, "claims", [c["description"] for c in source.claims])
-    left = source.chunks_left_out + len(source.chunks) - len({t["chunk"] for t in texts})
-    if left > 0:
-        which = f"the first {len(source.chunks):,}" if source.chunks_left_out else "all"
-        out.print(f"  {plural(left, 'more text')} (`graphrag-ray query --json` shows {which})")
-
-
-def _print_some(out: Console, what: str, names: Sequence[str]) -> None:
-    if names:
-        more = f" and {len(names) - MAX_ELEMENTS} more" if len(names) > MAX_ELEMENTS else ""
-        out.print(f"  {what}: {'; '.join(names[:MAX_ELEMENTS])}{more}")
 
 
 def _about_document(text: Mapping[str, Any]) -> str:

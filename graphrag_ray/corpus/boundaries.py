@@ -60,23 +60,16 @@ def boundaries(text: str, start: int, end: int) -> Iterator[Boundary]:
     them counts for their kind."""
     for gap in _GAP.finditer(text, start, end):
         place = gap.end()
-        space = len(gap.group()) - len(gap.group().rstrip())
-        at = place - space
-        if not space or at > gap.start():
+        at = gap.start() + len(gap.group().rstrip())
+        lines = text.count("\n", at, place)
+        if at > gap.start() or lines > 1 or _is_sentence_end(text, at, place):
             yield Boundary(at, place, Kind.SENTENCE)
         else:
-            yield Boundary(at, place, _kind(text, at, place))
-
-
-def _kind(text: str, at: int, place: int) -> Kind:
-    """Of the white space between two places."""
-    lines = text.count("\n", at, place)
-    if lines > 1 or _is_sentence_end(text, at, place):
-        return Kind.SENTENCE
-    return Kind.LINE if lines else Kind.WORD
+            yield Boundary(at, place, Kind.LINE if lines else Kind.WORD)
 
 
 def _is_sentence_end(text: str, at: int, place: int) -> bool:
+    """Of the white space between two places."""
     before = text[max(0, at - MAX_WORD) : at]
     stop = _AFTER_STOP.search(before)
     if stop is None or text[place : place + 1].islower():

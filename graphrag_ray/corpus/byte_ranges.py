@@ -1,8 +1,8 @@
-"""Large table files in stretches, which are read beside one another and give the rows of the whole.
+"""Large table files in stretches: consecutive rows with their numbers, read beside one another.
 
-A stretch is some consecutive rows with their numbers. Where a .jsonl file is cut depends on its lines, so
-that a line more changes the stretches beside it only; a .parquet file is cut between its row groups. A .csv
-file is not cut: whether a line end is inside quotes is known only from its beginning.
+Where a .jsonl file is cut depends on its lines, so that a line more changes the stretches beside it only; a
+.parquet file is cut between its row groups. A .csv file is not cut: whether a line end is inside quotes is
+known only from its beginning.
 """
 
 from __future__ import annotations

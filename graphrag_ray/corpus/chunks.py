@@ -43,22 +43,26 @@ class Chunk:
 
 
 def chunk(text: str, options: index_settings.Chunking, vocabulary: str, header: str = "") -> list[Chunk]:
-    """Cut a document's text.
-
-    Windows of at most `size` tokens, each beginning about `overlap` tokens before the last one's end; with
-    size "document" the whole text. header: what is written above every chunk; its tokens count within
-    `size` (see `_window`). vocabulary: a name of `tokens.VOCABULARIES`.
+    """Cut a document's text into windows of at most `size` tokens, each beginning about `overlap` tokens
+    before the last one's end; with size "document" the whole text is one. header: what is written above every
+    chunk; its tokens count within `size`. vocabulary: a name of `tokens.VOCABULARIES`.
 
     The last chunk may have `min_new_tokens` - 1 tokens more than `size`. Starts and ends both increase. Every
-    character that is not white space is in a chunk. `n_tokens` counts the chunk's text by itself. Time
-    is linear. See `_Cutter` for where cuts are.
+    character that is not white space is in a chunk. `n_tokens` counts the chunk's text by itself. Time is
+    linear.
     """
     if not text.strip():
         return []
     if options.size == "document":
         return [Chunk(0, len(text), tokens.count(text, vocabulary))]
     ends = tokens.offsets(text, vocabulary)
-    length, overlap = _window(options.size, options.overlap, header, vocabulary)
+    length, overlap = options.size, options.overlap
+    if header:
+        # A long header would leave few new tokens a chunk and so multiply the calls: from half of the new
+        # tokens on (250 of 500 by default) the overlap gives way, and then the budget.
+        least_new = (length - overlap + 1) // 2
+        length = max(length - tokens.count(header, vocabulary), least_new)
+        overlap = min(overlap, length - least_new)
     if len(ends) <= length:
         return [Chunk(0, len(text), len(ends))]
     return list(_Cutter(text, ends, length, overlap, options.min_new_tokens, vocabulary).chunks())
@@ -69,13 +73,11 @@ class _Cutter:
     """Chunks that begin and end at boundaries. ends: where each token ends, in characters; length, overlap,
     min_new: in tokens.
 
-    - A chunk ends with the last sentence, else the last line, within its budget; where that would leave less
-      than half of its new tokens, with the last word.
-    - The next one begins at the sentence, else the line, nearest to `overlap` tokens before that end, half as
-      many more or fewer; else at the word before.
-    - A word longer than boundaries.MAX_WORD is cut, but no character, even if that has more tokens than
-      a chunk.
-    - What is left for a last chunk joins the one before where it has fewer than `min_new` new tokens.
+    A chunk ends with the last sentence, else the last line, within its budget; where that would leave less
+    than half of its new tokens, with the last word. The next one begins at the sentence, else the line,
+    nearest to `overlap` tokens before that end, half as many more or fewer; else at the word before. A word
+    longer than boundaries.MAX_WORD is cut, but no character. What is left for a last chunk joins the one
+    before where it has fewer than `min_new` new tokens.
     """
 
     text: str
@@ -93,8 +95,13 @@ class _Cutter:
             if start < done and (n_tokens > self.length or not boundaries.is_word_end(self.text, end)):
                 start = done  # a long word leaves no room for what was there before
                 end, n_tokens = self._end(start, done, last)
-            if end < last and self._token(last) - self._token(end) < self.min_new:
-                end, n_tokens = self._with_the_rest(start, end, n_tokens, last)
+            # A chunk takes in what is left after it, if that is little and there is room.
+            most = self.length + self.min_new - 1
+            little = end < last and self._token(last) - self._token(end) < self.min_new
+            if little and last - start <= _LONGEST_TOKEN * most:
+                whole = tokens.count(self.text[start:last], self.vocabulary)
+                if whole <= most:
+                    end, n_tokens = last, whole
             yield Chunk(start, end, n_tokens)
             if end == last:
                 return
@@ -115,15 +122,6 @@ class _Cutter:
             if n_tokens <= self.length or end <= boundaries.character_end(self.text, done):
                 return end, n_tokens
             budget = min(budget, self._token(end) - first) - (n_tokens - self.length)
-
-    def _with_the_rest(self, start: int, end: int, n_tokens: int, last: int) -> tuple[int, int]:
-        """The end and the tokens of a chunk that takes in what is left after it, if it has room for that."""
-        most = self.length + self.min_new - 1
-        if last - start <= _LONGEST_TOKEN * most:
-            whole = tokens.count(self.text[start:last], self.vocabulary)
-            if whole <= most:
-                return last, whole
-        return end, n_tokens
 
     def _cut(self, most_token: int, done: int, last: int) -> int:
         """The best place after `done` with at most so many tokens before it."""
@@ -183,38 +181,15 @@ class _Cutter:
         return found.end() if found else place
 
 
-def _window(size: int, overlap: int, header: str, vocabulary: str) -> tuple[int, int]:
-    """Length and overlap in tokens under a header.
-
-    A header takes its tokens from the window. A long one would leave few new tokens a chunk and so
-    multiply the calls: from half of the new tokens on (250 of 500 by default) the overlap gives way,
-    and then the budget.
-    """
-    if not header:
-        return size, overlap
-    least_new = (size - overlap + 1) // 2
-    length = max(size - tokens.count(header, vocabulary), least_new)
-    return length, min(overlap, length - least_new)
-
-
 def documents_table(documents: Iterable[Document]) -> pa.Table:
     """`schema.DOCUMENTS`, one row a document, in the order given.
 
     `human_readable_id` is 0 and `text_unit_ids` is empty: both are filled in when a snapshot is written.
     """
     docs = list(documents)
-    columns: dict[str, Sequence[Any]] = {
-        "id": [d.id for d in docs],
-        "title": [d.title for d in docs],
-        "text": [d.text for d in docs],
-        "creation_date": [d.date for d in docs],
-        "raw_data": [d.raw_data for d in docs],
-        "path": [d.path for d in docs],
-        "row": [d.row for d in docs],
-        "content_hash": [d.content_hash for d in docs],
-        "encoding": [d.encoding for d in docs],
-    }
-    return _table(schema.DOCUMENTS, len(docs), columns)
+    names = ("id", "title", "text", "raw_data", "path", "row", "content_hash", "encoding")
+    columns: dict[str, Sequence[Any]] = {name: [getattr(d, name) for d in docs] for name in names}
+    return _table(schema.DOCUMENTS, len(docs), columns | {"creation_date": [d.date for d in docs]})
 
 
 def text_units_table(document: Document, options: index_settings.Chunking, vocabulary: str) -> pa.Table:

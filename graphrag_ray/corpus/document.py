@@ -130,10 +130,9 @@ def to_json(value: Any, depth: int = _MAX_DEPTH) -> Any:
     if isinstance(value, datetime.timedelta):
         return value.total_seconds()
     if isinstance(value, bytes):
-        try:
+        with suppress(UnicodeDecodeError):
             return clean(value.decode("utf-8"))
-        except UnicodeDecodeError:
-            return base64.b64encode(value).decode("ascii")
+        return base64.b64encode(value).decode("ascii")
     return clean(str(value))
 
 

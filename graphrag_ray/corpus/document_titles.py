@@ -1,9 +1,8 @@
 """What is said of a document above each of its chunks, where they are searched and shown: its title and date,
 and the columns of its metadata that `chunking.prepend` names.
 
-The same words do not stand there twice: a title with which the chunk's text begins is left out. A title
-that is only the file's name is said, since the name may be all that tells documents apart; for search its
-parts are said too. One that only counts the rows of a table says nothing.
+A title with which the chunk's text begins is left out. One that is only the file's name is said, since that
+may be all that tells documents apart. One that only counts the rows of a table says nothing.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
 """The readable text of an HTML page, with its title and date.
 
 The rules of HTML make parsers slow on purpose-made pages: each start tag looks through all open elements,
-each unclosed `<b>` is opened again in every paragraph, attributes are compared with each other. A page of
-1 MB can take hours. So `bounded` first writes a page with many tags anew, without what its text does not
-depend on: attributes, comments, scripts and formatting go, and elements nest up to a depth (browsers have a
-limit, too). Every parser then reads it in linear time.
+each unclosed `<b>` is opened again in every paragraph. A page of 1 MB can take hours. So `bounded` first
+writes a page with many tags anew, without what its text does not depend on (attributes, comments, scripts and
+formatting) and nested up to a depth, as in browsers. Every parser then reads it in linear time.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 _SKIPPED = frozenset(
@@ -74,18 +72,11 @@ def read_html(html: str) -> Page:
     """
     from selectolax.lexbor import LexborHTMLParser
 
-    tree = LexborHTMLParser(html if is_ordinary(html) else bounded(html, _PARAGRAPHS | _LINES))
-    body = tree.body
-    return Page(_title(tree), _date(tree), _text(body) if body is not None else "")
-
-
-def _title(tree: Any) -> str | None:
+    tree = LexborHTMLParser(html if is_ordinary(html) else bounded(html))
     titles = [n for n in tree.css("title") if n.parent is None or n.parent.tag not in ("svg", "object")]
-    for node in (*titles[:1], tree.css_first("h1")):
-        title = " ".join(node.text().split()) if node is not None else ""
-        if title:
-            return title
-    return None
+    named = (" ".join(n.text().split()) for n in (*titles[:1], tree.css_first("h1")) if n is not None)
+    title = next(filter(None, named), None)
+    return Page(title, _date(tree), _text(tree.body) if tree.body is not None else "")
 
 
 def _date(tree: Any) -> str | None:
@@ -123,23 +114,17 @@ class _Writer:
             self.gap = 0
         self.gap = max(self.gap, gap)
 
-    def open(self, tag: str) -> None:
+    def edge(self, tag: str, step: int) -> None:
+        """An element begins (step 1) or ends (-1)."""
         if tag in _PARAGRAPHS:
             self.end_line(2)
         elif tag in _LINES:
             self.end_line(1)
-        elif tag == "br":
+        elif step > 0 and tag == "br":
             self.line.append(_BREAK)
-        elif tag in _CELLS and self.line:
+        elif step > 0 and tag in _CELLS and self.line:
             self.line.append(_CELL)
-        self.preformatted += tag == "pre"
-
-    def close(self, tag: str) -> None:
-        if tag in _PARAGRAPHS:
-            self.end_line(2)
-        elif tag in _LINES:
-            self.end_line(1)
-        self.preformatted -= tag == "pre"
+        self.preformatted += step * (tag == "pre")
 
 
 def _text(root: Any) -> str:
@@ -151,15 +136,15 @@ def _text(root: Any) -> str:
         if tag == "-text":
             writer.line.append(node.text_content or "")
         elif tag not in _SKIPPED and not tag.startswith("-"):
-            writer.open(tag)
+            writer.edge(tag, 1)
             child = node.first_child
             if child is not None:
                 node, depth = child, depth + 1
                 continue
-            writer.close(tag)
+            writer.edge(tag, -1)
         while node.next is None and depth > 0:
             node, depth = node.parent, depth - 1
-            writer.close(node.tag)
+            writer.edge(node.tag, -1)
         node = node.next
     writer.end_line(0)
     return "".join(writer.parts)
@@ -192,6 +177,7 @@ _DROPPED = _FORMATTING | {"option", "optgroup", "plaintext"}
 _UNREAD = frozenset(("iframe", "script", "style"))
 _VERBATIM = frozenset(("noembed", "noframes", "textarea", "title", "xmp"))
 """What they hold is text, whatever it looks like."""
+_ENDS = {name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE) for name in _UNREAD | _VERBATIM}
 _RENAMED = {"svg": "object", "math": "span"}
 """Inside them other rules hold. What is in an object is not read, as in an svg."""
 
@@ -201,25 +187,29 @@ def is_ordinary(html: str) -> bool:
     return html.count("<") <= ORDINARY_TAGS and max(map(len, html.split("<"))) <= ORDINARY_RUN
 
 
-def bounded(html: str, breaking: frozenset[str]) -> str:
-    """The page with tags that say the same and nest at most MAX_DEPTH deep.
-
-    breaking: elements that begin a new line. Deeper ones become line breaks. Linear in the page.
-    """
+def bounded(html: str) -> str:
+    """The page with tags that say the same and nest at most MAX_DEPTH deep; deeper elements that begin a new
+    line become line breaks. Linear in the page."""
     parts: list[str] = []
     open_: list[str] = []
     at = 0
     while found := _TAG.search(html, at):
         # An escaped "<" cannot become a tag together with what follows a dropped one.
-        parts.append(html[at : found.start()].replace("<", "&lt;"))
-        if found[2] is None:
-            at = _after_declaration(html, found.start(), parts)
+        start = found.start()
+        parts.append(html[at:start].replace("<", "&lt;"))
+        if found[2] is None:  # a comment, a declaration or a processing instruction, none of which is text
+            if html.startswith("<!--", start):
+                end = _COMMENT_END.search(html, start + 2)
+                at = end.end() if end else len(html)
+            else:
+                at = html.find(">", start) + 1 or len(html)
+                if html[start : start + 9].lower() == "<!doctype" and at - start <= ORDINARY_RUN:
+                    parts.append(html[start:at])
             continue
         rest = _REST_OF_TAG.match(html, found.end())
         if rest is None:
             return "".join(parts)  # the file ends inside a tag
         name, at = found[2].lower(), rest.end()
-        tag = html[found.start() : at]
         if found[1]:
             name = _RENAMED.get(name, name)
             if open_ and open_[-1] == name:
@@ -227,7 +217,7 @@ def bounded(html: str, breaking: frozenset[str]) -> str:
                 open_.pop()
             parts.append("" if name in _DROPPED else f"</{name}>")
         elif name in _UNREAD or name in _VERBATIM:
-            end = _end_of(name).search(html, at)
+            end = _ENDS[name].search(html, at)
             stop = end.start() if end else len(html)
             content = html[at:stop].replace("<", "&lt;")
             if name in ("title", "textarea"):
@@ -236,23 +226,12 @@ def bounded(html: str, breaking: frozenset[str]) -> str:
                 parts.append(html[at:stop].replace("&", "&amp;").replace("<", "&lt;"))
             at = html.find(">", stop) + 1 or len(html)
         else:
-            parts.append(_start_tag(name, tag, open_, breaking))
+            parts.append(_start_tag(name, html[start:at], open_))
     parts.append(html[at:].replace("<", "&lt;"))
     return "".join(parts)
 
 
-def _after_declaration(html: str, start: int, parts: list[str]) -> int:
-    """Where a comment, a declaration or a processing instruction ends, none of which is text."""
-    if html.startswith("<!--", start):
-        end = _COMMENT_END.search(html, start + 2)
-        return end.end() if end else len(html)
-    after = html.find(">", start) + 1 or len(html)
-    if html[start : start + 9].lower() == "<!doctype" and after - start <= ORDINARY_RUN:
-        parts.append(html[start:after])
-    return after
-
-
-def _start_tag(name: str, tag: str, open_: list[str], breaking: frozenset[str]) -> str:
+def _start_tag(name: str, tag: str, open_: list[str]) -> str:
     if name in _DROPPED:
         return ""
     if name == "meta":
@@ -260,14 +239,10 @@ def _start_tag(name: str, tag: str, open_: list[str], breaking: frozenset[str]) 
     if name in _WITHOUT_CONTENT or name in _CLOSED_BY_OTHERS:
         return f"<{name}>"
     name = _RENAMED.get(name, name)
-    if tag.endswith("/>") and name not in breaking:
+    breaks = name in _PARAGRAPHS or name in _LINES
+    if tag.endswith("/>") and not breaks:
         return f"<{name}></{name}>"
     if len(open_) >= MAX_DEPTH:
-        return "<br>" if name in breaking else ""
+        return "<br>" if breaks else ""
     open_.append(name)
     return f"<{name}>"
-
-
-@cache
-def _end_of(name: str) -> re.Pattern[str]:
-    return re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE)

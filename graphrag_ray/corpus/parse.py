@@ -100,11 +100,26 @@ def _read_table(
         yield Unreadable(path, "", fault, empty=fault == _NO_HEADER and path.lower().endswith(".csv"))
         return
     assert isinstance(table, Table)
-    rows = table.rows if table.columns is not None else _with_text_column(table.rows, options)
     empty, seen = True, set[str]()
-    for row in rows:
+    # Rows may each bring their own columns: if none of all has the text column, that is one fault of the file
+    # and not one a row. Until one has it, rows wait, without their values.
+    known, columns, waiting = table.columns is not None, dict[str, None](), list[Row]()
+    for row in table.rows:
         empty = False
-        yield _document_of(path, row, options, seen)
+        known = known or (row.values is not None and options.text_column in row.values)
+        if known or row.values is None:
+            waiting.append(row)
+        else:
+            waiting.append(Row(row.number, {k: v for k, v in row.values.items() if k == options.id_column}))
+            if len(columns) < _MAX_COLUMNS_TOLD:
+                columns.update(dict.fromkeys(row.values))
+        if known:
+            yield from (_document_of(path, one, options, seen) for one in waiting)
+            waiting.clear()
+    if columns and not known:
+        yield Unreadable(path, "", missing_column(list(columns), options))
+    else:
+        yield from (_document_of(path, one, options, seen) for one in waiting)
     if empty:
         yield Unreadable(path, "", "empty: no rows", empty=path.lower().endswith(".jsonl"))
 
@@ -167,29 +182,6 @@ def _fault_of(table: Table | NotText, options: index_settings.Input) -> str:
     return "" if table.columns is None else missing_column(table.columns, options)
 
 
-def _with_text_column(rows: Iterator[Row], options: index_settings.Input) -> Iterator[Row]:
-    """Rows that each bring their own columns: if none of all has the text column, that is one fault of
-    the file and not one a row. Until one has it, rows wait, without their values."""
-    waiting: list[Row] = []
-    columns: dict[str, None] = {}
-    for row in rows:
-        if row.values is None:
-            waiting.append(row)
-        elif options.text_column in row.values:
-            yield from waiting
-            yield row
-            yield from rows
-            return
-        else:
-            waiting.append(Row(row.number, {k: v for k, v in row.values.items() if k == options.id_column}))
-            if len(columns) < _MAX_COLUMNS_TOLD:
-                columns.update(dict.fromkeys(row.values))
-    if columns:
-        yield Row(WHOLE_FILE, None, fault=missing_column(list(columns), options))
-    else:
-        yield from waiting
-
-
 def missing_column(columns: Sequence[str], options: index_settings.Input) -> str:
     """Why a table with these columns cannot be read; "" where it can."""
     if not columns:
@@ -203,21 +195,18 @@ def missing_column(columns: Sequence[str], options: index_settings.Input) -> str
 
 def _document_of(path: str, row: Row, options: index_settings.Input, seen: set[str]) -> Document | Unreadable:
     """seen: the ids of earlier rows, and now this one's. An error that nobody foresaw costs the row."""
+    # A row of which no id is known is called by its number, which may be the id of another row.
+    number = f"{ROW} {row.number}" if options.id_column else str(row.number)
+    place = "" if row.number == WHOLE_FILE else row.name or number
     try:
-        return _document(path, row, options, seen)
+        return _document(path, row, place, options, seen)
     except Exception as e:  # noqa: BLE001 - whatever it is, it is about this row
-        return Unreadable(path, _place(row, options), unforeseen.told(e))
+        return Unreadable(path, place, unforeseen.told(e))
 
 
-def _place(row: Row, options: index_settings.Input) -> str:
-    """What a row is called of which no id is known: by its number, which may be the id of another row."""
-    if row.number == WHOLE_FILE:
-        return ""
-    return row.name or (f"{ROW} {row.number}" if options.id_column else str(row.number))
-
-
-def _document(path: str, row: Row, options: index_settings.Input, seen: set[str]) -> Document | Unreadable:
-    place = _place(row, options)
+def _document(
+    path: str, row: Row, place: str, options: index_settings.Input, seen: set[str]
+) -> Document | Unreadable:
     if row.values is None:
         return Unreadable(path, place, row.fault)
     name = place
@@ -242,8 +231,12 @@ def _document(path: str, row: Row, options: index_settings.Input, seen: set[str]
         metadata = {clean(name): to_json(value) for name, value in row.values.items() if name not in own}
     except ValueError as e:
         return Unreadable(path, name, f"row {name} has a value that cannot be kept: {e}")
-    title = _named(row.values, options.title_column) or f"{PurePosixPath(path).stem} {name}"
-    return Document(path, name, title, text, _named(row.values, options.date_column), metadata, row.encoding)
+    title, date = (
+        None if column is None else _as_line(row.values.get(column))
+        for column in (options.title_column, options.date_column)
+    )
+    title = title or f"{PurePosixPath(path).stem} {name}"
+    return Document(path, name, title, text, date, metadata, row.encoding)
 
 
 def _as_line(value: Any) -> str | None:
@@ -252,7 +245,3 @@ def _as_line(value: Any) -> str | None:
         return None
     plain = to_json(value)
     return None if plain is None else one_line(str(plain)) or None
-
-
-def _named(values: Mapping[str, Any], column: str | None) -> str | None:
-    return None if column is None else _as_line(values.get(column))

@@ -36,9 +36,12 @@ def quotable(text: str, is_start: bool) -> list[tuple[int, int]]:
     """(start, end) of the sentences of a chunk. Where it begins inside a sentence, which chunks of former
     versions did inside a word or number as well, that one comes last and begins with its first whole word."""
     spans = sentences(text)
-    if is_start or not spans or _begins_sentence(text[spans[0][0]]):
+    if is_start or not spans:
         return spans
     start, end = spans[0]
+    first = text[start]  # scripts without capitals are given the benefit of the doubt
+    if not (first.islower() or first.isdigit() or first in ".,;:!?%)]’"):
+        return spans
     space = _SPACE.search(text, start, end)
     return [*spans[1:], (space.end() if space else start, end)]
 
@@ -55,11 +58,6 @@ def quotes_in(quotation: str) -> list[str]:
     """What stands before, between and after the marks of omission of a quotation: each stands in the text by
     itself."""
     return [part for p in _OMISSION.split(quotation) if (part := p.strip())]
-
-
-def _begins_sentence(character: str) -> bool:
-    """A capital or a mark; scripts without capitals are given the benefit of the doubt."""
-    return not (character.islower() or character.isdigit() or character in ".,;:!?%)]’")
 
 
 def quoted(text: str) -> list[str]:

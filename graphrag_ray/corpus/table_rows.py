@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -23,6 +24,7 @@ HEAD_BYTES = 1 << 20
 _BATCH_ROWS = 256
 _DELIMITERS = (",", ";", "\t", "|")
 _MAX_FIELD = 2**31 - 1
+_SURROGATE = re.compile("[\ud800-\udfff]")
 WHOLE_FILE = -1
 """A Row with this number tells a fault of the file, or of all that is left of it."""
 
@@ -137,61 +139,41 @@ def open_csv(stream: BinaryIO, options: Input) -> Table | NotText:
 
 
 def _csv_rows(records: Any, columns: list[str], codec: str) -> Iterator[Row]:
-    number = 1
+    number = 0
     while True:
         try:
             record = next(records)
         except StopIteration:
             return
         except csv.Error as e:
+            number += 1
             if "unexpected end" in str(e):
                 lost = "a quoted field that is never closed: all lines after its quote are lost"
                 yield Row(WHOLE_FILE, None, fault=f"row {number} has {lost}")
             else:
                 what = f"not a CSV record ({e}); double a quote inside a quoted field"
                 yield Row(number, None, fault=f"line {records.line_num}: {what}")
-            number += 1
             continue
-        if record:
-            yield _csv_row(number, record, columns, codec)
-            number += 1
-
-
-def _csv_row(number: int, record: list[str], columns: list[str], codec: str) -> Row:
-    encoding = codec
-    if not all(map(str.isascii, record)):
-        recovered = _recovered(record, codec)
-        if isinstance(recovered, NotText):
-            return Row(number, None, fault=recovered.reason)
-        record, encoding = recovered
-    n = len(record)
-    while n > len(columns) and not record[n - 1]:
-        n -= 1
-    del record[n:]
-    if len(record) != len(columns):
-        fault = (
-            f"{len(record)} fields where the header has {len(columns)}: quote fields that hold a delimiter"
-        )
-        return Row(number, None, fault=fault)
-    # of two columns with one name the first counts
-    values = dict(zip(reversed(columns), reversed(record), strict=True))
-    return Row(number, {name: values[name] for name in columns}, encoding)
-
-
-def _recovered(record: list[str], codec: str) -> tuple[list[str], str] | NotText:
-    """Bytes that the file's codec cannot decode stand in the record as surrogates: such a row is decoded
-    on its own, as a file would be."""
-    try:
-        for value in record:
-            value.encode("utf-8")
-        return record, codec
-    except UnicodeEncodeError:
-        pass
-    fields = [value.encode(codec.removesuffix("-sig"), "surrogateescape") for value in record]
-    found = decode(b"\n".join(fields))
-    if isinstance(found, NotText):
-        return found
-    return [value.decode(found.codec, "replace") for value in fields], found.encoding
+        if not record:
+            continue
+        number, encoding = number + 1, codec
+        if not all(map(str.isascii, record)) and _SURROGATE.search("".join(record)):
+            # Bytes that the file's codec cannot decode: such a row is decoded on its own, as a file would be.
+            fields = [value.encode(codec.removesuffix("-sig"), "surrogateescape") for value in record]
+            found = decode(b"\n".join(fields))
+            if isinstance(found, NotText):
+                yield Row(number, None, fault=found.reason)
+                continue
+            record, encoding = [value.decode(found.codec, "replace") for value in fields], found.encoding
+        while len(record) > len(columns) and not record[-1]:
+            record.pop()
+        if len(record) != len(columns):
+            fault = f"{len(record)} fields where the header has {len(columns)}"
+            yield Row(number, None, fault=f"{fault}: quote fields that hold a delimiter")
+            continue
+        # of two columns with one name the first counts
+        values = dict(zip(reversed(columns), reversed(record), strict=True))
+        yield Row(number, {name: values[name] for name in columns}, encoding)
 
 
 def open_parquet(
@@ -212,21 +194,17 @@ def open_parquet(
     try:
         metadata = pq.read_metadata(source)
         source.seek(0)
-        file = pq.ParquetFile(source, metadata=metadata, read_dictionary=_dictionaries(metadata))
+        groups_of_file = map(metadata.row_group, range(metadata.num_row_groups))
+        columns = (group.column(i) for group in groups_of_file for i in range(group.num_columns))
+        encoded = (c for c in columns if c.physical_type == "BYTE_ARRAY" and c.has_dictionary_page)
+        dictionaries = list(dict.fromkeys(column.path_in_schema for column in encoded))
+        file = pq.ParquetFile(source, metadata=metadata, read_dictionary=dictionaries)
     except (pa.ArrowException, OSError, ValueError) as e:
         source.raise_own_fault()
         return NotText(f"not a parquet file that can be read: {e}")
     start, end = groups or (0, file.metadata.num_row_groups)
     rows = _parquet_rows(file, source, range(start, end), row, options.max_bytes)
     return Table(list(file.schema_arrow.names), rows)
-
-
-def _dictionaries(metadata: Any) -> list[str]:
-    """Paths of the columns of text or bytes that are encoded as dictionaries in some row group."""
-    groups = map(metadata.row_group, range(metadata.num_row_groups))
-    columns = (group.column(i) for group in groups for i in range(group.num_columns))
-    encoded = (c for c in columns if c.physical_type == "BYTE_ARRAY" and c.has_dictionary_page)
-    return list(dict.fromkeys(column.path_in_schema for column in encoded))
 
 
 def _parquet_rows(file: Any, source: _Watched, groups: range, number: int, max_bytes: int) -> Iterator[Row]:
@@ -303,13 +281,11 @@ def _in_microseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunke
     import pyarrow as pa
 
     kind = column.type
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        return column.cast(pa.timestamp("us", kind.tz), safe=False)
-    if pa.types.is_duration(kind) and kind.unit == "ns":
-        return column.cast(pa.duration("us"), safe=False)
-    if pa.types.is_time64(kind) and kind.unit == "ns":
-        return column.cast(pa.time64("us"), safe=False)
-    return column
+    if getattr(kind, "unit", "") != "ns":
+        return column
+    to = pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us")
+    to = pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else to
+    return column.cast(to, safe=False)
 
 
 Opener: TypeAlias = Callable[[BinaryIO, Input], Table | NotText]

@@ -1,9 +1,8 @@
 """Tokens: which vocabulary a model has, how many tokens a text has, and where each ends.
 
-All by quicktok, whose vocabularies come with the package: nothing is downloaded. It gives tiktoken's ids
-at several times its speed, and its time is linear even on what breaks others (50 MB of one letter, of
-spaces, of emoji or of combining marks: 0.2 to 3 s; the worst, 50 MB of hyphens: 18 s), so that no text
-has to be split before it is encoded. Strings that look like special tokens are ordinary text.
+All by quicktok, whose vocabularies come with the package: nothing is downloaded. Its time is linear even on
+what breaks others (50 MB of one letter, of spaces or of combining marks: 0.2 to 3 s), so that no text has to
+be split before it is encoded. Strings that look like special tokens are ordinary text.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -60,9 +60,22 @@ def vocabulary_for(model: str, override: str | None = None) -> Vocabulary:
         return Vocabulary(override, known=True)
     if _OFFLINE_MODEL.fullmatch(model):
         return Vocabulary("cl100k_base", known=False)
+    import tiktoken.model
+
     name = model.lower().rsplit("/", 1)[-1]
-    found = _by_tiktoken(model) or _by_tiktoken(name) or _by_quicktok(name)
-    return Vocabulary(found, known=True) if found else Vocabulary(_DEFAULT, known=False)
+    for one in (model, name):
+        with suppress(KeyError):
+            found = tiktoken.model.encoding_name_for_model(one)
+            if found in VOCABULARIES:
+                return Vocabulary(found, known=True)
+    import quicktok
+
+    # quicktok's own rule, without loading what it names: the longest family before "-" or "."
+    families: dict[str, str] = quicktok.MODEL_TO_ENCODING
+    for family in sorted(families, key=len, reverse=True):
+        if name == family or name.startswith((f"{family}-", f"{family}.")):
+            return Vocabulary(families[family], known=True)
+    return Vocabulary(_DEFAULT, known=False)
 
 
 def count(text: str, vocabulary_name: str) -> int:
@@ -95,7 +108,7 @@ def offsets(text: str, vocabulary_name: str) -> npt.NDArray[np.int64]:
 def _offsets(text: str, name: str) -> npt.NDArray[np.int64]:
     """Offsets into a text that the tokenizer takes as it is."""
     token_ids, _ = _tokenizer(name).encode_batch([text], 1)
-    lengths = _token_bytes(name)
+    lengths = _token_lengths(name)
     if text.isascii():
         return np.cumsum(lengths[token_ids])
     # the byte more stands after the last token
@@ -147,8 +160,8 @@ def _encodable(text: str, vocabulary_name: str) -> str:
 
 
 @cache
-def _token_bytes(name: str) -> npt.NDArray[np.int64]:
-    """The length of each token in bytes, by token id."""
+def _token_lengths(name: str) -> npt.NDArray[np.int64]:
+    """In bytes, by token id."""
     tokenizer = _tokenizer(name)
     # token_byte_values() would be one call, but is sorted by bytes, not by id
     size = len(tokenizer.token_byte_values())
@@ -163,24 +176,3 @@ def _tokenizer(name: str) -> Any:
         raise ValueError(f"unknown vocabulary {name!r}; known are: {', '.join(VOCABULARIES)}")
     # kept by quicktok after the first call, which takes 0.1 to 0.4 s
     return quicktok.get_encoding(name)
-
-
-def _by_tiktoken(model: str) -> str | None:
-    import tiktoken.model
-
-    try:
-        name = tiktoken.model.encoding_name_for_model(model)
-    except KeyError:
-        return None
-    return name if name in VOCABULARIES else None
-
-
-def _by_quicktok(name: str) -> str | None:
-    """quicktok's own rule, without loading what it names: the longest family before "-" or "."."""
-    import quicktok
-
-    families: dict[str, str] = quicktok.MODEL_TO_ENCODING
-    for family in sorted(families, key=len, reverse=True):
-        if name == family or name.startswith((f"{family}-", f"{family}.")):
-            return families[family]
-    return None

@@ -123,15 +123,11 @@ def replay(driver: Driver[T], rows: Sequence[JournalRow]) -> State[T]:
 
     rows: the resolved rows of the item's key. Stops at the first turn of which a reply is missing.
     """
-    replies = {(r.turn, r.slot, r.request_hash): r for r in rows if r.kind == "turn"}
     while isinstance(driver.state, Open):
-        turn = driver.state
-        found = [replies.get((turn.turn, i, r.hash)) for i, r in enumerate(turn.requests)]
-        if not all(found):
+        found = answered(driver.state, rows)
+        if len(found) < len(driver.state.requests):
             break
-        driver.send(
-            [reply_of(row, request) for row, request in zip(found, turn.requests, strict=True) if row]
-        )
+        driver.send([found[slot] for slot in range(len(found))])
     return driver.state
 
 

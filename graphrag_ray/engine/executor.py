@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -68,10 +69,6 @@ class Sweep:
     peak_in_flight: int = 0
     accounts: Accounts = field(default_factory=Accounts)
 
-    def ended(self, stage: str, seconds: float) -> None:
-        """Note how long it took, so that the accounts can say how much of the limits was used."""
-        self.accounts.spans[stage] = Span(round(seconds * 1000), self.peak_in_flight)
-
     def summary(self, stage: str) -> dict[str, Any]:
         """What it came to, in a few numbers."""
         total, span = self.accounts.total, self.accounts.spans.get(stage)
@@ -127,34 +124,28 @@ class ItemSource(Protocol[T]):
         ...
 
 
-class Executor(Protocol):
-    @property
-    def store(self) -> Store: ...
+@dataclass
+class Executor(ABC):
+    """flush_s       seconds between journal writes
+    on_progress   called a few times a second during a sweep
+    spending      what the sweeps of this executor came to so far, ended or broken off, and what they may
+    bad_replies_count   see `leases.FailureWatch`
+    """
 
-    @property
-    def models(self) -> Models: ...
+    store: Store
+    models: Models
+    max_failed_fraction: float = 0.5
+    flush_s: float = 2.0
+    on_progress: Callable[[SweepProgress], None] = lambda progress: None
+    spending: Spending = field(default_factory=Spending)
+    stop: Stop = field(default_factory=Stop)
+    bad_replies_count: bool = True
 
-    @property
-    def spending(self) -> Spending:
-        """What the sweeps of this executor came to so far, ended or broken off, and what they may."""
-        ...
-
-    @property
-    def stop(self) -> Stop: ...
-
-    @property
-    def on_progress(self) -> Callable[[SweepProgress], None]:
-        """Called a few times a second during a sweep. A field, which others may replace to be told too; mypy
-        takes a field that is a function for a property."""
-        ...
-
-    max_failed_fraction: float
-    bad_replies_count: bool
-
+    @abstractmethod
     def share(self, value: T) -> Callable[[], T]:
         """A cheap handle to a large value that table functions need."""
-        ...
 
+    @abstractmethod
     def map(
         self,
         step: str,
@@ -170,8 +161,8 @@ class Executor(Protocol):
         (`GivenRows.dataset`) gives comes in any order
         ended: told the number of each input that is done
         """
-        ...
 
+    @abstractmethod
     def shuffle(
         self,
         step: str,
@@ -189,18 +180,17 @@ class Executor(Protocol):
         bundles: into how many the partitions are put together on their way, since many are small; None: each
         goes alone
         """
-        ...
 
+    @abstractmethod
     def stream(
         self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
     ) -> Iterator[pa.Table]:
         """Run `fn` on every input and bring the tables here, a few at a time, in any order. Raises
         ProcessDied as `map` does."""
-        ...
 
+    @abstractmethod
     def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
         """Run every item of the source to its end. Raises RunStopped when the run must not go on."""
-        ...
 
 
 class RunningSweep(Generic[T]):
@@ -258,8 +248,10 @@ class RunningSweep(Generic[T]):
         )
 
     def ended(self) -> None:
-        self.sweep.ended(self.work.name, time.monotonic() - self.started_at)
-        self.spending.add(self.sweep.accounts)
+        """Note how long it took, so that the accounts can say how much of the limits was used."""
+        took = Span(round((time.monotonic() - self.started_at) * 1000), self.sweep.peak_in_flight)
+        self.sweep.accounts.spans[self.work.name] = took
+        self.spending.before.absorb(self.sweep.accounts)
 
 
 def by_partition(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
@@ -292,13 +284,12 @@ def write_all(store: Store, tables: Iterable[Tables]) -> dict[str, list[Part]]:
 class RowSource(Generic[T]):
     """The items of a stream of tables, each row one item; rows with an equal key run once.
 
-    key_column holds the item key and is dropped before the row becomes an item. The stream is read in
+    The column `key` holds the item key and is dropped before the row becomes an item. The stream is read in
     a thread, a few tables ahead: finding what is still open may take long, and must hold nothing up. The
     thread ends with the stream or at `close`.
     """
 
-    def __init__(self, tables: Iterator[pa.Table], total: int | None, key_column: str = "key") -> None:
-        self._key_column = key_column
+    def __init__(self, tables: Iterator[pa.Table], total: int | None) -> None:
         self._seen: set[int] = set()
         self._ahead: queue.Queue[pa.Table | BaseException | None] = queue.Queue(maxsize=TABLES_AHEAD)
         self._closed = threading.Event()
@@ -319,7 +310,7 @@ class RowSource(Generic[T]):
             raise table
         rows = []
         for row in table.to_pylist():
-            prefix = int(row.pop(self._key_column)[:16], 16)
+            prefix = int(row.pop("key")[:16], 16)
             if prefix not in self._seen:
                 self._seen.add(prefix)
                 rows.append(row)

@@ -12,6 +12,7 @@ import heapq
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -81,9 +82,26 @@ class Feed:
         order: of whoever asks, among others; name: for the list of failures; asked: called when they wait
         """
         known = await asyncio.to_thread(self._known, name, start)
-        waited_for = [self._awaited(order, row, outcome) for row, outcome in known]
+        waited_for: list[Outcome[Any] | asyncio.Future[Outcome[Any]]] = []
+        for row, outcome in known:
+            key = row[ITEM].key
+            if (
+                outcome.status not in ("open", "retry") or not key
+            ):  # without one it never came to ask anything
+                waited_for.append(outcome)
+                continue
+            if key not in self._asked:
+                waits: asyncio.Future[Outcome[Any]] = asyncio.get_running_loop().create_future()
+                self._asked[key] = waits
+                waits.add_done_callback(partial(self._answered, key))
+                with self._lock:
+                    heapq.heappush(self._ready, (order, next(self._added), row, waits))
+            waited_for.append(asyncio.shield(self._asked[key]))
         asked()
         return [found if isinstance(found, Outcome) else await found for found in waited_for]
+
+    def _answered(self, key: str, waits: asyncio.Future[Outcome[Any]]) -> None:
+        del self._asked[key]
 
     @property
     def waiting(self) -> int:
@@ -120,20 +138,6 @@ class Feed:
         """Each as a row, and what the journal says of it."""
         rows: list[Row] = [{ITEM: Item(s), LABEL: name} for s in start]
         return outcomes(self._work, self._store, self._index, rows)
-
-    def _awaited(
-        self, order: int, row: Row, known: Outcome[Any]
-    ) -> Outcome[Any] | asyncio.Future[Outcome[Any]]:
-        key = row[ITEM].key
-        if known.status not in ("open", "retry") or not key:  # without one it never came to ask anything
-            return known
-        if key not in self._asked:
-            waits: asyncio.Future[Outcome[Any]] = asyncio.get_running_loop().create_future()
-            self._asked[key] = waits
-            waits.add_done_callback(lambda _: self._asked.pop(key))
-            with self._lock:
-                heapq.heappush(self._ready, (order, next(self._added), row, waits))
-        return asyncio.shield(self._asked[key])
 
 
 def _tell(waits: asyncio.Future[Outcome[Any]], outcome: Outcome[Any]) -> None:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from graphrag_ray.base import logs
-from graphrag_ray.base.errors import CallError, FatalCallError, ModelRefused, NotConfigured, StoreError
+from graphrag_ray.base.errors import FatalCallError, ModelRefused, NotConfigured, StoreError
 from graphrag_ray.base.index_settings import Model, Settings
 from graphrag_ray.base.messages import Listener, Reply, Request
 from graphrag_ray.base.providers import Client, LocalProvider, RemoteProvider, provider_of, provider_to_ask
-from graphrag_ray.engine.process_pool import ProcessPool
-from graphrag_ray.llm.accounting import CallRecord, InFlight, Limits, Quirks, quirks_in
+from graphrag_ray.llm.accounting import CallRecord, Limits, Quirks, quirks_in
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.llm.limits import Ended
@@ -139,14 +137,16 @@ DRAIN_S = 30.0
 
 class Gate:
     """A limiter that can be shut: whoever waits then waits in vain, what is in flight comes back. And that
-    can be held: then nothing is sent until it goes on."""
+    can be held, for one reason or several: then nothing is sent until it goes on."""
 
     def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
         self._in_flight = 0
         self._shut = False
+        self._held_by = set[str]()
         self._open = asyncio.Event()
         self._open.set()
+        self.penalise, self.learn, self.quirks = limiter.penalise, limiter.learn, limiter.quirks
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
         while True:
@@ -160,13 +160,16 @@ class Gate:
             if self._shut:
                 await asyncio.Future()
 
-    def hold(self) -> None:
+    def hold(self, why: str) -> None:
         """Send nothing more for now; what is in flight comes back."""
+        self._held_by.add(why)
         self._open.clear()
 
-    def go_on(self) -> None:
-        """The opposite of `hold`."""
-        self._open.set()
+    def go_on(self, why: str) -> None:
+        """The opposite of `hold`, for the same reason."""
+        self._held_by.discard(why)
+        if not self._held_by:
+            self._open.set()
 
     def shut(self) -> None:
         """Send nothing more, ever; what is in flight comes back."""
@@ -175,15 +178,6 @@ class Gate:
     def settle(self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None) -> None:
         self._in_flight -= 1
         self._limiter.settle(model, endpoint, delta_tokens, ended)
-
-    def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
-        self._limiter.penalise(model, endpoint, retry_after_s)
-
-    def learn(self, model: str, endpoint: int, quirks: Iterable[str]) -> None:
-        self._limiter.learn(model, endpoint, quirks)
-
-    def quirks(self, model: str, endpoint: int) -> frozenset[str]:
-        return self._limiter.quirks(model, endpoint)
 
     async def drain(self, within_s: float = DRAIN_S, flush: Callable[[], object] = lambda: None) -> None:
         """Shut, and wait, not for ever, for what is in flight: it is paid for, and shall be journalled.
@@ -223,17 +217,17 @@ class Keeper:
 
     async def flush(self) -> None:
         """Journal what is pending. Raises StoreError: it stays pending, and nothing more is asked."""
-        late = asyncio.get_running_loop().call_later(LATE_S, self._gate.hold)
+        late = asyncio.get_running_loop().call_later(LATE_S, self._gate.hold, "storage")
         began = time.monotonic()
         try:
             await asyncio.to_thread(self._writer.flush)
         except StoreError:
-            self._gate.hold()
+            self._gate.hold("storage")
             raise
         finally:
             late.cancel()
         self._kept_at = began
-        self._gate.go_on()
+        self._gate.go_on("storage")
 
     async def close(self) -> None:
         """Journal what is pending at the end of a sweep. Raises StoreError, saying what is lost."""
@@ -255,48 +249,25 @@ async def open_gateway(
     limiter: Limiter | None,
     on_call: Callable[[CallRecord], None],
     ask_key: Callable[[str], str | None] | None = None,
-    seed: int | None = None,
-    in_flight: InFlight | None = None,
-    at_the_end: Callable[[], bool] = lambda: False,
-    attempts_before: int = 0,
-    aside: Executor | None = None,
-    pool: ProcessPool | None = None,
-    dropped_for_s: float = math.inf,
+    **runtime: Any,
 ) -> AsyncIterator[AskAloud]:
     """A function that asks, as long as the block lasts.
 
-    limiter    shared with others; None: one of our own, for a question or two
-    on_call    told of every call when it has ended: `Accounts.add`, say
-    ask_key    where a key may be had that neither the environment nor a file holds
-    seed       of the jitter between attempts; None: unpredictable, so that workers differ
-    in_flight  kept up to date with what is sent and not yet answered
-    at_the_end whether nothing is left to ask beside that
-    attempts_before  that were made of each call before: of max_attempts, so many fewer are left
-    aside      where the offline engine answers; None: in the event loop, which has nothing better to do
-    pool       of processes where it answers once they are up
-    dropped_for_s  an endpoint that refused us as a whole is tried again then
+    limiter   shared with others; None: one of our own, for a question or two
+    ask_key   where a key may be had that neither the environment nor a file holds
+    runtime   other fields of `llm.model_client.Runtime`
     """
     online = models.online
-    clients = {
-        name: await asyncio.to_thread(connected_to, models, name, ask_key) for name, model in online.items()
-    }
     gateway = Gateway(
         online,
         limiter or LocalLimiter(online, models.default_in_flight, lend_first=True),
-        clients,
-        local={n: p for n, m in models.by_name.items() if isinstance(p := provider_to_ask(m), LocalProvider)},
-        max_attempts=models.max_attempts,
+        {name: await asyncio.to_thread(connected_to, models, name, ask_key) for name in online},
+        {n: p for n, m in models.by_name.items() if isinstance(p := provider_to_ask(m), LocalProvider)},
         on_call=on_call,
-        in_flight=in_flight,
-        rng=random.Random(seed),
+        max_attempts=models.max_attempts,
         hedge=models.hedge,
-        at_the_end=at_the_end,
-        attempts_before=attempts_before,
-        aside=aside,
-        pool=pool,
-        dropped_for_s=dropped_for_s,
+        **runtime,
     )
-
     try:
         yield gateway.answer
     finally:
@@ -363,13 +334,7 @@ def probe(models: Models, settings: Settings, stages: Iterable[str]) -> list[End
     asked = {
         (name, stage == "embed") for stage in stages if (name := settings.model_name(stage)) in models.online
     }
-    if not asked:
-        return []
-    with ThreadPoolExecutor(1, thread_name_prefix="probe") as thread:
-        return thread.submit(asyncio.run, _probe(models, sorted(asked))).result()
 
-
-async def _probe(models: Models, asked: Iterable[tuple[str, bool]]) -> list[EndpointProblem]:
     async def one(name: str, embeds: bool) -> list[EndpointProblem]:
         clients = await asyncio.to_thread(connected_to, models, name)
         found: list[EndpointProblem] = []
@@ -378,11 +343,17 @@ async def _probe(models: Models, asked: Iterable[tuple[str, bool]]) -> list[Endp
                 found.append(EndpointProblem(name, i, str(client), final=True, asked=False))
                 continue
             try:
-                why: CallError | None = await client.probe(embeds)
+                why = await client.probe(embeds)
             finally:
                 await client.close()
             if why is not None:
                 found.append(EndpointProblem(name, i, str(why), isinstance(why, FatalCallError)))
         return found
 
-    return [p for some in await asyncio.gather(*(one(*a) for a in asked)) for p in some]
+    async def all_of_them() -> list[EndpointProblem]:
+        return [p for some in await asyncio.gather(*(one(*a) for a in sorted(asked))) for p in some]
+
+    if not asked:
+        return []
+    with ThreadPoolExecutor(1, thread_name_prefix="probe") as thread:
+        return thread.submit(asyncio.run, all_of_them()).result()

@@ -44,23 +44,27 @@ class GivenRows:
     @property
     def is_open(self) -> bool:
         """Whether it is there, and no function that has still to be called."""
-        return not _is_function(self._given)
+        return bool(_kind_of(self._given)) or not callable(self._given)
 
     def open(self, refuse: Callable[[Sequence[str]], str]) -> None:
         """Call the function, where it is one, and look at the columns. Raises InputError.
 
         refuse: why rows with these columns cannot be read; "" where they can
         """
-        if _is_function(self._given):
+        if not self.is_open:
             with _reading("calling it"):
                 self._given, self._name = self._given(), str(self)
         if not _kind_of(self._given):
             raise InputError(f"INPUT is of type {type(self._given).__name__}; it can be {KINDS}")
-        with _reading("its columns"):
-            columns = self._columns()
-        if columns is not None and (why := refuse(columns)):
-            raise InputError(f"INPUT ({self}): {why}")
         self._refuse = refuse
+        schema = None  # where only the rows know their columns
+        with _reading("its columns"):
+            if _is_dataset(self._given):
+                schema = self._given.schema()
+            elif isinstance(self._given, pa.Table | pa.RecordBatchReader):
+                schema = self._given.schema
+        if schema is not None:
+            self._check(list(schema.names))
 
     @property
     def size(self) -> int | None:
@@ -94,36 +98,23 @@ class GivenRows:
             yield batch
             n_rows += len(batch)
 
-    def _columns(self) -> Sequence[str] | None:
-        """None where only the rows know theirs."""
-        given = self._given
-        if _is_dataset(given):
-            schema = given.schema()
-            return None if schema is None else list(schema.names)
-        if isinstance(given, pa.Table | pa.RecordBatchReader):
-            return list(given.schema.names)
-        return None
-
     def _batches(self) -> Iterator[RowBatch]:
         given = self._given
         if _is_dataset(given):
             yield from given.iter_batches(batch_size=None, batch_format="pyarrow")
-        elif hasattr(given, "__arrow_c_stream__"):
-            yield from self._arrow_batches()
-        else:
+            return
+        if not hasattr(given, "__arrow_c_stream__"):
             yield from self._row_batches(given)
-
-    def _arrow_batches(self) -> Iterator[RowBatch]:
+            return
         try:
-            stream = pa.RecordBatchReader.from_stream(self._given)
+            stream = pa.RecordBatchReader.from_stream(given)
         except pa.ArrowException:
-            if not hasattr(self._given, "to_dict"):
+            if not hasattr(given, "to_dict"):
                 raise
             # A frame of pandas with a column of several types.
-            yield from self._row_batches(self._given.to_dict("records"))
+            yield from self._row_batches(given.to_dict("records"))
             return
-        if why := self._refuse(stream.schema.names):
-            raise InputError(f"INPUT ({self}): {why}")
+        self._check(stream.schema.names)
         held: list[pa.RecordBatch] = []
         for batch in stream:
             rows = max(1, batch.num_rows * BATCH_BYTES // max(1, batch.nbytes))
@@ -134,6 +125,10 @@ class GivenRows:
                     held = []
         if held:
             yield _table(held)
+
+    def _check(self, columns: Sequence[str]) -> None:
+        if why := self._refuse(columns):
+            raise InputError(f"INPUT ({self}): {why}")
 
     def _row_batches(self, rows: Iterable[Any]) -> Iterator[RowBatch]:
         held, size = list[Mapping[str, Any]](), 0
@@ -151,8 +146,8 @@ class GivenRows:
             if size >= BATCH_BYTES:
                 yield held
                 held, size = [], 0
-        if columns and (why := self._refuse(list(columns))):
-            raise InputError(f"INPUT ({self}): {why}")
+        if columns:
+            self._check(list(columns))
         if held:
             yield held
 
@@ -195,10 +190,6 @@ def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
 def _is_dataset(given: Any) -> bool:
     """Without importing Ray: whoever has one has imported it."""
     return type(given).__module__.startswith("ray.data.") and hasattr(given, "map_batches")
-
-
-def _is_function(given: Any) -> bool:
-    return callable(given) and not _kind_of(given)
 
 
 def _kind_of(given: Any) -> str:

@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeVar
+from itertools import chain
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -24,22 +24,20 @@ from graphrag_ray.base.errors import FatalCallError, GraphRagError, RunStopped
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.engine.drive import Driver
 from graphrag_ray.engine.executor import (
+    Executor,
     ItemSource,
     Parted,
     RunningSweep,
     Sweep,
-    SweepProgress,
     TableFunction,
     Tables,
     Written,
     by_partition,
     write_all,
 )
-from graphrag_ray.engine.gateways import Ask, Gate, Keeper, Models, open_gateway
+from graphrag_ray.engine.gateways import Ask, Gate, Keeper, open_gateway
 from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.reply_cache import ReplyCache
-from graphrag_ray.engine.spending import Spending
-from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import BEGUN_TOGETHER, WAITED_FOR_S, Asking, Outcome, Row, Work, begin, run_item
 from graphrag_ray.llm.accounting import InFlight
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
@@ -52,34 +50,20 @@ T = TypeVar("T")
 X = TypeVar("X")
 R = TypeVar("R")
 
+Begun: TypeAlias = asyncio.Future[list[tuple[Driver[Any], list[JournalRow]]]]
+
 
 @dataclass
-class LocalExecutor:
+class LocalExecutor(Executor):
     """Runs everything on this machine, all dialogues in this process.
 
-    flush_s        seconds between journal writes
     in_flight      items that run at once; None: enough that the models' limits bind, and not this
-    on_progress    called a few times a second during a sweep
     limiter        None: one of our own, which all sweeps share as they share the endpoints' limits
     """
 
-    store: Store
-    models: Models
-    max_failed_fraction: float = 0.5
-    flush_s: float = 2.0
     in_flight: int | None = None
-    on_progress: Callable[[SweepProgress], None] = lambda progress: None
     limiter: Limiter | None = None
-    spending: Spending = field(default_factory=Spending)
-    stop: Stop = field(default_factory=Stop)
     pool: ProcessPool = field(default_factory=lambda: ProcessPool(0))
-    bad_replies_count: bool = True
-
-    def limited(self) -> Limiter:
-        """What lets calls through."""
-        if self.limiter is None:
-            self.limiter = LocalLimiter(self.models.online, self.models.default_in_flight)
-        return self.limiter
 
     def share(self, value: T) -> Callable[[], T]:
         return self.pool.share(value)
@@ -92,8 +76,8 @@ class LocalExecutor:
         parted: Parted[X] | None = None,
         ended: Callable[[int], None] = lambda number: None,
     ) -> Written:
-        written = []
-        for number, parts in enumerate(self.pool.each(partial(_written, self.store, fn), inputs)):
+        store, written = self.store, list[dict[str, list[Part]]]()
+        for number, parts in enumerate(self.pool.each(lambda x: write_all(store, fn(store, x)), inputs)):
             written.append(parts)
             ended(number)
         return written
@@ -107,40 +91,28 @@ class LocalExecutor:
         partitions: int,
         bundles: int | None = None,
     ) -> Written:
-        rows: dict[int, list[pa.Table]] = {}
+        store, rows = self.store, dict[int, list[pa.Table]]()
         for table in self.stream(step, fn, inputs):
             for partition, own in by_partition(table):
                 rows.setdefault(partition, []).append(own)
-        found = [pa.concat_tables(rows[p]) for p in sorted(rows)]
-        made = self.pool.each(partial(_reduced, self.store, reduce), found)
+        # Combined, since a slice is pickled with all of what it is a slice of.
+        found = [pa.concat_tables(rows[p]).combine_chunks() for p in sorted(rows)]
+        made = self.pool.each(lambda rows: write_all(store, [reduce(rows)]), found)
         written = dict(zip(sorted(rows), made, strict=True))
         return [written.get(p, {}) for p in range(partitions)]
 
     def stream(
         self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
     ) -> Iterator[pa.Table]:
-        if not self.pool.processes:  # each table as soon as it is there
-            for x in inputs:
-                yield from fn(self.store, x)
-            return
-        for tables in self.pool.each(partial(_listed, self.store, fn), inputs):
-            yield from tables
+        store = self.store
+        if self.pool.processes:
+            yield from chain.from_iterable(self.pool.each(lambda x: list(fn(store, x)), inputs))
+        else:  # each table as soon as it is there
+            yield from chain.from_iterable(fn(store, x) for x in inputs)
 
     def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
         with self.stop.while_asking():
-            return awaited(_LocalSweep(self, work, source, index).run())
-
-
-def _written(store: Store, fn: TableFunction[X], x: X) -> dict[str, list[Part]]:
-    return write_all(store, fn(store, x))
-
-
-def _reduced(store: Store, reduce: Callable[[pa.Table], Tables], rows: pa.Table) -> dict[str, list[Part]]:
-    return write_all(store, [reduce(rows)])
-
-
-def _listed(store: Store, fn: Callable[[Store, X], Iterable[pa.Table]], x: X) -> list[pa.Table]:
-    return list(fn(store, x))
+            return runner()(_LocalSweep(self, work, source, index).run())
 
 
 class _LocalSweep(RunningSweep[T]):
@@ -160,17 +132,20 @@ class _LocalSweep(RunningSweep[T]):
         self.check(0, self.in_flight)
         writer = JournalWriter(self.executor.store, self.work.name, f"local-{uuid.uuid4().hex[:12]}")
         models = self.executor.models.knowing(self.spending.before.quirks)
-        gate = Gate(self.executor.limited())
+        executor = self.executor
+        executor.limiter = executor.limiter or LocalLimiter(models.online, models.default_in_flight)
+        gate = Gate(executor.limiter)
         keeper = Keeper(writer, gate)
         async with open_gateway(
             models,
             gate,
             self.sweep.accounts.add,
             in_flight=self.in_flight,
-            at_the_end=self._at_the_end,
+            # All that there is has been sent.
+            at_the_end=lambda: not self.queued and len(self.running) <= self.in_flight.calls,
             pool=self.executor.pool,
         ) as ask:
-            asking = Asking(ask, writer, self.index.now)
+            asking = Asking(ask, writer.append, self.index.now)
             try:
                 await self._loop(asking, keeper)
             except RunStopped:
@@ -192,10 +167,6 @@ class _LocalSweep(RunningSweep[T]):
                 self.ended()
                 await keeper.close()
         return self.sweep
-
-    def _at_the_end(self) -> bool:
-        """Whether all that there is has been sent."""
-        return not self.queued and len(self.running) <= self.in_flight.calls
 
     async def _loop(self, asking: Asking, keeper: Keeper) -> None:
         exhausted = False
@@ -246,36 +217,33 @@ class _LocalSweep(RunningSweep[T]):
             free = min(free, affordable)
             if free <= 0 and self.queued and not self.running:
                 raise self.spending.exhausted(self.sweep.accounts)
+
+        async def item(begun: Begun, place: int) -> Outcome[T]:
+            driver, rows = (await begun)[place]
+            return await run_item(self.work.name, driver, rows, asking)
+
         while self.queued and free > 0:
             n = min(free, len(self.queued), BEGUN_TOGETHER)
             rows = [self.queued.popleft() for _ in range(n)]
             free -= n
             begun = asyncio.ensure_future(asyncio.to_thread(begin, self.work, store, self.index, rows))
             for place in range(n):
-                self.running[asyncio.ensure_future(self._item(begun, place, asking))] = self.taken
+                self.running[asyncio.ensure_future(item(begun, place))] = self.taken
                 self.taken += 1
 
-    async def _item(
-        self, begun: asyncio.Future[list[tuple[Driver[T], list[JournalRow]]]], place: int, asking: Asking
-    ) -> Outcome[T]:
-        driver, rows = (await begun)[place]
-        return await run_item(self.work.name, driver, rows, asking)
 
-
-def awaited(coroutine: Coroutine[Any, Any, R]) -> R:
-    """What it returns; where this thread has a running event loop, as in a notebook, by a loop of another."""
+def runner() -> Callable[[Coroutine[Any, Any, R]], R]:
+    """`asyncio.run`; where this thread has a running event loop, as in a notebook, that of another thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(coroutine)
-    with ThreadPoolExecutor(1) as other:
-        return other.submit(asyncio.run, coroutine).result()
+        return asyncio.run
 
+    def run(coroutine: Coroutine[Any, Any, R]) -> R:
+        with ThreadPoolExecutor(1) as other:
+            return other.submit(asyncio.run, coroutine).result()
 
-class _Forgotten:
-    """A journal for dialogues whose replies nobody wants to keep: a single question."""
-
-    def append(self, row: JournalRow) -> None: ...
+    return run
 
 
 async def run_dialogues(
@@ -286,7 +254,7 @@ async def run_dialogues(
     drivers = [Driver(dialogue) for dialogue in dialogues]
     keys = [driver.key for driver in drivers if driver.key]
     known = await asyncio.to_thread(cache.lookup, keys) if cache else {}
-    asking = Asking(ask, cache or _Forgotten(), time.time)
+    asking = Asking(ask, cache.append if cache else None, time.time)
     running = [run_item(stage, driver, known.get(driver.key, []), asking) for driver in drivers]
     try:
         return await together(running)

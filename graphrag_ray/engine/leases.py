@@ -6,9 +6,10 @@ is finished, which means journalled. The leases of a worker that died go back to
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Hashable, Iterable
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Generic, TypeVar
 
 from graphrag_ray.base.unforeseen import REPORT_IT
@@ -27,6 +28,15 @@ One such loss may be somebody else's doing."""
 
 
 @dataclass
+class _Item(Generic[P]):
+    """lost_in: the number of the last loss in which it was lost; 0: none was."""
+
+    payload: P
+    lost_in: int = 0
+    times_lost: int = 0
+    lost_alone: int = 0
+
+
 class LeaseBook(Generic[P]):
     """Items by id, queued or leased. Every item added is handed out until it is finished, or condemned.
 
@@ -40,44 +50,37 @@ class LeaseBook(Generic[P]):
     condemned  items that kill whoever works on them, and how many died; handed out no more
     """
 
-    _queue: deque[int] = field(default_factory=deque)
-    _suspects: deque[int] = field(default_factory=deque)
-    _items: dict[int, P] = field(default_factory=dict)
-    _holder: dict[int, str] = field(default_factory=dict)
-    _held: dict[str, dict[int, None]] = field(default_factory=dict)
-    _quarantined: set[str] = field(default_factory=set)
-    _lost_in: dict[int, int] = field(default_factory=dict)
-    _times_lost: dict[int, int] = field(default_factory=dict)
-    _lost_alone: dict[int, int] = field(default_factory=dict)
-    reissued: int = 0
-    losses: int = 0
-    finished: int = 0
-    condemned: dict[int, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._items: dict[int, _Item[P]] = {}
+        self._queue, self._suspects = deque[int](), deque[int]()
+        self._held: defaultdict[str, dict[int, None]] = defaultdict(dict)
+        self._holder: dict[int, str] = {}
+        self._quarantined = set[str]()
+        self.reissued = self.losses = self.finished = 0
+        self.condemned: dict[int, int] = {}
 
     def add(self, items: Iterable[tuple[int, P]]) -> None:
         for id_, payload in items:
-            self._items[id_] = payload
+            self._items[id_] = _Item(payload)
             self._queue.append(id_)
 
     def held(self, worker: str) -> Collection[int]:
         """The worker's items, in the order in which it got them."""
-        return self._held.get(worker, {}).keys()
+        return self._held[worker].keys()
 
     def lose(self, worker: str) -> None:
         """A worker died. Its leases are handed out again."""
-        self._quarantined.discard(worker)
         lost = list(self.held(worker))
         self.losses += bool(lost)
-        for id_ in reversed(lost):
-            self._release(id_)
-            self._lost_in[id_] = self.losses
-            times = self._times_lost[id_] = self._times_lost.get(id_, 0) + 1
-            alone = self._lost_alone[id_] = self._lost_alone.get(id_, 0) + (len(lost) == 1)
-            if times >= MOST_LOSSES and alone >= MOST_ALONE:
-                self.condemned[id_] = times
-            else:
-                self._put_back(id_)
         self.reissued += len(lost)
+        for id_ in reversed(lost):
+            item = self._items[id_]
+            item.lost_in = self.losses
+            item.times_lost += 1
+            item.lost_alone += len(lost) == 1
+            if item.times_lost >= MOST_LOSSES and item.lost_alone >= MOST_ALONE:
+                self.condemned[id_] = item.times_lost
+            self._take_back(id_)
 
     def hand_back(self, worker: str, ids: Iterable[int], begun: bool) -> None:
         """A worker that leaves gives leases back: they are nobody's fault, and are handed out first.
@@ -87,67 +90,63 @@ class LeaseBook(Generic[P]):
         given = [id_ for id_ in ids if self._holder.get(id_) == worker]
         self.losses += begun and bool(given)
         for id_ in reversed(given):
-            self._release(id_)
             if begun:
-                self._lost_in[id_] = self.losses
-            self._put_back(id_)
+                self._items[id_].lost_in = self.losses
+            self._take_back(id_)
 
-    def _release(self, id_: int) -> None:
-        if (holder := self._holder.pop(id_, None)) is not None:
-            del self._held[holder][id_]
-
-    def _put_back(self, id_: int) -> None:
-        if self._times_lost.get(id_, 0) > ORDINARY_LOSSES:
+    def _take_back(self, id_: int) -> None:
+        del self._held[self._holder.pop(id_)][id_]
+        if self._items[id_].times_lost > ORDINARY_LOSSES:
             self._suspects.append(id_)
         else:
             self._queue.appendleft(id_)
 
     def lease(self, worker: str, places: int) -> list[tuple[int, P]]:
         """Up to `places` items; none for a worker that has suspects."""
-        held = self._held.setdefault(worker, {})
-        if worker in self._quarantined:
-            if held:
-                return []
+        held = self._held[worker]
+        if not held:
             self._quarantined.discard(worker)
-        given = self._take(self._queue, places)
-        if not given and places and self._suspects and not held:
-            given = self._take(self._suspects, min(places, GROUP), alike=True)
+        if worker in self._quarantined or places <= 0:
+            return []
+        given = list(islice(self._waiting_in(self._queue), places))
+        if not given and not held:
+            for id_ in self._waiting_in(self._suspects):
+                alone = self._items[id_].times_lost > ORDINARY_LOSSES + 1
+                if alone and given:
+                    self._suspects.appendleft(id_)
+                    break
+                given.append(id_)
+                if alone or len(given) == min(places, GROUP):
+                    break
             self._quarantined.add(worker)
         for id_ in given:
             self._holder[id_] = worker
             held[id_] = None
-        return [(id_, self._items[id_]) for id_ in given]
+        return [(id_, self._items[id_].payload) for id_ in given]
 
-    def _take(self, queue: deque[int], places: int, alike: bool = False) -> list[int]:
-        """The first of a queue that are not finished; alike: one alone that was lost from a small group."""
-        taken: list[int] = []
-        while queue and len(taken) < places:
-            alone = alike and self._times_lost.get(queue[0], 0) > ORDINARY_LOSSES + 1
-            if alone and taken:
-                break
+    def _waiting_in(self, queue: deque[int]) -> Iterator[int]:
+        """Take items out that are neither finished, condemned nor leased."""
+        while queue:
             id_ = queue.popleft()
-            if id_ in self._items and id_ not in self._holder:
-                taken.append(id_)
-                if alone:
-                    break
-        return taken
+            if id_ in self._items and id_ not in self._holder and id_ not in self.condemned:
+                yield id_
 
     def losses_of(self, ids: Iterable[int]) -> dict[int, int]:
         """The latest of the `losses` in which each of these items was lost, as far as any was."""
-        return {id_: self._lost_in[id_] for id_ in ids if id_ in self._lost_in}
+        return {id_: lost_in for id_ in ids if (lost_in := self._items[id_].lost_in)}
 
     def finish(self, id_: int) -> bool:
         """The item's outcome is journalled. False when somebody else finished it before."""
-        self._release(id_)
-        for of_lost in (self._lost_in, self._times_lost, self._lost_alone, self.condemned):
-            of_lost.pop(id_, None)
+        if (holder := self._holder.pop(id_, None)) is not None:
+            del self._held[holder][id_]
+        self.condemned.pop(id_, None)
         known = self._items.pop(id_, None) is not None
         self.finished += known
         return known
 
     def give_up(self) -> list[tuple[int, P, int]]:
         """The condemned items, each with how many died of it. They count as finished from now on."""
-        found = [(id_, self._items[id_], times) for id_, times in self.condemned.items()]
+        found = [(id_, self._items[id_].payload, times) for id_, times in self.condemned.items()]
         for id_, _, _ in found:
             self.finish(id_)
         return found
@@ -183,7 +182,7 @@ class FailureWatch:
     failed: int = 0
     passing: int = 0
     bugs: int = 0
-    first: dict[Hashable, int] = field(default_factory=dict)
+    first: Counter[str] = field(default_factory=Counter)
     at_least: int = 20
 
     def note(self, status: str, error: str = "", known: bool = False) -> None:
@@ -198,7 +197,7 @@ class FailureWatch:
             self.bugs += bug
             self.passing += status == "retry" and not bug
             if len(self.first) < 50 or error in self.first:
-                self.first[error] = self.first.get(error, 0) + 1
+                self.first[error] += 1
 
     def tripped(self, running: int = 0) -> bool:
         """running: items that are begun and not finished. Failures by bugs come at once, before what was
@@ -215,7 +214,7 @@ class FailureWatch:
         return self.fresh and self.passing > self.max_fraction * self.finished
 
     def message(self, stage: str) -> str:
-        common = max(self.first, key=lambda e: self.first[e]) if self.first else ""
+        common = next((error for error, _ in self.first.most_common(1)), "")
         again = "items that failed for now are tried again."
         if self.failed > self.passing:
             again += (

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.llm.accounting import Accounts, Limits
@@ -18,8 +17,6 @@ RATE_OVER = 20
 """and in as many more as so many calls, or items, took."""
 TOLD_FROM = 8
 """Calls, or items, that have ended before a rate says how long the others will take."""
-
-_Seen: TypeAlias = tuple[float, float, float, float]
 
 
 class Recent:
@@ -33,7 +30,7 @@ class Recent:
     """
 
     def __init__(self) -> None:
-        self._seen: deque[_Seen] = deque([(0.0, 0.0, 0.0, 0.0)])
+        self._seen: deque[tuple[float, ...]] = deque([(0.0, 0.0, 0.0, 0.0)])
         self._ended_at = self.first_s = 0.0
 
     def note(self, p: SweepProgress) -> None:
@@ -46,33 +43,18 @@ class Recent:
             self.first_s = p.seconds
             self._seen = deque([(p.seconds / 2, 0.0, 0.0, 0.0)])
         self._seen.append((p.seconds, done, p.accounts.total.total_tokens, p.done))
-        while len(self._seen) > 2 and self._enough_from(1):
+        while len(self._seen) > 2 and self._seen[1][0] <= p.seconds - RATE_OVER_S:
+            if self._seen[1][1] > done - RATE_OVER:  # what is left would not tell a rate
+                break
             self._seen.popleft()
-
-    def _enough_from(self, place: int) -> bool:
-        """Whether what was seen from there on tells a rate."""
-        since, last = self._seen[place], self._seen[-1]
-        return since[0] <= last[0] - RATE_OVER_S and since[1] <= last[1] - RATE_OVER
-
-    @property
-    def per_s(self) -> float:
-        """What `Amount` counts, each second."""
-        return self._rate(1)
-
-    @property
-    def tokens_per_minute(self) -> float:
-        return self._rate(2) * 60
-
-    @property
-    def items_per_minute(self) -> float:
-        return self._rate(3) * 60
 
     @property
     def idle_s(self) -> float:
         """Since the last call, or item, has ended."""
         return self._seen[-1][0] - self._ended_at
 
-    def _rate(self, column: int) -> float:
+    def per_s(self, column: int = 1) -> float:
+        """What `Amount` counts; 2: tokens; 3: items."""
         first, last = self._seen[0], self._seen[-1]
         seconds = last[0] - first[0]
         return (last[column] - first[column]) / seconds if seconds > 0 else 0.0
@@ -154,8 +136,8 @@ class StagePace:
             failed=p.failed,
             calls=int(amount.done) if amount.in_calls else 0,
             in_flight=p.in_flight.calls,
-            items_per_minute=round(recent.items_per_minute, 1),
-            tokens_per_minute=round(recent.tokens_per_minute, 1),
+            items_per_minute=round(recent.per_s(3) * 60, 1),
+            tokens_per_minute=round(recent.per_s(2) * 60, 1),
             tokens_per_minute_limit=limits.tokens_per_minute if limits else None,
             requests_per_minute_limit=limits.requests_per_minute if limits else None,
             cost_usd=total.cost_usd,
@@ -174,24 +156,18 @@ def seconds_left(p: SweepProgress, amount: Amount, recent: Recent) -> float | No
     and when nothing has ended for longer than all should have taken, as where one call hangs.
     """
     enough = max(TOLD_FROM, p.in_flight.calls if amount.in_calls else 0)
-    if amount.total is None or amount.done < enough or p.seconds < 1.5 * recent.first_s or not recent.per_s:
+    if amount.total is None or amount.done < enough or p.seconds < 1.5 * recent.first_s or not recent.per_s():
         return None
     left = max(0.0, amount.total - amount.done)
     unsent = max(0.0, left - p.in_flight.calls)
-    by_limit = _seconds_by_limit(p, unsent) if amount.in_calls else None
-    seconds = max(left / recent.per_s, by_limit or 0.0)
-    return seconds if recent.idle_s <= seconds else None
-
-
-def _seconds_by_limit(p: SweepProgress, calls: float) -> float | None:
-    """The least time of so many calls like those that were sent, at the limits of the stage's model."""
-    limits = _limits(p)
+    by_limit = 0.0
     sent = p.accounts.total.calls + p.in_flight.calls
-    if limits is None or not sent:
-        return None
-    each = (p.accounts.total.total_tokens + p.in_flight.tokens) / sent
-    needs = ((calls, limits.requests_per_minute), (calls * each, limits.tokens_per_minute))
-    return max((60.0 * amount / limit for amount, limit in needs if limit), default=None)
+    if amount.in_calls and sent and (limits := _limits(p)) is not None:
+        each = (p.accounts.total.total_tokens + p.in_flight.tokens) / sent
+        needs = ((unsent, limits.requests_per_minute), (unsent * each, limits.tokens_per_minute))
+        by_limit = max((60.0 * needed / limit for needed, limit in needs if limit), default=0.0)
+    seconds = max(left / recent.per_s(), by_limit)
+    return seconds if recent.idle_s <= seconds else None
 
 
 def _limits(p: SweepProgress) -> Limits | None:

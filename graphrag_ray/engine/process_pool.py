@@ -19,7 +19,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -212,22 +212,17 @@ class _Shared(Generic[T]):
     def __call__(self) -> T:
         return self._value
 
-    def __reduce__(self) -> tuple[Callable[[Any], Callable[[], Any]], tuple[Any]]:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         if self._path is None:
             try:
                 self._path = self._pool.file(self._value)
-            except OSError as e:  # the value goes with each input: slow, but it goes
+            except OSError:  # the value goes with each input: slow, but it goes
                 self._path = ""
-                logs.event(_log, "no file for other processes", logging.WARNING, error=type(e).__name__)
-        return (_from_file, (self._path,)) if self._path else (_as_given, (self._value,))
+        return (partial, (_read, self._path)) if self._path else (partial, (_same, self._value))
 
 
-def _as_given(value: T) -> Callable[[], T]:
-    return lambda: value
-
-
-def _from_file(path: str) -> Callable[[], Any]:
-    return lambda: _read(path)
+def _same(value: T) -> T:
+    return value
 
 
 @lru_cache(maxsize=8)

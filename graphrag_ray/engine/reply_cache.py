@@ -37,7 +37,7 @@ class ReplyCache:
     """The journal at a store: of single questions, or of a batch. Opened when it is first looked into; many
     may write to it at once. What is added is known at once, and written within FLUSH_S.
 
-    In memory is what is not written yet, and the index of what is: some 13 bytes a reply.
+    In memory is what is not written yet, and the index of what is: some 9 bytes a reply.
 
     failure: why what was added could not be written the last time; "" where it could
     """
@@ -104,7 +104,10 @@ class ReplyCache:
         try:
             if self._writer.flush() is not None:
                 self._written_at = time.monotonic()
-                self._tidy()
+                if self._not_looked >= LOOK_EVERY:
+                    # No answer waits for the merging; a program that ends does.
+                    self._not_looked = 0
+                    threading.Thread(target=self._merge, name="cache").start()
             self.failure = ""
         except StoreError as e:
             self.failure = str(e)
@@ -128,12 +131,6 @@ class ReplyCache:
                 if not own:
                     del self._added[row.key]
             self._not_looked += 1
-
-    def _tidy(self) -> None:
-        """Merge parts where there are many. No answer waits for it; a program that ends does."""
-        if self._not_looked >= LOOK_EVERY:
-            self._not_looked = 0
-            threading.Thread(target=self._merge, name="cache").start()
 
     def _merge(self) -> None:
         try:

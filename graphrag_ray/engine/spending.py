@@ -108,10 +108,6 @@ class Spending:
             return _spent("max_cost_usd", f"${usd:.4f}", 0, f"${most_usd:g}")
         return _spent("max_total_tokens", tokens, 0, f"{most:,}")
 
-    def add(self, accounts: Accounts) -> None:
-        """A sweep has ended."""
-        self.before.absorb(accounts)
-
 
 def check_prices(budget: Budget, models: Models) -> None:
     """A limit on cost means nothing where a price is unknown. Raises SettingsError naming the model."""

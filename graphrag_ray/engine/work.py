@@ -11,7 +11,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import orjson
 
@@ -101,32 +101,31 @@ class ReplyUsage:
 
 def outcome_of(key: str, state: State[T], rows: Sequence[JournalRow]) -> Outcome[T]:
     """The outcome that the journal alone says."""
-    replies = tuple(_told(r) for r in rows if r.kind == TURN)
+    turns = [r for r in rows if r.kind == TURN]
+    replies = tuple(
+        ReplyUsage(
+            r.prompt,
+            r.model,
+            r.endpoint,
+            Usage(r.prompt_tokens, r.completion_tokens, r.cached_tokens, r.reported),
+            r.latency_s,
+        )
+        for r in turns
+    )
     if isinstance(state, Complete):
         return Outcome(key, "complete", state.result, replies=replies)
-    return replace(_failed(key, state, rows), replies=replies)
-
-
-def _told(row: JournalRow) -> ReplyUsage:
-    usage = Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reported)
-    return ReplyUsage(row.prompt, row.model, row.endpoint, usage, row.latency_s)
-
-
-def _failed(key: str, state: Refused | Open, rows: Sequence[JournalRow]) -> Outcome[Any]:
-    failures = [r for r in rows if r.kind in (FAILED, KILLED)]
-    turns = [r for r in rows if r.kind == TURN]
-    times = [r.at for r in failures or turns] or [0.0]
-    attempts = sum(r.attempts for r in failures) or len(turns)
-    status: Literal["failed", "retry"]
     if isinstance(state, Refused):
         # A bug is looked at by every run: that asks for nothing, and the next version may do better.
-        status = "retry" if state.bug else "failed"
-        return Outcome(key, status, None, state.error, attempts, min(times), max(times))
-    failure = failure_of(state, rows)
-    if failure is None:
-        return Outcome(key, "open")
-    status = "retry" if failure.retryable else "failed"
-    return Outcome(key, status, None, failure.error or "", attempts, min(times), max(times))
+        error, again = state.error, state.bug
+    elif (failure := failure_of(state, rows)) is not None:
+        error, again = failure.error or "", failure.retryable
+    else:
+        return Outcome(key, "open", replies=replies)
+    failures = [r for r in rows if r.kind in (FAILED, KILLED)]
+    times = [r.at for r in failures or turns] or [0.0]
+    attempts = sum(r.attempts for r in failures) or len(turns)
+    status: Literal["failed", "retry"] = "retry" if again else "failed"
+    return Outcome(key, status, None, error, attempts, min(times), max(times), replies=replies)
 
 
 def begin(
@@ -144,7 +143,13 @@ def begin(
             driver: Driver[T] = Driver(raising(DialogueFailed(told[-1].error or "")))
             driver.key = names[place]
         else:
-            driver = Driver(_started(work, store, row))
+            try:
+                dialogue = work.start(store, row)
+            except BaseException as e:
+                if not is_unforeseen(e):
+                    raise
+                dialogue = raising(e)
+            driver = Driver(dialogue)
             if isinstance(driver.state, Refused) and driver.state.bug:
                 driver.key = driver.key or identity(work, row)
         drivers.append(driver)
@@ -173,15 +178,6 @@ def killed_row(work: Work[T], row: Row, times: int, at: float) -> JournalRow:
     return JournalRow(key, 0, 0, "", KILLED, at, work.name, error=error, attempts=times)
 
 
-def _started(work: Work[T], store: Store, row: Row) -> Dialogue[T]:
-    try:
-        return work.start(store, row)
-    except BaseException as e:
-        if not is_unforeseen(e):
-            raise
-        return raising(e)
-
-
 def outcomes(
     work: Work[T], store: Store, index: JournalIndex, rows: Sequence[Row]
 ) -> list[tuple[Row, Outcome[T]]]:
@@ -193,22 +189,17 @@ def outcomes(
     ]
 
 
-class Journal(Protocol):
-    """Where `run_item` writes: a JournalWriter."""
-
-    def append(self, row: JournalRow) -> None: ...
-
-
 @dataclass(frozen=True)
 class Asking:
     """How to ask: what the executors put around a dialogue.
 
-    ask     answers a request or raises a CallError; says the stage
-    now     Unix seconds
+    ask      answers a request or raises a CallError; says the stage
+    journal  takes a row; None: nobody wants to keep any
+    now      Unix seconds
     """
 
     ask: Callable[[Request, str], Awaitable[Called[Reply]]]
-    journal: Journal
+    journal: Callable[[JournalRow], object] | None
     now: Callable[[], float]
 
 
@@ -225,7 +216,8 @@ async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], as
 
     def note(**values: Any) -> None:
         row = JournalRow(key=driver.key, at=asking.now(), **values)
-        asking.journal.append(row)
+        if asking.journal is not None:
+            asking.journal(row)
         written.append(row)
 
     while isinstance(state, Open):
@@ -243,31 +235,19 @@ async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], as
             break
         replies |= {slot: r for slot, r in got if r is not None}
         state = driver.send([replies[slot] for slot in range(len(state.requests))])
-    _note_end(stage, driver.key, state, rows, told, note)
+    # How it ended is journalled once. A refusal's reason stands with it, for `failures` of an index without a
+    # snapshot. A bug is no end: the replies stand, and every run tries them.
+    about = {"turn": 0, "slot": 0, "request_hash": "", "prompt": stage}
+    ended = isinstance(state, Open) or any(r.kind in (DONE, KILLED) for r in rows)
+    if driver.key and isinstance(state, Refused) and state.bug:
+        if state.error not in told:
+            note(**about, kind=FAILED, error=state.error, retryable=True)
+    elif driver.key and not ended:
+        note(**about, kind=DONE, error=state.error if isinstance(state, Refused) else None)
     new = written[len(rows) :]
     outcome = outcome_of(driver.key, state, written)
     again = outcome.status != "complete" and bool(rows) and not new
     return replace(outcome, turns=sum(r.kind == TURN for r in new), known=again)
-
-
-def _note_end(
-    stage: str,
-    key: str,
-    state: State[Any],
-    rows: Sequence[JournalRow],
-    told: Container[str],
-    note: Callable[..., None],
-) -> None:
-    """Journal how a dialogue ended, once. A refusal's reason stands with it, for `failures` of an index
-    without a snapshot. A bug is no end: the replies stand, and every run tries them."""
-    about = {"turn": 0, "slot": 0, "request_hash": "", "prompt": stage}
-    if not key or isinstance(state, Open):
-        return
-    if isinstance(state, Refused) and state.bug:
-        if state.error not in told:
-            note(**about, kind=FAILED, error=state.error, retryable=True)
-    elif not any(r.kind in (DONE, KILLED) for r in rows):
-        note(**about, kind=DONE, error=state.error if isinstance(state, Refused) else None)
 
 
 async def _ask(
@@ -281,46 +261,37 @@ async def _ask(
 ) -> tuple[int, Reply | None]:
     where = {"turn": turn, "slot": slot, "request_hash": request.hash, "prompt": request.prompt}
     try:
-        answer = _storable(await asking.ask(request, stage))
-        note(**where, **_turn(request, answer))
+        answer = await asking.ask(request, stage)
+        reply = answer.reply
+        if isinstance(reply, ChatReply):
+            # What is replayed must be what was replied, and no table can hold half a surrogate pair.
+            reply = reply if reply.text.isascii() else replace(reply, text=whole(reply.text))
+            said: dict[str, Any] = {"reply": reply.text, "finish_reason": reply.finish_reason}
+        else:
+            said = {"vector": reply.vector, "finish_reason": "stop"}
+        note(
+            **where,
+            kind=TURN,
+            **said,
+            prompt_tokens=reply.usage.prompt_tokens,
+            cached_tokens=reply.usage.cached_tokens,
+            completion_tokens=reply.usage.completion_tokens,
+            reported=reply.usage.reported,
+            model=request.call.model_id,
+            endpoint=answer.endpoint,
+            latency_s=answer.latency_s,
+            attempts=answer.attempts,
+        )
+        return slot, reply
     except (PermanentCallError, TransientCallError) as e:
         logger.debug("a call failed: %s", e)
         attempts = getattr(e, "attempts", 1)
         # What did not fit and still does not is no news: it would make every run look like a change.
         if not (isinstance(e, DoesNotFit) and str(e) in told):
             note(**where, kind=FAILED, error=str(e), retryable=e.next_run, attempts=attempts)
-        return slot, None
     except BaseException as e:
         if not is_unforeseen(e):
             raise
         if (error := note_bug(e)) not in told:
             note(**where, kind=FAILED, error=error, retryable=True)
-        return slot, None
-    return slot, answer.reply
-
-
-def _storable(answer: Called[Reply]) -> Called[Reply]:
-    """What is replayed must be what was replied, and no table can hold half a surrogate pair."""
-    reply = answer.reply
-    if not isinstance(reply, ChatReply) or reply.text.isascii():
-        return answer
-    return replace(answer, reply=replace(reply, text=whole(reply.text)))
-
-
-def _turn(request: Request, answer: Called[Reply]) -> dict[str, Any]:
-    """What a journal row says of a reply."""
-    reply = answer.reply
-    return {
-        "kind": TURN,
-        "reply": reply.text if isinstance(reply, ChatReply) else None,
-        "vector": None if isinstance(reply, ChatReply) else reply.vector,
-        "finish_reason": reply.finish_reason if isinstance(reply, ChatReply) else "stop",
-        "prompt_tokens": reply.usage.prompt_tokens,
-        "cached_tokens": reply.usage.cached_tokens,
-        "completion_tokens": reply.usage.completion_tokens,
-        "reported": reply.usage.reported,
-        "model": request.call.model_id,
-        "endpoint": answer.endpoint,
-        "latency_s": answer.latency_s,
-        "attempts": answer.attempts,
-    }
+    return slot, None

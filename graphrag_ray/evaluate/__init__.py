@@ -77,21 +77,12 @@ def compare(
     Raises UsageError, RunStopped.
     """
     from graphrag_ray.evaluate import comparison
-    from graphrag_ray.evaluate.claims_of_answers import count_claims, failed_claims
     from graphrag_ray.evaluate.evaluation_files import without_repeats
-    from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE
 
     posed, told = without_repeats(_posed(questions))
     with _run(index, out, "compare", how) as run:
-        if claims:
-            run.check_models([CLAIMS_STAGE])
-        found = comparison.compare(run, posed, conditions, _names(criteria), replicates)
-        if claims:
-            tables = found.tables
-            found.tables |= count_claims(run, posed, tables["answers"], tables["judgements"])
-            found.warnings += failed_claims(found.tables["claims"])[1]
-    _warn([*told, *found.warnings])
-    return {name: table.to_pandas() for name, table in found.tables.items()}
+        found = comparison.compare(run, posed, conditions, _names(criteria), replicates, claims=claims)
+    return _frames(found.tables, [*told, *found.warnings])
 
 
 def qa(
@@ -121,8 +112,7 @@ def qa(
         gold = gold_of(posed, enumerate(rows, start=1), "what was given")
     with _run(index, out, "qa", how) as run:
         found = known_answers(run, gold, conditions, retrieval_only, judge, ks or KS)
-    _warn([*told, *found.warnings])
-    return {name: table.to_pandas() for name, table in found.tables.items()}
+    return _frames(found.tables, [*told, *found.warnings])
 
 
 def claims(
@@ -130,21 +120,13 @@ def claims(
 ) -> Mapping[str, Any]:
     """The factual claims of answers: frames claims, claim_counts and, where `out` holds judgements on these
     questions, agreement."""
-    from graphrag_ray.evaluate.claims_of_answers import count_claims, failed_claims, judgements_on
-    from graphrag_ray.evaluate.comparison import answered
-    from graphrag_ray.evaluate.conditions import check_conditions, parse_conditions
+    from graphrag_ray.evaluate.comparison import claims_of
     from graphrag_ray.evaluate.evaluation_files import without_repeats
-    from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE
 
     posed, told = without_repeats(_posed(questions))
-    known = parse_conditions(conditions)
-    check_conditions(index, known)
     with _run(index, out, "claims", how) as run:
-        run.check_models([CLAIMS_STAGE])
-        answers = answered(run, posed, known, told)
-        tables = count_claims(run, posed, answers, judgements_on(run, posed))
-    _warn([*told, *failed_claims(tables["claims"])[1]])
-    return {name: table.to_pandas() for name, table in tables.items()}
+        found = claims_of(run, posed, conditions)
+    return _frames(found.tables, [*told, *found.warnings])
 
 
 def communities(index: Index) -> Any:
@@ -179,10 +161,15 @@ def _names(given: Sequence[str]) -> Sequence[str]:
     return (given,) if isinstance(given, str) else given
 
 
-def _warn(told: Sequence[str]) -> None:
+def _warn(told: Sequence[str], stacklevel: int = 3) -> None:
     """As Python warns: whoever computes with the figures shall see it."""
     for text in told:
-        warnings.warn(text, stacklevel=3)
+        warnings.warn(text, stacklevel=stacklevel)
+
+
+def _frames(tables: Mapping[str, Any], told: Sequence[str]) -> dict[str, Any]:
+    _warn(told, stacklevel=4)
+    return {name: table.to_pandas() for name, table in tables.items()}
 
 
 def _rows(questions: Any) -> list[Any]:
@@ -194,7 +181,7 @@ def _rows(questions: Any) -> list[Any]:
 
 def _posed(questions: Any) -> Any:
     from graphrag_ray.corpus.table_rows import Row
-    from graphrag_ray.query.asking import MAX_QUESTION_CHARACTERS
+    from graphrag_ray.query.methods.method import MAX_QUESTION_CHARACTERS
     from graphrag_ray.query.question_files import Posed, posed_of
 
     given = _rows(questions)
@@ -212,9 +199,5 @@ def _posed(questions: Any) -> Any:
 def _run(index: Index, out: str | None, note: str, how: Mapping[str, Any]) -> Iterator[EvaluationRun]:
     from graphrag_ray.evaluate.evaluation_run import evaluation_run
 
-    if out is not None:
-        with evaluation_run(index, out, note, **how) as run:
-            yield run
-        return
-    with TemporaryDirectory() as folder, evaluation_run(index, folder, note, **how) as run:
+    with TemporaryDirectory() as folder, evaluation_run(index, out or folder, note, **how) as run:
         yield run

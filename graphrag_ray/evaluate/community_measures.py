@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.evaluate.judging.community_quality import Vectors, modularity, scatter, sizes
-from graphrag_ray.export.graph_tables import Ints, Nodes, read_nodes
+from graphrag_ray.export.graph_tables import Nodes, read_nodes
 from graphrag_ray.graph.integer_arrays import id_prefixes
 from graphrag_ray.query.ask import Index
 from graphrag_ray.store.parts import read_table
@@ -40,10 +40,15 @@ def measured_communities(index: Index) -> pa.Table:
         if kind is None or kind.over != "entity":
             continue
         nodes = read_nodes(index.reader, kind.communities)
-        vectors, edges = _vectors(index, nodes), _edges(index, nodes)
+        vectors = _vectors(index, nodes)
+        pieces = [
+            (nodes.places(part["source_id"]), nodes.places(part["target_id"]), part["weight"].to_numpy())
+            for part in index.reader.pieces("relationships", ["source_id", "target_id", "weight"])
+        ]
+        source, target, weight = [*map(np.concatenate, zip(*pieces, strict=True))] or [np.zeros(0, int)] * 3
         for level, community in enumerate(nodes.community):
             row: dict[str, Any] = {"hierarchy": name, "level": level, **sizes(community)}
-            row["modularity"] = modularity(community, *edges)
+            row["modularity"] = modularity(community, source, target, weight)
             if vectors is not None:
                 row["calinski_harabasz"], row["mean_cosine"] = scatter(community, vectors)
             rows.append(row)
@@ -52,33 +57,16 @@ def measured_communities(index: Index) -> pa.Table:
 
 def _vectors(index: Index, nodes: Nodes) -> Vectors | None:
     """Of each entity, zeros where it has none; None where entities are not embedded."""
-    parts = index.manifest.parts("embeddings_entity")
-    if not parts:
-        return None
     found: Vectors | None = None
-    for part in parts:
+    for part in index.manifest.parts("embeddings_entity"):
         table = read_table(index.store, [part], ["id", "vector"])
         prefixes = id_prefixes(table["id"])
         if prefixes is None:
             raise ValueError("a column of ids holds what is no id")
         column = table["vector"].combine_chunks()
-        width = column.type.list_size
-        matrix = np.asarray(column.flatten(), np.float32).reshape(-1, width)
+        matrix = np.asarray(column.flatten(), np.float32).reshape(len(table), -1)
         if found is None:
-            found = np.zeros((len(nodes.prefix), width), np.float32)
-        at = np.searchsorted(nodes.prefix, prefixes)
-        here = at < len(nodes.prefix)
-        here[here] = nodes.prefix[at[here]] == prefixes[here]
-        found[at[here]] = matrix[here]
+            found = np.zeros((len(nodes.prefix), column.type.list_size), np.float32)
+        known = np.isin(prefixes, nodes.prefix)
+        found[np.searchsorted(nodes.prefix, prefixes[known])] = matrix[known]
     return found
-
-
-def _edges(index: Index, nodes: Nodes) -> tuple[Ints, Ints, Any]:
-    """Places of source and target of each relationship, and its weight."""
-    pieces = [
-        (nodes.places(part["source_id"]), nodes.places(part["target_id"]), part["weight"].to_numpy())
-        for part in index.reader.pieces("relationships", ["source_id", "target_id", "weight"])
-    ]
-    empty = np.zeros(0, np.int64)
-    source, target, weight = (np.concatenate([empty, *(p[at] for p in pieces)]) for at in range(3))
-    return source, target, weight

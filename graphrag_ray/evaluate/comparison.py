@@ -6,13 +6,14 @@ The folder of a comparison holds, beside the journal, these tables:
     judgements     `judging.head_to_head.JUDGEMENTS`
     win_rates, reliability   what follows from them
     conditions     what each came to; judging: what the judge did
-    claims, claim_counts, agreement   where claims were asked for (`claims_of_answers.py`)
+    claims, claim_counts, agreement   where claims were asked for
 
 and `evaluation.json`, which says what was compared.
 """
 
 from __future__ import annotations
 
+import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -31,9 +32,24 @@ from graphrag_ray.base.prompts import load_criteria
 from graphrag_ray.evaluate import CRITERIA, REPLICATES
 from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
 from graphrag_ray.evaluate.evaluation_files import answers_elsewhere
-from graphrag_ray.evaluate.evaluation_run import EvaluationRun
-from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, is_swapped, reliability, win_rates
-from graphrag_ray.evaluate.judging.judge_dialogue import STAGE, Verdict, judge, judge_spec
+from graphrag_ray.evaluate.evaluation_run import EvaluationRun, Results
+from graphrag_ray.evaluate.judging.answer_metrics import THRESHOLDS, clusters, distinct
+from graphrag_ray.evaluate.judging.head_to_head import (
+    JUDGEMENTS,
+    agreement,
+    is_swapped,
+    reliability,
+    win_rates,
+)
+from graphrag_ray.evaluate.judging.judge_dialogue import (
+    CLAIMS_STAGE,
+    STAGE,
+    Verdict,
+    answer_claims,
+    answer_claims_spec,
+    judge,
+    judge_spec,
+)
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
@@ -52,7 +68,7 @@ MOST_UNDER = 500
 
 ABOUT = "evaluation.json"
 OF_CLAIMS = ("claims", "claim_counts", "agreement")
-"""Tables of `claims_of_answers.py`."""
+"""Tables of `count_claims`."""
 
 CONDITIONS = pa.schema(
     [
@@ -78,10 +94,39 @@ ANSWERED = pa.schema(
     ]
 )
 
+AGREE_WITH: Mapping[str, str] = {"claims": "comprehensiveness", "clusters": "diversity"}
+"""The criterion that a count stands for (GraphRAG 4.2)."""
+
+COUNTS = ("claims", *(f"clusters_{str(t).replace('.', '_')}" for t in THRESHOLDS))
+"""Columns: claims of an answer, each once; clusters of these at a distance of .5, .6, …"""
+
+CLAIMS = pa.schema(
+    [
+        ("condition", pa.string()),
+        ("question_id", pa.string()),
+        ("texts", pa.list_(pa.string())),  # each once; null where they could not be listed
+        *((name, pa.int64()) for name in COUNTS),
+        ("error", pa.string()),
+    ]
+)
+CLAIM_COUNTS = pa.schema(
+    [("condition", pa.string()), ("answers", pa.int64()), *((name, pa.float64()) for name in COUNTS)]
+)
+AGREEMENT = pa.schema(
+    [
+        ("measure", pa.string()),
+        ("criterion", pa.string()),
+        ("cases", pa.int64()),  # pairs of answers with a winner, whose counts differ
+        ("agreement", pa.float64()),  # share of these where the winner has more; null without any
+    ]
+)
+
 
 @dataclass
 class Comparison:
-    """tables: by name, as they are kept; warnings: sentences for whoever reads the figures."""
+    """title: what was compared, the index's name and snapshot; criteria: name -> the text that the judge was
+    given; offline: no language model judged; tables: by name, as they are kept; warnings: sentences for
+    whoever reads the figures."""
 
     description: str
     judge: str
@@ -89,11 +134,14 @@ class Comparison:
     offline: bool = False
     tables: dict[str, pa.Table] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    title: str = ""
 
     @property
     def failed(self) -> int:
-        """Answers and judgements that are missing."""
-        return sum(sum(self.tables[name]["failed"].to_pylist()) for name in ("conditions", "reliability"))
+        """Answers, judgements and lists of claims that are missing."""
+        missing = sum(sum(self.tables[name]["failed"].to_pylist()) for name in ("conditions", "reliability"))
+        claims = self.tables.get("claims")
+        return missing + (0 if claims is None else len(claims) - claims["error"].null_count)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON: all but the answers and single judgements, which the tables hold."""
@@ -104,24 +152,24 @@ class Comparison:
         return about | {"criteria": dict(self.criteria), **kept, "warnings": self.warnings}
 
 
-def chosen_criteria(index: Index, names: Sequence[str]) -> dict[str, str]:
-    """Raises UsageError for a criterion that there is not, PromptError."""
-    known = load_criteria(index.settings.prompts_dir)
-    if unknown := [name for name in names if name not in known]:
-        raise UsageError(
-            f"there is no criterion {unknown[0]!r}; there are {', '.join(known)}. Yours are text files in "
-            "the folder `criteria` of prompts_dir"
-        )
-    return {name: known[name] for name in dict.fromkeys(names)}
-
-
-def check_replicates(replicates: int) -> None:
-    """Raises UsageError. With one, no pair of answers is seen in both orders."""
+def planned(
+    index: Index, conditions: Sequence[str | EvaluationCondition], criteria: Sequence[str], replicates: int
+) -> tuple[list[EvaluationCondition], dict[str, str]]:
+    """The conditions of a comparison, and the text of each criterion. Raises UsageError, PromptError."""
     if not 2 <= replicates <= MAX_REPLICATES:
         raise UsageError(
             f"{replicates} replicates: from 2, so that each pair is judged in both orders, "
             f"to {MAX_REPLICATES} can be asked for"
         )
+    known = parse_conditions(conditions, least=2)
+    texts = load_criteria(index.settings.prompts_dir)
+    if unknown := [name for name in criteria if name not in texts]:
+        raise UsageError(
+            f"there is no criterion {unknown[0]!r}; there are {', '.join(texts)}. Yours are text files in "
+            "the folder `criteria` of prompts_dir"
+        )
+    check_conditions(index, known)
+    return known, {name: texts[name] for name in dict.fromkeys(criteria)}
 
 
 def compare(
@@ -131,19 +179,20 @@ def compare(
     criteria: Sequence[str] = CRITERIA,
     replicates: int = REPLICATES,
     description: str = "",
+    claims: bool = False,
 ) -> Comparison:
     """Have all conditions answer all questions, and a judge compare every two answers to one.
 
     replicates: verdicts on each pair of answers by each criterion; half of them see the answers swapped
+    claims: whether the claims of the answers are counted too
     Raises UsageError before anything is paid for; RunStopped: the same again goes on.
     """
-    check_replicates(replicates)
-    known = parse_conditions(conditions, least=2)
-    texts = chosen_criteria(run.index, criteria)
-    check_conditions(run.index, known)
-    run.check_models([STAGE])
+    known, texts = planned(run.index, conditions, criteria, replicates)
+    run.check_models([STAGE, CLAIMS_STAGE] if claims else [STAGE])
     model = run.index.settings.model(run.index.settings.model_name(STAGE))
-    found = Comparison(description, model.model_id, texts, offline=model.provider == "offline")
+    url = run.index.store.url
+    title = f"{posixpath.basename(url.rstrip('/')) or url}, snapshot {run.index.manifest.number}"
+    found = Comparison(description, model.model_id, texts, model.provider == "offline", title=title)
     answers = answered(run, posed, known, found.warnings)
     judgements = _judged(run, posed, known, answers, texts, replicates)
     order = [(a.name, b.name) for a, b in combinations(known, 2)]
@@ -172,7 +221,87 @@ def compare(
         "warnings": found.warnings,
     }
     run.store.write(ABOUT, orjson.dumps(about, option=orjson.OPT_INDENT_2))
+    if claims:
+        counted = count_claims(run, posed, texts_of(answers), judgements)
+        found.tables |= counted.tables
+        found.warnings += counted.warnings
     return found
+
+
+def claims_of(
+    run: EvaluationRun, posed: Sequence[Posed], conditions: Sequence[str | EvaluationCondition]
+) -> Results:
+    """The claims of the answers of these conditions, and how far the judgements on these questions in the
+    folder agree with them. Raises UsageError, StoreError, RunStopped."""
+    known = parse_conditions(conditions)
+    check_conditions(run.index, known)
+    run.check_models([CLAIMS_STAGE])
+    warnings: list[str] = []
+    answers = answered(run, posed, known, warnings)
+    judgements, earlier = run.read("judgements"), run.read("answers")
+    if judgements is None or earlier is None or not set(JUDGEMENTS.names) <= set(judgements.column_names):
+        judgements = None
+    else:
+        asked = {(p.id, p.text) for p in posed}
+        columns = zip(earlier["question_id"].to_pylist(), earlier["question"].to_pylist(), strict=True)
+        same = pa.array({id_ for id_, text in columns if (id_, text) in asked}, pa.string())
+        judgements = judgements.filter(pc.is_in(judgements["question_id"], same))
+    found = count_claims(run, posed, texts_of(answers), judgements)
+    found.warnings[:0] = warnings
+    if missing := len(answers) - len(found.tables["claims"]):
+        found.warnings.append(f"{missing:,} of {len(answers):,} answers are missing")
+        found.failed += missing
+    return found
+
+
+def count_claims(
+    run: EvaluationRun,
+    posed: Sequence[Posed],
+    texts: Mapping[str, Mapping[str, str]],
+    judgements: pa.Table | None,
+) -> Results:
+    """The tables claims, claim_counts, judging and, with judgements, agreement.
+
+    texts: of the answers, by condition and id of the question. Raises RunStopped."""
+    spec = answer_claims_spec(run.index.settings, run.index.given.prompts)
+    questions = {p.id: p.text for p in posed}
+    each = [(condition, id_, text) for condition, own in texts.items() for id_, text in own.items()]
+    asked = (
+        (f"question {id_}, {condition}", partial(answer_claims, questions[id_], text, spec))
+        for condition, id_, text in each
+    )
+    rows: list[dict[str, Any]] = []
+    for (condition, id_, _), outcome in zip(each, run.ask(CLAIMS_STAGE, asked, len(each)), strict=True):
+        row: dict[str, Any] = {"condition": condition, "question_id": id_, "error": outcome.error or None}
+        if outcome.result is not None:
+            own = distinct(outcome.result)
+            row |= {"texts": own, **dict(zip(COUNTS, [len(own), *clusters(own).values()], strict=True))}
+        rows.append(row)
+    claims = pa.Table.from_pylist(rows, schema=CLAIMS)
+    counted = claims.group_by("condition", use_threads=False).aggregate(
+        [("claims", "count"), *((name, "mean") for name in COUNTS)]
+    )
+    columns = [counted[name] for name in ("condition", "claims_count", *(f"{name}_mean" for name in COUNTS))]
+    tables = {"claims": claims, "claim_counts": pa.table(columns, CLAIM_COUNTS.names).cast(CLAIM_COUNTS)}
+    if judgements is not None:
+        judged, agreed = set(judgements["criterion"].to_pylist()), []
+        for name in COUNTS:
+            criterion = AGREE_WITH[name.partition("_")[0]]
+            if criterion in judged:
+                counts = {(r["question_id"], r["condition"]): r[name] for r in rows if name in r}
+                share, cases = agreement(counts, judgements, criterion)
+                agreed.append({"measure": name, "criterion": criterion, "cases": cases, "agreement": share})
+        tables["agreement"] = pa.Table.from_pylist(agreed, schema=AGREEMENT)
+    tables["judging"] = run.costs()
+    for name, table in tables.items():
+        run.write(name, table)
+    errors = [row["error"] for row in rows if row["error"]]
+    warnings = []
+    if errors:
+        (why, _), *_ = Counter(errors).most_common(1)
+        missing = f"the claims of {len(errors):,} of {len(rows):,} answers could not be listed"
+        warnings = [f"{missing}, mostly: {why}"]
+    return Results(tables, warnings, len(errors))
 
 
 def answered(

@@ -17,7 +17,7 @@ from graphrag_ray.base.messages import whole
 from graphrag_ray.base.urls import shown
 from graphrag_ray.corpus.decode import NotText
 from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Table
-from graphrag_ray.query.asking import MAX_QUESTION_CHARACTERS
+from graphrag_ray.query.methods.method import MAX_QUESTION_CHARACTERS
 from graphrag_ray.query.question_files import ID_COLUMNS, QUESTION_COLUMNS, Posed, content_of, read_questions
 
 ANSWER_COLUMNS = ("answer", "text", "response", "output")
@@ -86,12 +86,9 @@ def gold_of(
 def answers_elsewhere(
     url: str, options: Mapping[str, Any], posed: Sequence[Posed]
 ) -> tuple[dict[str, str], list[str]]:
-    """Answers of a file, by the id of the question: rows are found by the question's text or, where they have
-    none, by its id; the answer is in a column answer, text, response or output. And what is to be said of
-    them.
-
-    Raises UsageError where the file cannot be read, or answers none of the questions.
-    """
+    """Answers of a file, by the id of the question, and warnings. A row belongs to the question of the same
+    text or, where it has none, of the same id. Raises UsageError where the file cannot be read, or answers
+    none of the questions."""
     by_id: dict[str, str] = {}
     by_text: dict[str, str] = {}
     for _, values in _rows(url, options):
@@ -114,24 +111,20 @@ def _rows(url: str, options: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[s
     at, extension = shown(url), posixpath.splitext(url)[1].lower()
     if extension not in OPENERS:
         raise UsageError(f"{at}: such files come as {', '.join(OPENERS)}, not as {extension or 'this'}")
-    for row in _table(at, extension, content_of(url, options)).rows:
-        if row.number == WHOLE_FILE:
-            raise UsageError(f"{at}: {row.fault}")
-        if row.values is not None:
-            yield row.number, row.values
-
-
-def _table(at: str, extension: str, content: bytes) -> Table:
-    """Raises UsageError."""
-    tables = []
+    content, tables = content_of(url, options), list[Table]()
     for column in (*QUESTION_COLUMNS, *ID_COLUMNS):  # by which a .csv file shows what divides its cells
         table = OPENERS[extension](io.BytesIO(content), Input(text_column=column))
         if isinstance(table, NotText):
             raise UsageError(f"{at}: {table.reason}")
-        if table.columns is None or column in table.columns:
-            return table
         tables.append(table)
-    return tables[0]
+        if table.columns is None or column in table.columns:
+            tables = [table]
+            break
+    for row in tables[0].rows:
+        if row.number == WHOLE_FILE:
+            raise UsageError(f"{at}: {row.fault}")
+        if row.values is not None:
+            yield row.number, row.values
 
 
 def _id(values: Mapping[str, Any], number: int | None) -> str:

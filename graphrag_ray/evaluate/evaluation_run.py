@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,10 +34,10 @@ from graphrag_ray.evaluate.conditions import EvaluationCondition
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.asking import Ask
 from graphrag_ray.query.batch import asks_from_here, locked
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.method import Ask
 from graphrag_ray.query.question_files import Posed
 from graphrag_ray.query.question_sweep import (
     LOOK_S,
@@ -52,8 +52,6 @@ from graphrag_ray.store.files import Store
 
 T = TypeVar("T")
 
-_Named: TypeAlias = Sequence[tuple[str, Callable[[], Dialogue[Any]]]]
-
 STAGE_OF = {"correct_answer": "judge"}
 """The stages of the settings whose models are asked, where they are called otherwise here."""
 JUDGING = pa.schema(
@@ -61,6 +59,16 @@ JUDGING = pa.schema(
 )
 DIALOGUES_TOGETHER = 256
 """So many are looked up in the journal, and begun, at once."""
+
+
+@dataclass
+class Results:
+    """tables: of results, by name; warnings: sentences for whoever reads the figures; failed: answers and
+    verdicts that are missing."""
+
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    failed: int = 0
 
 
 @dataclass
@@ -102,11 +110,7 @@ class EvaluationRun:
         return list(sweep.rows())
 
     def ask(
-        self,
-        stage: str,
-        asked: Iterable[tuple[str, Callable[[], Dialogue[T]]]],
-        total: int,
-        step: str = "",
+        self, stage: str, asked: Iterable[tuple[str, Callable[[], Dialogue[T]]]], total: int, step: str = ""
     ) -> Iterator[Outcome[T]]:
         """What became of each dialogue, in order, without its replies. There may be millions: they are begun
         as there is room, and what became of them is kept in a file.
@@ -121,7 +125,9 @@ class EvaluationRun:
         prices = ReplyPrices(self.index.settings.models)
         own = self.accounts.setdefault(stage, Accounts())
 
-        async def some(feed: Feed, at: int, each: _Named, waits: asyncio.Event) -> None:
+        async def ask_some(
+            feed: Feed, at: int, each: Sequence[tuple[str, Callable[[], Dialogue[T]]]], waits: asyncio.Event
+        ) -> None:
             nonlocal failed
             start = [one for _, one in each]
             outcomes = await feed.ask(at, f"{each[0][0]} and those after it", start, waits.set)
@@ -133,18 +139,17 @@ class EvaluationRun:
 
         async def ask_all(feed: Feed) -> None:
             feed.total = total
-            asking = []
             given, at = iter(asked), 0
+            asking: list[asyncio.Task[None]] = []
             try:
                 while each := list(islice(given, DIALOGUES_TOGETHER)):
                     while feed.waiting >= READY:
                         await asyncio.sleep(LOOK_S)
                     waits = asyncio.Event()
-                    asking.append(asyncio.ensure_future(some(feed, at, each, waits)))
+                    asking.append(asyncio.create_task(ask_some(feed, at, each, waits)))
+                    asking[-1].add_done_callback(lambda _, waits=waits: waits.set())  # type: ignore[misc]
                     at += len(each)
-                    begun = asyncio.ensure_future(waits.wait())
-                    await asyncio.wait([asking[-1], begun], return_when=asyncio.FIRST_COMPLETED)
-                    begun.cancel()
+                    await waits.wait()
                 await asyncio.gather(*asking)
                 feed.close()
             except BaseException as e:
@@ -171,14 +176,10 @@ class EvaluationRun:
 
     def costs(self) -> pa.Table:
         """What judging came to so far: stage, calls, tokens, cost_usd (null where a price is unknown)."""
+        totals = {stage: accounts.total for stage, accounts in self.accounts.items()}
         rows = [
-            {
-                "stage": stage,
-                "calls": accounts.total.calls,
-                "tokens": accounts.total.total_tokens,
-                "cost_usd": accounts.total.cost_usd,
-            }
-            for stage, accounts in self.accounts.items()
+            {"stage": stage, "calls": of.calls, "tokens": of.total_tokens, "cost_usd": of.cost_usd}
+            for stage, of in totals.items()
         ]
         return pa.Table.from_pylist(rows, schema=JUDGING)
 
@@ -243,11 +244,11 @@ def evaluation_run(
     """Around an evaluation whose results go to the folder or URL `out`. Raises LockHeld where another one is
     at work there."""
     observer = observer or Observer()
-    if Store(out, index.settings.storage.of(out)).url == index.store.url:
+    store = Store(out, index.settings.storage.of(out))
+    if store.url == index.store.url:
         raise UsageError(f"{out} is the index: an evaluation needs a folder of its own (--out)")
     if os.path.isfile(out):
         raise UsageError(f"--out {out} is a file: an evaluation needs a folder")
-    store = Store(out, index.settings.storage.of(out))
     stop = Stop(say=observer.note)
     with ExitStack() as held:
         lock = held.enter_context(locked(store, f"evaluate {note}", 0.0))

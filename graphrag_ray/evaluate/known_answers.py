@@ -5,19 +5,17 @@ The folder holds the tables scores (a row for each condition and question) and s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.records import strip_references
-from graphrag_ray.base.unforeseen import is_unforeseen
-from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.engine.in_process import awaited
+from graphrag_ray.engine.in_process import runner
 from graphrag_ray.evaluate.comparison import answered, came_to, chunks_of, texts_of
 from graphrag_ray.evaluate.conditions import (
     EvaluationCondition,
@@ -26,7 +24,7 @@ from graphrag_ray.evaluate.conditions import (
     parse_conditions,
 )
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion, named
-from graphrag_ray.evaluate.evaluation_run import EvaluationRun
+from graphrag_ray.evaluate.evaluation_run import EvaluationRun, Results
 from graphrag_ray.evaluate.judging.answer_metrics import KS, answer_scores, retrieval_scores
 from graphrag_ray.evaluate.judging.judge_dialogue import CORRECT_PROMPT, STAGE, correct_spec, is_correct
 from graphrag_ray.evaluate.rehearsal import rehearsed
@@ -40,17 +38,10 @@ KEYWORD = "keyword"
 LISTED = 50
 NONE = "none"
 """Stands for an answer that is missing, to know the names of the scores."""
+Scores: TypeAlias = dict[tuple[str, str], dict[str, float]]
+"""By condition and id of the question."""
 NAMES = ("id", "row", "title", "path")
 """Columns of documents by which gold documents are found."""
-
-
-@dataclass
-class KnownAnswers:
-    """tables: scores, summary; warnings: sentences for whoever reads the figures."""
-
-    tables: dict[str, pa.Table]
-    warnings: list[str] = field(default_factory=list)
-    failed: int = 0
 
 
 def known_answers(
@@ -60,43 +51,42 @@ def known_answers(
     retrieval_only: bool = False,
     judged: bool = True,
     ks: Sequence[int] = KS,
-) -> KnownAnswers:
+) -> Results:
     """Raises UsageError before anything is paid for; RunStopped: the same again goes on.
 
     retrieval_only: no model is asked for an answer; judged: a judge says whether each answer is correct
     """
-    known = parse_conditions(
-        [_keyword(text) if retrieval_only and isinstance(text, str) else text for text in conditions]
-    )
+    asked: list[str | EvaluationCondition] = [*conditions]
+    for at, text in enumerate(asked):
+        name, _, way = text.partition("=") if isinstance(text, str) else ("", "", "")
+        if retrieval_only and way.strip() == KEYWORD:
+            asked[at] = replace(parse_condition(f"{name}=text"), method=KEYWORD)
+    known = parse_conditions(asked)
     if any(k < 1 for k in ks):
         raise UsageError("a k of recall@k is at least 1")
     check_conditions(run.index, [c for c in known if c.method != KEYWORD])
     with_answers = [q for q in questions if q.answers]
+    blind = next((c for c in known if c.answers or c.method in BASELINES), None)
+    if retrieval_only and blind:
+        nothing = f"method {blind.method} reads nothing, so it has no retrieval to look at"
+        told = "answers that were made elsewhere show no retrieval" if blind.answers else nothing
+        raise UsageError(f"condition {blind.name}: {told}")
     if not retrieval_only and not with_answers:
         told = "the questions have no answers"
         raise UsageError(f"{told}: with --retrieval-only documents alone are looked at")
-    if retrieval_only and (files := [c.name for c in known if c.answers]):
-        raise UsageError(f"condition {files[0]}: answers that were made elsewhere show no retrieval")
-    reading_nothing = [c for c in known if c.method in BASELINES]
-    if retrieval_only and reading_nothing:
-        told = f"method {reading_nothing[0].method} reads nothing, so it has no retrieval to look at"
-        raise UsageError(f"condition {reading_nothing[0].name}: {told}")
     if judged and not retrieval_only:
         run.check_models([STAGE])
-    found = KnownAnswers({})
+    found = Results()
     gold, gold_texts = _gold_documents(run.index, questions, found.warnings)
-    scores: dict[tuple[str, str], dict[str, float]] = {
-        (c.name, q.posed.id): {} for c in known for q in questions
-    }
+    scores: Scores = {(c.name, q.posed.id): {} for c in known for q in questions}
     if retrieval_only:
         chunks = _rehearsed_chunks(run, known, questions, found)
     else:
-        posed = [q.posed for q in questions]
-        answers = answered(run, posed, known, found.warnings)
+        answers = answered(run, [q.posed for q in questions], known, found.warnings)
         run.write("qa_answers", answers)
         rows = answers.select(["condition", "question_id", "chunks"]).to_pylist()
         chunks = {(row["condition"], row["question_id"]): row["chunks"] or [] for row in rows}
-        found.failed += _score_answers(run, with_answers, known, answers, scores, found.warnings, judged)
+        _score_answers(run, with_answers, known, answers, scores, found, judged)
     # Of a condition that never shows a chunk, as where it reads reports, retrieval is not measured. A
     # question for which another one finds nothing scores 0.
     shows = {name for (name, _), ids in chunks.items() if ids}
@@ -108,8 +98,8 @@ def known_answers(
             by_id = {row["id"]: row for row in run.index.reader.rows(need).to_pylist()}
             own = [by_id[id_] for id_ in ids if id_ in by_id]
             ranked = [label.get(row["document_id"], row["document_id"]) for row in own]
-            own_texts = [row["text"] for row in own]
-            of = retrieval_scores(ranked, wanted, own_texts, gold_texts[q.posed.id], q.answers, ks)
+            texts = [row["text"] for row in own]
+            of = retrieval_scores(ranked, wanted, texts, gold_texts[q.posed.id], q.answers, ks)
             scores[name, q.posed.id] |= of
     found.tables = _tables(scores, len(with_answers), sum(bool(q.documents) for q in questions))
     if not retrieval_only:
@@ -119,104 +109,80 @@ def known_answers(
     return found
 
 
-def _keyword(text: str) -> str | EvaluationCondition:
-    name, _, way = text.partition("=")
-    return replace(parse_condition(f"{name}=text"), method=KEYWORD) if way.strip() == KEYWORD else text
-
-
 def _score_answers(
     run: EvaluationRun,
     questions: Sequence[GoldQuestion],
     conditions: Sequence[EvaluationCondition],
     answers: pa.Table,
-    scores: dict[tuple[str, str], dict[str, float]],
-    warnings: list[str],
+    scores: Scores,
+    found: Results,
     judged: bool,
-) -> int:
-    """Answers and verdicts that are missing."""
+) -> None:
     texts = texts_of(answers)
     each = [(c.name, q, texts[c.name].get(q.posed.id)) for c in conditions for q in questions]
     for name, q, text in each:
-        own = _scored(text or NONE, q, warnings)
+        own = answer_scores(strip_references(text or NONE).strip(), q.answers)
+        if judged:
+            own["judged_correct"] = 0.0
         # No answer scores 0: a condition must not win by answering only what is easy.
         scores[name, q.posed.id] |= own if text is not None else dict.fromkeys(own, 0.0)
-        if judged and text is None:
-            scores[name, q.posed.id]["judged_correct"] = 0.0
-    failed = sum(text is None for _, _, text in each)
-    if failed:
-        warnings.append(f"{failed} answers are missing, and score 0")
-    if not judged:
-        return failed
-    spec = correct_spec(run.index.settings, run.index.given.prompts)
     there = [(name, q, text) for name, q, text in each if text is not None]
+    if missing := len(each) - len(there):
+        found.failed += missing
+        found.warnings.append(f"{missing} answers are missing, and score 0")
+    if not judged:
+        return
+    spec = correct_spec(run.index.settings, run.index.given.prompts)
     asked = (
         (f"question {q.posed.id}, {name}", partial(is_correct, q.posed.text, q.answers, text, spec))
         for name, q, text in there
     )
     for (name, q, _), outcome in zip(there, run.ask(CORRECT_PROMPT, asked, len(there)), strict=True):
         if outcome.result is None:
-            failed += 1
-            warnings.append(f"question {q.posed.id}, {name}: not judged: {outcome.error}")
+            found.failed += 1
+            found.warnings.append(f"question {q.posed.id}, {name}: not judged: {outcome.error}")
+            del scores[name, q.posed.id]["judged_correct"]
         else:
             scores[name, q.posed.id]["judged_correct"] = float(outcome.result)
-    return failed
-
-
-def _scored(text: str, question: GoldQuestion, warnings: list[str]) -> dict[str, float]:
-    try:
-        return answer_scores(strip_references(text).strip(), question.answers)
-    except Exception as e:
-        if not is_unforeseen(e):
-            raise
-        warnings.append(f"question {question.posed.id} has no scores: {note_bug(e)}")
-        return {}
 
 
 def _rehearsed_chunks(
     run: EvaluationRun,
     conditions: Sequence[EvaluationCondition],
     questions: Sequence[GoldQuestion],
-    found: KnownAnswers,
+    found: Results,
 ) -> dict[tuple[str, str], list[str]]:
     """The chunks that a model would be shown, by condition and id of the question."""
     texts = [q.posed.text for q in questions]
     chunks: dict[tuple[str, str], list[str]] = {}
-    for condition in conditions:
-        run.observer.note(f"{condition.name}: what is retrieved")
-        if condition.method == KEYWORD:
-            own = _by_keyword(run.index, texts)
-        else:
-            own = []
-            index = replace(condition.opened(run.index), cache=run.store)  # embeddings are paid for once
-            each = rehearsed(
-                index,
-                texts,
-                condition.method,
-                condition.level,
-                lambda answer, _: chunks_of(run.index, answer),
-            )
-            for q, one in zip(questions, each, strict=True):
-                own.append([] if isinstance(one, str) else one)
-                if isinstance(one, str):
-                    found.failed += 1
-                    found.warnings.append(f"condition {condition.name}, question {q.posed.id}: {one}")
-            if find(condition.method).by_replies or index.settings.query.dynamic:
-                found.warnings.append(
-                    f"condition {condition.name}: what {condition.method} search reads depends on what a "
-                    "model replies; the offline engine stood in for it"
-                )
-        chunks |= {(condition.name, q.posed.id): ids for q, ids in zip(questions, own, strict=True)}
-    return chunks
 
-
-def _by_keyword(index: Index, texts: Sequence[str]) -> list[list[str]]:
-    async def found() -> list[list[str]]:
-        async with index.asker() as asker:
-            searching = Searching(index.searcher, asker)
+    async def by_keyword() -> list[list[str]]:
+        async with run.index.asker() as asker:
+            searching = Searching(run.index.searcher, asker)
             needs = [Search("text_unit", "keyword", text, LISTED) for text in texts]
             return [[hit.id for hit in await searching.find(need)] for need in needs]
 
-    return awaited(found())
+    for condition in conditions:
+        method = condition.method
+        run.observer.note(f"{condition.name}: what is retrieved")
+        if method == KEYWORD:
+            each: list[list[str] | str] = [*runner()(by_keyword())]
+        else:
+            index = replace(condition.opened(run.index), cache=run.store)  # embeddings are paid for once
+            each = rehearsed(
+                index, texts, method, condition.level, lambda answer, _: chunks_of(run.index, answer)
+            )
+            if find(method).by_replies or index.settings.query.dynamic:
+                found.warnings.append(
+                    f"condition {condition.name}: what {method} search reads depends on what a "
+                    "model replies; the offline engine stood in for it"
+                )
+        for q, one in zip(questions, each, strict=True):
+            chunks[condition.name, q.posed.id] = [] if isinstance(one, str) else one
+            if isinstance(one, str):
+                found.failed += 1
+                found.warnings.append(f"condition {condition.name}, question {q.posed.id}: {one}")
+    return chunks
 
 
 def _gold_documents(
@@ -248,25 +214,26 @@ def _gold_documents(
     return labels, texts
 
 
-def _tables(
-    scores: Mapping[tuple[str, str], Mapping[str, float]], with_answers: int, with_documents: int
-) -> dict[str, pa.Table]:
+def _tables(scores: Scores, with_answers: int, with_documents: int) -> dict[str, pa.Table]:
     """The mean of a measure is over the questions that have what it needs: answers, or documents."""
     measures = list(dict.fromkeys(name for own in scores.values() for name in own))
-    columns = [(name, pa.float64()) for name in measures]
-    rows: list[dict[str, Any]] = [
-        {"condition": condition, "question_id": question, **own}
-        for (condition, question), own in scores.items()
-    ]
-    schema = pa.schema([("condition", pa.string()), ("question_id", pa.string()), *columns])
+    schema = pa.schema(
+        [
+            ("condition", pa.string()),
+            ("question_id", pa.string()),
+            *((name, pa.float64()) for name in measures),
+        ]
+    )
+    rows = [{"condition": name, "question_id": id_, **own} for (name, id_), own in scores.items()]
     table = pa.Table.from_pylist(rows, schema=schema)
     grouped = table.group_by("condition", use_threads=False).aggregate(
         [("question_id", "count"), *((name, "mean") for name in measures)]
     )
-    order = ["condition", "question_id_count", *(f"{name}_mean" for name in measures)]
-    summary = grouped.select(order).rename_columns(["condition", "questions", *measures])
-    for place, (name, n) in enumerate(
-        (("with_answers", with_answers), ("with_documents", with_documents)), 2
-    ):
-        summary = summary.add_column(place, name, pa.array([n] * len(summary), pa.int64()))
-    return {"scores": table, "summary": summary}
+    of_all = {"with_answers": with_answers, "with_documents": with_documents}
+    columns = {
+        "condition": grouped["condition"],
+        "questions": grouped["question_id_count"],
+        **{name: pa.array([n] * len(grouped), pa.int64()) for name, n in of_all.items()},
+        **{name: grouped[f"{name}_mean"] for name in measures},
+    }
+    return {"scores": table, "summary": pa.table(columns)}

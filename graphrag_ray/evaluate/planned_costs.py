@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from dataclasses import astuple, dataclass
+from math import comb
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import Usage
-from graphrag_ray.evaluate.comparison import check_replicates, chosen_criteria
-from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
+from graphrag_ray.evaluate.comparison import planned
+from graphrag_ray.evaluate.conditions import EvaluationCondition
 from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE, STAGE, answer_claims_spec, judge_spec
 from graphrag_ray.evaluate.rehearsal import Asked, rehearsed
 from graphrag_ray.llm.pricing import cost_usd, dearest_price
@@ -57,10 +57,7 @@ def planned_costs(
     """What each condition will ask for, by a sample of the questions, and what the judge will; and embeddings
     of the questions, once for all conditions. Nothing is asked but embeddings of the sample. What is in the
     folder already is not taken off. Raises UsageError."""
-    check_replicates(replicates)
-    known = parse_conditions(conditions, least=2)
-    texts = chosen_criteria(index, criteria)
-    check_conditions(index, known)
+    known, texts = planned(index, conditions, criteria, replicates)
     if not posed:
         raise UsageError("there is no question")
     step = max(1, len(posed) // SAMPLE)
@@ -70,16 +67,12 @@ def planned_costs(
         tokens = sum(index.given.count(p.text) for p in posed)
         found.append(_cost(index, EMBED, len(posed), tokens, 0))
     longest = max(REPLY_TOKENS["reduce"], REPLY_TOKENS["answer"])
-    n_pairs = len(list(combinations(known, 2)))
     settings, prompts = index.settings, index.given.prompts
     judge = judge_spec(settings, prompts).prompt
-    each = {
-        criterion: index.given.count(judge.system + judge.user + 2 * said) + 2 * longest
-        for criterion, said in texts.items()
-    }
-    calls = len(posed) * n_pairs * replicates
-    n_calls = calls * len(texts)
-    found.append(_cost(index, STAGE, n_calls, calls * sum(each.values()), n_calls * VERDICT_TOKENS))
+    judged = [index.given.count(judge.system + judge.user + 2 * said) for said in texts.values()]
+    calls = len(posed) * comb(len(known), 2) * replicates
+    shown = calls * (sum(judged) + 2 * longest * len(texts))
+    found.append(_cost(index, STAGE, calls * len(texts), shown, calls * len(texts) * VERDICT_TOKENS))
     if claims:
         prompt = answer_claims_spec(settings, prompts).prompt
         n = len(posed) * len(known)
@@ -103,28 +96,17 @@ def _answers(index: Index, condition: EvaluationCondition, sample: Sequence[str]
     sizes: dict[str, list[int]] = {}
     for stage, size in (call for one in answered for call in one):
         sizes.setdefault(stage, []).append(size)
-    costs = [
-        _cost(
-            opened,
-            stage,
-            len(of) * share,
-            sum(of) * share,
-            len(of) * share * REPLY_TOKENS.get(stage, USUAL_REPLY_TOKENS),
-        )
-        for stage, of in sizes.items()
-    ]
-    usd = [cost.cost_usd for cost in costs if cost.cost_usd is not None]
-    return PlannedCost(
-        condition.name,
-        sum(cost.calls for cost in costs),
-        sum(cost.prompt_tokens for cost in costs),
-        sum(cost.completion_tokens for cost in costs),
-        sum(usd) if len(usd) == len(costs) else None,
-    )
+    costs = []
+    for stage, of in sizes.items():
+        calls, reply = len(of) * share, REPLY_TOKENS.get(stage, USUAL_REPLY_TOKENS)
+        costs.append(_cost(opened, stage, calls, sum(of) * share, calls * reply))
+    columns = zip(*(astuple(cost)[1:] for cost in costs), strict=True)
+    *counts, usd = [*columns] or [()] * 4
+    calls, prompt, completion = map(sum, counts)
+    return PlannedCost(condition.name, calls, prompt, completion, None if None in usd else sum(usd))
 
 
 def _cost(index: Index, stage: str, calls: float, prompt: float, completion: float) -> PlannedCost:
     price = dearest_price(index.settings.model(index.settings.model_name(stage)))
-    return PlannedCost(
-        stage, calls, prompt, completion, cost_usd(Usage(round(prompt), round(completion)), price)
-    )
+    usd = cost_usd(Usage(round(prompt), round(completion)), price)
+    return PlannedCost(stage, calls, prompt, completion, usd)

@@ -5,49 +5,21 @@ questions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from graphrag_ray.base.errors import GraphRagError, RunStopped, StoreError, UsageError
-from graphrag_ray.base.messages import ChatRequest, Dialogue, Listener, Reply, Request
+from graphrag_ray.base.messages import ChatRequest, Reply, Request
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.engine.in_process import awaited, run_dialogues
-from graphrag_ray.engine.work import Outcome
+from graphrag_ray.engine.in_process import runner
 from graphrag_ray.llm.model_client import Called
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.asking import Ask
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.session import Asker
+from graphrag_ray.query.methods.method import Ask
 
 T = TypeVar("T")
 Asked = Sequence[tuple[str, ChatRequest]]
 """The stage and the request of each call that a model would have been asked."""
-
-
-@dataclass
-class _Rehearsal(Asker):
-    """Embeds with the real model and answers everything else offline, without a cache."""
-
-    requests: list[tuple[str, ChatRequest]] = field(default_factory=list)
-
-    async def run(
-        self,
-        stage: str,
-        start: Sequence[Callable[[], Dialogue[T]]],
-        last: bool = False,
-        listener: Listener | None = None,
-    ) -> list[Outcome[T]]:
-        if stage == "embed":
-            return await super().run(stage, start, last, listener)
-        return await run_dialogues(stage, [one() for one in start], self._offline)
-
-    async def _offline(self, request: Request, stage: str) -> Called[Reply]:
-        from graphrag_ray.offline import answer
-
-        assert isinstance(request, ChatRequest), "only questions are embedded"
-        self.requests.append((stage, request))
-        return Called(answer(request))
 
 
 def rehearsed(
@@ -61,16 +33,25 @@ def rehearsed(
     of the requests; or why there is no answer. What a model would be shown is much to hold.
 
     Raises UsageError where no question can be asked so, StoreError, RunStopped."""
+    from graphrag_ray.offline import answer as answer_offline
+
     errors: list[str] = []
+    requests: list[tuple[str, ChatRequest]] = []
+
+    async def offline(request: Request, stage: str) -> Called[Reply]:
+        assert isinstance(request, ChatRequest), "only questions are embedded"
+        requests.append((stage, request))
+        return Called(answer_offline(request))
 
     async def ask_all() -> list[T | str]:
         found: list[T | str] = []
-        async with index.asker() as real:
+        async with index.asker() as asker:
+            asker.instead = offline
             for question in questions:
-                asker = _Rehearsal(real.connections, cache=real.cache)
+                requests.clear()
                 try:
                     answer = await index.answering(Ask(question, level, method=method))(asker, None)
-                    found.append(kept(answer, asker.requests))
+                    found.append(kept(answer, list(requests)))
                     continue
                 except (StoreError, RunStopped):
                     raise
@@ -84,7 +65,7 @@ def rehearsed(
                 found.append(error)
         return found
 
-    found = awaited(ask_all())
+    found = runner()(ask_all())
     if errors and len(errors) == len(found):
         raise UsageError(f"no question can be asked by {method} search: {errors[0]}")
     return found

@@ -10,12 +10,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-import posixpath
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeAlias
@@ -33,28 +31,19 @@ from graphrag_ray.evaluate.judging.head_to_head import SIGNIFICANT
 from graphrag_ray.query.ask import Index
 from graphrag_ray.store.files import Store
 
-WIDE_FROM = 9
-"""From so many conditions on, a matrix has the whole width."""
-SHORT_NAME = 6
-"""Characters; where names are longer, those of a matrix's columns are upright."""
-MEASURES: Mapping[str, str] = {
-    "claims": "Claims",
-    **{f"clusters_0_{n}": f"Clusters at .{n}" for n in (5, 6, 7, 8)},
-}
 MAX_BYTES = 14_000_000
 """Of answers and reasons in the page. The questions beyond have their verdicts alone."""
 LONGEST_MARKDOWN = 100_000
 """Characters. A longer text is shown as it is: it is no prose, and might take seconds."""
 WIDTH, HEIGHT = 480, 340
+BOX = (46, 14, WIDTH - 14, HEIGHT - 46)
+"""Left, top, right and bottom of a plot in its picture."""
 LOG_FROM = 20.0
 """The x axis is logarithmic where the largest value is at least so many times the smallest."""
 MAX_TICKS = 6
+TINY = 1e-12
 LONGEST_LABEL = 24
-"""Characters."""
-
-_CHARACTER, _LINE = 6.4, 14.0
-"""Size of the labels' characters, about."""
-_DOT = 5.0
+"""Characters, of about 6.4 by 14."""
 NONE = "–"
 """What stands where there is no figure."""
 
@@ -65,112 +54,14 @@ _WEB_ADDRESS = re.compile(r"https?://[^/?#\s]", re.IGNORECASE)
 FigureRow: TypeAlias = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Conditions that answered the same questions, and what a judge said of their answers.
-
-    title        what was compared: the index's name and snapshot
-    description  of the corpus; may be ""
-    judge        the model that judged
-    offline      no language model judged; the page says so at its top
-    conditions   name, method, level, settings (text), questions, failed, calls, tokens, cost_usd (null:
-                 unknown), model_seconds, words (mean per answer)
-    criteria     name -> the text that the judge was given
-    win_rates    of head_to_head.WIN_RATES; so are reliability and judgements
-    answers      condition, question_id, question, text (Markdown; null or blank: failed), error
-    claims       condition, answers, and means per answer: claims, clusters_0_5, clusters_0_6, clusters_0_7,
-                 clusters_0_8; None where claims were not asked for
-    agreement    measure (a column of claims), criterion, cases, agreement (share of the cases)
-    """
-
-    title: str
-    description: str
-    judge: str
-    offline: bool
-    warnings: Sequence[str]
-    conditions: pa.Table
-    criteria: Mapping[str, str]
-    win_rates: pa.Table
-    reliability: pa.Table
-    judgements: pa.Table
-    answers: pa.Table
-    claims: pa.Table | None
-    agreement: pa.Table | None
-
-    @cached_property
-    def condition_names(self) -> list[str]:
-        """In the order of their table; those that only other tables have come last."""
-        pairs = (table[end] for table in (self.win_rates, self.judgements) for end in ("first", "second"))
-        return _distinct(self.conditions["name"], self.answers["condition"], *pairs)
-
-    @cached_property
-    def criterion_names(self) -> list[str]:
-        tables = (self.win_rates, self.reliability, self.judgements)
-        return list(dict.fromkeys([*self.criteria, *_distinct(*(table["criterion"] for table in tables))]))
-
-    @cached_property
-    def questions(self) -> dict[str, str]:
-        """id -> question"""
-        columns = (self.answers[name].to_pylist() for name in ("question_id", "question"))
-        asked = dict(zip(*columns, strict=True))
-        return {id_: asked.get(id_) or id_ for id_ in (*asked, *_distinct(self.judgements["question_id"]))}
-
-    @cached_property
-    def rates(self) -> dict[tuple[str, str, str], FigureRow]:
-        """(criterion, row, column) -> a row of WIN_RATES whose first condition is the row's."""
-        found = {}
-        for row in _rows(self.win_rates):
-            found[row["criterion"], row["first"], row["second"]] = row
-            turned = {"win_rate": row["win_rate"], "low": row["high"], "high": row["low"]}
-            mirrored = {name: None if rate is None else 100 - rate for name, rate in turned.items()}
-            mirrored["z"] = None if row["z"] is None else -row["z"]
-            ends = {"first": row["second"], "second": row["first"]}
-            found[row["criterion"], row["second"], row["first"]] = row | mirrored | ends
-        return found
-
-    def mean_rate(self, criterion: str, condition: str) -> float | None:
-        """Mean win rate over all other conditions."""
-        rates = (self.rates.get((criterion, condition, other), {}) for other in self.condition_names)
-        known = [row["win_rate"] for row in rates if row.get("win_rate") is not None]
-        return fmean(known) if known else None
-
-    def per_question(self, column: str) -> dict[str, float]:
-        """A total of the conditions' table, divided by the answers that there are, where both are known."""
-        pairs = zip(self.answers["condition"].to_pylist(), self.answers["text"].to_pylist(), strict=True)
-        answered = Counter(condition for condition, text in pairs if text and text.strip())
-        return {
-            row["name"]: row[column] / answered[row["name"]]
-            for row in _rows(self.conditions)
-            if row[column] is not None and row["name"] in answered
-        }
-
-
 def write_page(index: Index, found: Comparison, url: str) -> None:
     """Write the page of a comparison where it is wanted. Raises StoreError."""
-    tables = found.tables
-    name = posixpath.basename(index.store.url.rstrip("/")) or index.store.url
-    page = report_page(
-        Evaluation(
-            title=f"{name}, snapshot {index.manifest.number}",
-            description=found.description or index.settings.corpus.about or "",
-            judge=found.judge,
-            offline=found.offline,
-            warnings=found.warnings,
-            conditions=tables["conditions"],
-            criteria=found.criteria,
-            win_rates=tables["win_rates"],
-            reliability=tables["reliability"],
-            judgements=tables["judgements"],
-            answers=tables["answers"].select(["condition", "question_id", "question", "text", "error"]),
-            claims=tables.get("claim_counts"),
-            agreement=tables.get("agreement"),
-        )
-    )
+    page = report_page(replace(found, description=found.description or index.settings.corpus.about or ""))
     store, file = Store.of_file(url, index.settings.storage.of(url))
     store.write(file, page.encode("utf-8"))
 
 
-def report_page(evaluation: Evaluation) -> str:
+def report_page(found: Comparison) -> str:
     """The page. It can be written as UTF-8, whatever the texts in it."""
     beside = Path(__file__)
     environment = Environment(
@@ -181,66 +72,47 @@ def report_page(evaluation: Evaluation) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "count": count,
-        "decimal": decimal,
-        "dollars": dollars,
-        "percent": percent,
-        "plural": plural,
-        "short_count": short_count,
-        "colour": _colour,
-    }
+    filters = (count, decimal, dollars, percent, plural, short_count)
+    environment.filters |= {one.__name__: one for one in filters}
     shares = "".join(f".r{rate}{{--share:{abs(2 * rate - 100)}%}}" for rate in range(101))
     style = beside.with_suffix(".css").read_text("utf-8") + shares
     script = beside.with_suffix(".js").read_text("utf-8")
-    names = {"conditions": evaluation.condition_names, "criteria": evaluation.criterion_names}
-    blocks, complete = _question_blocks(evaluation)
+    tables = found.tables
+    verdicts = (tables["win_rates"], tables["judgements"])
+    # In the order of their table; those that only other tables have come last.
+    pairs = (table[end] for table in verdicts for end in ("first", "second"))
+    conditions = _distinct(tables["conditions"]["name"], tables["answers"]["condition"], *pairs)
+    judged = _distinct(*(table["criterion"] for table in (*verdicts, tables["reliability"])))
+    names = {"conditions": conditions, "criteria": list(dict.fromkeys([*found.criteria, *judged]))}
+    asked = dict(zip(*(tables["answers"][n].to_pylist() for n in ("question_id", "question")), strict=True))
+    ids = dict.fromkeys([*asked, *_distinct(tables["judgements"]["question_id"])])
+    questions = {id_: asked.get(id_) or id_ for id_ in ids}
+    blocks, complete = _question_blocks(found, names, questions)
+
+    def hash_of(text: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
     return environment.get_template(beside.with_suffix(".html.j2").name).render(
-        evaluation=evaluation,
+        evaluation=found,
+        tables=tables,
+        names_of=conditions,
+        criteria=names["criteria"],
+        questions=questions,
         style=Markup(style),
         script=Markup(script),
-        policy=f"style-src {_hash(style)}; script-src {_hash(script)}",
+        policy=f"style-src {hash_of(style)}; script-src {hash_of(script)}",
         names=_json({kind: [clean(name) for name in some] for kind, some in names.items()}),
         blocks=blocks,
         complete=complete,
-        replicates=len(_distinct(evaluation.judgements["replicate"])),
-        wide=len(evaluation.condition_names) >= WIDE_FROM,
-        upright=any(len(name) > SHORT_NAME for name in evaluation.condition_names),
-        cell=lambda *key: _cell(evaluation.rates.get(key)),
+        replicates=len(_distinct(tables["judgements"]["replicate"])),
+        significant=SIGNIFICANT,
         figures=_figures,
-        win_rates=_rows(evaluation.win_rates),
-        reliability=_rows(evaluation.reliability),
-        conditions=_rows(evaluation.conditions),
-        claims=None if evaluation.claims is None else _rows(evaluation.claims),
-        agreement=None if evaluation.agreement is None else _rows(evaluation.agreement),
-        measures=MEASURES,
+        rows_of=_rows,
         dash=NONE,
         plot_size=(WIDTH, HEIGHT),
-        **_costs(evaluation),
+        plot_box=BOX,
+        **_rates_and_costs(found, names),
     )
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _cell(row: FigureRow | None) -> dict[str, Any] | None:
-    """What a cell of a matrix shows of a row of WIN_RATES; None where there is no verdict. The first
-    condition is marked as better where both the mean and the test's ranks say so."""
-    if row is None or row["win_rate"] is None:
-        return None
-    p, z = row["p_holm"], row["z"]
-    said = "; ".join(f"{name} {figure}" for name, figure in _figures(row).items())
-    return {
-        "rate": row["win_rate"],
-        "better": p is not None and p < SIGNIFICANT and row["win_rate"] > 50 and (z is None or z > 0),
-        "title": f"{row['first']} over {row['second']}: {said}",
-    }
-
-
-def _colour(rate: float) -> str:
-    """Classes; the style sheet has one for each whole percentage."""
-    return f"rate {'over' if rate >= 50 else 'under'} r{min(100, max(0, round(rate)))}"
 
 
 def _figures(row: FigureRow) -> dict[str, str]:
@@ -258,22 +130,53 @@ def _figures(row: FigureRow) -> dict[str, str]:
     }
 
 
-def _costs(evaluation: Evaluation) -> dict[str, Any]:
-    """Costs per question and a plot for each criterion: in dollars where the costs of all that used tokens
-    are known and some are not zero; else in tokens."""
-    tokens, usd = evaluation.per_question("tokens"), evaluation.per_question("cost_usd")
+def _rates_and_costs(found: Comparison, names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """rates: (criterion, row, column) -> a row of WIN_RATES with a rate, whose first condition is the row's;
+    mean_rates: (criterion, condition) -> the mean over all others; costs per question, and a plot for each
+    criterion: in dollars where the costs of all that used tokens are known and some are not zero; else in
+    tokens."""
+    rates = {}
+    for row in _rows(found.tables["win_rates"]):
+        if row["win_rate"] is not None:
+            criterion, first, second = row["criterion"], row["first"], row["second"]
+            turned = {"win_rate": row["win_rate"], "low": row["high"], "high": row["low"]}
+            mirrored = {name: None if rate is None else 100 - rate for name, rate in turned.items()}
+            z = None if row["z"] is None else -row["z"]
+            rates[criterion, first, second] = row
+            rates[criterion, second, first] = row | mirrored | {"z": z, "first": second, "second": first}
+    of: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for (criterion, name, _), row in rates.items():
+        of[criterion, name].append(row["win_rate"])
+    mean_rates = {key: fmean(some) for key, some in of.items()}
+
+    columns = (found.tables["answers"][name].to_pylist() for name in ("condition", "text"))
+    answered = Counter(name for name, text in zip(*columns, strict=True) if text and text.strip())
+    totals = _rows(found.tables["conditions"])
+    tokens, usd = (
+        {
+            row["name"]: row[column] / answered[row["name"]]
+            for row in totals
+            if row[column] is not None and row["name"] in answered
+        }
+        for column in ("tokens", "cost_usd")
+    )
     in_dollars = any(usd.values()) and tokens.keys() <= usd.keys()
     costs = usd if in_dollars else tokens
     amount: Callable[[float], str] = (lambda x: f"${short_count(x)}") if in_dollars else short_count
     plots = {}
-    for criterion in evaluation.criterion_names:
-        rates = {name: evaluation.mean_rate(criterion, name) for name in costs}
-        points = [(name, costs[name], rate) for name, rate in rates.items() if rate is not None]
-        plots[criterion] = scatter_plot(points, amount) if points else None
-    return {"costs": costs, "in_dollars": in_dollars, "plots": plots}
+    for criterion in names["criteria"]:
+        own = [
+            (n, cost, mean_rates[criterion, n]) for n, cost in costs.items() if (criterion, n) in mean_rates
+        ]
+        plots[criterion] = scatter_plot(own, amount) if own else None
+    return {
+        "rates": rates, "mean_rates": mean_rates, "costs": costs, "in_dollars": in_dollars, "plots": plots
+    }  # fmt: skip
 
 
-def _question_blocks(evaluation: Evaluation) -> tuple[list[Markup], int]:
+def _question_blocks(
+    found: Comparison, names: Mapping[str, Sequence[str]], questions: Mapping[str, str]
+) -> tuple[list[Markup], int]:
     """The JSON of each question, which the page's script reads when the question is chosen; and how many of
     them have answers and reasons. Conditions and criteria are named by their numbers.
 
@@ -284,46 +187,42 @@ def _question_blocks(evaluation: Evaluation) -> tuple[list[Markup], int]:
               of replicates, numbers in `said`. A letter is `a` or `b` for the one that won, `t` for a tie,
               `x` for no verdict; a capital where b was shown first
     """
-    conditions = {name: n for n, name in enumerate(evaluation.condition_names)}
-    criteria = {name: n for n, name in enumerate(evaluation.criterion_names)}
-    given: dict[str, dict[str, tuple[str | None, str | None]]] = defaultdict(dict)
-    names: tuple[str, ...] = ("question_id", "condition", "text", "error")
-    for id_, name, text, error in zip(*(evaluation.answers[n].to_pylist() for n in names), strict=True):
-        given[id_][name] = text, error
+    conditions, criteria = ({name: n for n, name in enumerate(some)} for some in names.values())
+    answers = found.tables["answers"].select(["question_id", "condition", "text", "error"]).to_pylist()
+    given = {(row["question_id"], row["condition"]): row for row in answers}
     judged: dict[str, dict[tuple[int, int, int], list[tuple[str, str]]]]
     judged = defaultdict(lambda: defaultdict(list))
-    table = evaluation.judgements.sort_by([("replicate", "ascending")])
-    names = ("question_id", "criterion", "first", "second", "swapped", "winner", "reason", "error")
-    columns = (table[n].to_pylist() for n in names)
-    for id_, by, first, second, swapped, winner, reason, error in zip(*columns, strict=True):
-        a, b = sorted((first, second), key=conditions.__getitem__)
-        letter = {a: "a", b: "b", "": "t"}.get(winner, "x")
-        if b == (second if swapped else first):
+    for row in found.tables["judgements"].sort_by([("replicate", "ascending")]).to_pylist():
+        a, b = sorted((row["first"], row["second"]), key=conditions.__getitem__)
+        letter = {a: "a", b: "b", "": "t"}.get(row["winner"], "x")
+        if b == row["second" if row["swapped"] else "first"]:
             letter = letter.upper()
-        judged[id_][conditions[a], conditions[b], criteria[by]].append((letter, reason or error or ""))
+        place = conditions[a], conditions[b], criteria[row["criterion"]]
+        judged[row["question_id"]][place].append((letter, row["reason"] or row["error"] or ""))
 
     blocks, left, complete = [], MAX_BYTES, 0
-    for id_ in evaluation.questions:
-        letters = [[*pair, "".join(letter for letter, _ in found)] for pair, found in judged[id_].items()]
-        block = None
+    for id_ in questions:
+        letters = [[*place, "".join(letter for letter, _ in said)] for place, said in judged[id_].items()]
         if left > 0:
-            answers = [given[id_].get(name, (None, None)) for name in conditions]
-            texts = dict.fromkeys(text for found in judged[id_].values() for _, text in found)
-            number = {text: n for n, text in enumerate(texts)}
-            said = [[number[text] for _, text in found] for found in judged[id_].values()]
+            rows = [given.get((id_, name), {}) for name in conditions]
+            texts = [row.get("text") for row in rows]
+            number: dict[str, int] = {}
+            numbers = [
+                [number.setdefault(text, len(number)) for _, text in said] for said in judged[id_].values()
+            ]
             block = _json(
                 {
-                    "answers": [rendered_markdown(t) if t and t.strip() else None for t, _ in answers],
-                    "errors": {n: clean(error) for n, (_, error) in enumerate(answers) if error},
-                    "said": [clean(text) for text in texts],
-                    "judged": [[*row, numbers] for row, numbers in zip(letters, said, strict=True)],
+                    "answers": [rendered_markdown(t) if t and t.strip() else None for t in texts],
+                    "errors": {n: clean(row["error"]) for n, row in enumerate(rows) if row.get("error")},
+                    "said": [clean(text) for text in number],
+                    "judged": [[*row, said] for row, said in zip(letters, numbers, strict=True)],
                 }
             )
             left -= len(block.encode())
-        if block is None or left < 0:
-            block = _json({"judged": letters})
-        else:
+        if left > 0:
             complete += 1
+        else:
+            block = _json({"judged": letters})
         blocks.append(block)
     return blocks, complete
 
@@ -417,118 +316,51 @@ def dollars(usd: float | None) -> str:
     return f"${usd:,.{min(digits, 12)}f}" if usd else "$0"
 
 
-@dataclass(frozen=True)
-class PlotAxis:
-    """From `low` to `high`, which lie at `start` and `end` in the picture."""
-
-    low: float
-    high: float
-    ticks: Sequence[float]
-    start: float
-    end: float
-    log: bool = False
-
-    def place(self, value: float) -> float:
-        low, high = self.low, self.high
-        if self.log:
-            value, low, high = math.log(value), math.log(low), math.log(high)
-        return self.start + (value - low) / (high - low) * (self.end - self.start)
-
-
-@dataclass(frozen=True)
-class _Box:
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    @property
-    def area(self) -> float:
-        return max(0.0, self.right - self.left) * max(0.0, self.bottom - self.top)
-
-    def common(self, other: _Box) -> float:
-        """The area that lies in both."""
-        left, top = max(self.left, other.left), max(self.top, other.top)
-        return _Box(left, top, min(self.right, other.right), min(self.bottom, other.bottom)).area
-
-
-_PLOT = _Box(46, 14, WIDTH - 14, HEIGHT - 46)
-
-
 def scatter_plot(
     points: Sequence[tuple[str, float, float]], x_text: Callable[[float], str]
 ) -> dict[str, Any]:
-    """Where everything lies in a picture of WIDTH and HEIGHT: box (left, top, right, bottom of the plot),
-    x_ticks (place, text), y_ticks (place, value), dots (x, y, title) and labels (text, x, y, anchor).
+    """Where everything lies in a picture of WIDTH and HEIGHT: x_ticks (place, text), y_ticks (place, value),
+    dots (x, y, title) and labels (text, x, y, anchor).
 
     points: (label, x from 0, y from 0 to 100); x_text: how a value of x is written."""
-    x_axis, y_axis = amount_axis([x for _, x, _ in points]), rate_axis([y for _, _, y in points])
-    places = [(x_axis.place(x), y_axis.place(y)) for _, x, y in points]
-    titles = [f"{label}: {x_text(x)}, {y:.1f}" for label, x, y in points]
-    texts = [
-        label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…" for label, _, _ in points
-    ]
-    labels = zip(texts, _label_places(texts, places), strict=True)
+    low, high, ticks, log = amount_axis([x for _, x, _ in points])
+    left, top, right, bottom = BOX
+
+    def place(value: float) -> float:
+        share = math.log(value / low) / math.log(high / low) if log else value / high
+        return left + share * (right - left)
+
+    dots: list[dict[str, Any]] = []
+    labels: list[dict[str, Any]] = []
+    for label, amount, rate in points:
+        x, y = place(amount), bottom - rate / 100 * (bottom - top)
+        dots.append({"x": x, "y": y, "title": f"{label}: {x_text(amount)}, {rate:.1f}"})
+        text = label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
+        # Beside the dot, on the side with more room, and lower where there is a label already.
+        at, anchor = (x + 9, "start") if x < (left + right) / 2 else (x - 9, "end")
+        near = [o["y"] for o in labels if abs(o["x"] - at) < 6.4 * (len(o["text"]) + len(text))]
+        base = y + 4
+        while any(abs(base - other) < 14 for other in near):
+            base += 14
+        labels.append({"text": text, "x": at, "y": base, "anchor": anchor})
     return {
-        "box": (_PLOT.left, _PLOT.top, _PLOT.right, _PLOT.bottom),
-        "x_ticks": [(x_axis.place(value), x_text(value)) for value in x_axis.ticks],
-        "y_ticks": [(y_axis.place(value), value) for value in y_axis.ticks],
-        "dots": [{"x": x, "y": y, "title": title} for (x, y), title in zip(places, titles, strict=True)],
-        "labels": [{"text": text, "x": x, "y": y, "anchor": anchor} for text, (x, y, anchor) in labels],
+        "x_ticks": [(place(value), x_text(value)) for value in ticks],
+        "y_ticks": [(bottom - value / 100 * (bottom - top), value) for value in range(0, 101, 25)],
+        "dots": dots,
+        "labels": labels,
     }
 
 
-def amount_axis(values: Sequence[float]) -> PlotAxis:
-    """The x axis. It begins at 0, but where it is logarithmic."""
+def amount_axis(values: Sequence[float]) -> tuple[float, float, list[float], bool]:
+    """Ends and ticks of the x axis, and whether it is logarithmic; else it begins at 0."""
     least, most = min(values), max(values)
-    log = 0 < least * LOG_FROM <= most
-    low, high = (least / 1.5, most * 1.5) if log else (0.0, most * 1.12 or 1.0)
-    ticks = _powers(low, high) if log else _multiples(_step(high / MAX_TICKS), low, high)
-    return PlotAxis(low, high, ticks, _PLOT.left, _PLOT.right, log)
-
-
-def rate_axis(values: Sequence[float]) -> PlotAxis:
-    """The y axis: of percentages, with some room around them and around 50."""
-    low = max(0.0, 10.0 * math.floor((min(50.0, *values) - 4) / 10))
-    high = min(100.0, 10.0 * math.ceil((max(50.0, *values) + 4) / 10))
-    return PlotAxis(low, high, _multiples(10.0, low, high), _PLOT.bottom, _PLOT.top)
-
-
-def _step(least: float) -> float:
-    """The first of … 0.1, 0.2, 0.5, 1, 2, 5, 10 … that is not less."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next((power * m for m in (1, 2, 5) if power * m >= least), power * 10)
-
-
-def _multiples(step: float, low: float, high: float) -> list[float]:
-    return [step * n for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-
-def _powers(low: float, high: float) -> list[float]:
-    """Powers of ten, with their doubles and halves where there is room; or every second, third, … of them."""
-    exponents = range(math.ceil(math.log10(low)) - 1, math.floor(math.log10(high)) + 1)
-    fine = [m * 10.0**k for k in exponents for m in (1, 2, 5) if low <= m * 10.0**k <= high]
-    coarse = [10.0**k for k in exponents if low <= 10.0**k]
-    return fine if len(fine) <= MAX_TICKS else coarse[:: math.ceil(len(coarse) / MAX_TICKS)]
-
-
-def _label_places(
-    labels: Sequence[str], dots: Sequence[tuple[float, float]]
-) -> Iterator[tuple[float, float, str]]:
-    """x, y and anchor of each label: near its dot, where it covers the least of dots and earlier labels."""
-    taken = [_Box(x - _DOT, y - _DOT, x + _DOT, y + _DOT) for x, y in dots]
-    for label, (x, y) in zip(labels, dots, strict=True):
-        width, away = len(label) * _CHARACTER, _DOT + 4
-        left_of = {"start": 0.0, "middle": width / 2, "end": width}
-        tried = [(x + away, y + 4, "start"), (x - away, y + 4, "end")]
-        for line in range(3):
-            for at, anchor in ((x, "middle"), (x + _DOT, "start"), (x - _DOT, "end")):
-                tried += [(at, y + sign * (away + line * _LINE) + (sign > 0) * 9, anchor) for sign in (-1, 1)]
-        boxes = []
-        for at, base, anchor in tried:
-            left = at - left_of[anchor]
-            boxes.append(_Box(left, base - 11, left + width, base - 11 + _LINE))
-        covered = [sum(map(box.common, taken)) + 4 * (box.area - box.common(_PLOT)) for box in boxes]
-        best = min(range(len(tried)), key=lambda n: round(covered[n], 3))
-        taken.append(boxes[best])
-        yield tried[best]
+    if least > TINY and least * LOG_FROM <= most:
+        low, high = least / 1.5, most * 1.5
+        powers = [10.0**k for k in range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)]
+        fine = [m * power for power in powers for m in (1, 2, 5) if low <= m * power <= high]
+        coarse = [power for power in powers if power >= low]
+        return low, high, fine if len(fine) <= MAX_TICKS else coarse[:: -(-len(coarse) // MAX_TICKS)], True
+    high = most * 1.12 if most > TINY else 1.0
+    power = 10.0 ** math.floor(math.log10(high / MAX_TICKS))
+    step = next(power * m for m in (1, 2, 5, 10) if power * m >= high / MAX_TICKS)
+    return 0.0, high, [step * n for n in range(math.floor(high / step) + 1)], False

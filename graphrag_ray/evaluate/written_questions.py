@@ -83,7 +83,6 @@ def write_questions(
 ) -> tuple[list[CorpusQuestion], list[str]]:
     """The questions, and what failed. counts: of personas, tasks of each, questions of each task. Raises
     UsageError, RunStopped, DialogueFailed where there is no persona."""
-    check_counts(counts)
     specs = question_specs(run.index.settings, run.index.given.prompts)
     writing = corpus_questions(description, counts, specs)
     need = next(writing)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -30,12 +31,12 @@ Record: TypeAlias = dict[str, Any]
 ENTITY = ("human_readable_id", "title", "type", "degree")
 RELATIONSHIP = ("human_readable_id", "source", "target", "weight", "description")
 CLAIM = ("human_readable_id", "subject_id", "object_id", "type", "status", "description")
+DOCUMENT = ("human_readable_id", "path", "row", "title")
 UNIT = ("human_readable_id", "position", "start", "end", "n_tokens")
 _COMMUNITY = ("community", "level", "title", "size", "children")
 _NAMES_LOOKED_FOR = 20
 """In a chunk's sentences, of all that somebody asked for."""
 MAX_TEXT_CHARACTERS = 1_000
-_WEIGHED = ["id", "human_readable_id", "weight"]
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,7 @@ class View:
         return sum(part.rows for part in self.reader.manifest.parts(table))
 
     def rows(
-        self,
-        table: str,
-        columns: Sequence[str],
-        ids: Iterable[str | int],
-        by: str | tuple[str, ...] = "id",
+        self, table: str, columns: Sequence[str], ids: Iterable[str | int], by: str | tuple[str, ...] = "id"
     ) -> list[Record]:
         """In the table's order."""
         found: list[Record] = self.reader.rows(Rows(table, columns, list(ids), by)).to_pylist()
@@ -70,28 +67,35 @@ class View:
         by_id = {row["id"]: row for row in self.rows(table, ["id", *columns], wanted)}
         return [{c: by_id[id_][c] for c in columns} for id_ in wanted if id_ in by_id]
 
-    def where(self, table: str, columns: Sequence[str], equal: dict[str, Any]) -> list[Record]:
-        """Rows in which one of these columns has this value."""
+    def where(
+        self, table: str, columns: Sequence[str], among: Sequence[str], value: str | int
+    ) -> list[Record]:
+        """Rows in which one of the columns `among` has this value."""
 
         def of(part: pa.Table) -> pa.Table:
-            masks = [pc.equal(part[column], value) for column, value in equal.items()]
-            mask = masks[0]
-            for other in masks[1:]:
-                mask = pc.or_kleene(mask, other)
-            return part.filter(mask).select(list(columns))
+            masks = [pc.equal(part[column], value) for column in among]
+            return part.filter(reduce(pc.or_kleene, masks)).select(list(columns))
 
-        wanted = list(dict.fromkeys([*columns, *equal]))
-        found: list[Record] = self.reader.scan(table, wanted, of).select(list(columns)).to_pylist()
+        read = list(dict.fromkeys([*columns, *among]))
+        found: list[Record] = self.reader.scan(table, read, of).select(list(columns)).to_pylist()
         return found
 
     def largest(self, table: str, columns: Sequence[str], by: str) -> list[Record]:
-        """The first `limit` rows, those with most of a column first, ties by short id."""
+        """The first `limit` rows, those with most of a column first, ties by short id. The column `chunks`
+        is the number of `text_unit_ids`."""
         order = [(by, "descending"), ("human_readable_id", "ascending")]
+        read = ["text_unit_ids" if column == "chunks" else column for column in columns]
 
-        def of(part: pa.Table) -> pa.Table:
+        def top(part: pa.Table) -> pa.Table:
             return part.take(pc.sort_indices(part, sort_keys=order)[: self.limit])
 
-        found: list[Record] = of(self.reader.scan(table, columns, of)).to_pylist()
+        def of(part: pa.Table) -> pa.Table:
+            if "chunks" in columns:
+                chunks = pc.list_value_length(part["text_unit_ids"]).cast(pa.int64())
+                part = part.append_column("chunks", chunks).select(list(columns))
+            return top(part)
+
+        found: list[Record] = top(self.reader.scan(table, read, of)).to_pylist()
         return found
 
     def communities(self, numbers: Iterable[int]) -> dict[int, Record]:
@@ -129,40 +133,41 @@ class View:
             )
         return found
 
+    def relationships(self, ids: Iterable[str], by: str | tuple[str, ...] = "id") -> list[Record]:
+        """By falling weight."""
+        return sorted(self.rows("relationships", RELATIONSHIP, ids, by), key=_by("weight"))
+
+    def entities(self, ids: Iterable[str]) -> list[Record]:
+        """By falling degree."""
+        return sorted(self.rows("entities", ENTITY, ids), key=_by("degree"))
+
     def documents(self, ids: Iterable[str]) -> dict[str, Record]:
         """By id, as sources.of_document has them."""
         rows = self.rows("documents", DOCUMENT_COLUMNS, ids)
         return {row["id"]: of_document(row) for row in rows}
 
 
-def heaviest(rows: Sequence[Record]) -> list[str]:
-    """Ids of relationships by falling weight, ties by short id."""
-    ordered = sorted(rows, key=lambda r: (-r["weight"], r["human_readable_id"]))
-    return [row["id"] for row in ordered]
-
-
-def best_connected(rows: Iterable[Record]) -> list[Record]:
-    """Entities by falling degree, ties by short id, with the columns of ENTITY."""
-    ordered = sorted(rows, key=lambda r: (-r["degree"], r["human_readable_id"]))
-    return [{column: row[column] for column in ENTITY} for row in ordered]
+def _by(column: str, then: str = "human_readable_id") -> Callable[[Record], tuple[Any, Any]]:
+    """Falling by a column, ties by another one."""
+    return lambda row: (-row[column], row[then])
 
 
 def overview(view: View) -> Record:
     """The largest communities of the coarsest level, the best connected entities, and the documents with
     most chunks."""
-    coarsest = view.where(view.kind.communities, ["community", "size"], {"level": 0})
-    coarsest.sort(key=lambda c: (-c["size"], c["community"]))
+    coarsest = view.where(view.kind.communities, ["community", "size"], ["level"], 0)
+    coarsest.sort(key=_by("size", "community"))
     shown = [c["community"] for c in coarsest][: view.limit]
     known = view.communities(shown)
-    counts: dict[str, Any] = dict(view.reader.manifest.counts)
+    documents = view.largest("documents", [*DOCUMENT, "chunks"], "chunks")
     return {
         "kind": "overview",
         "snapshot": view.reader.manifest.number,
         "about": about_in(view.reader.manifest.settings) or "",
-        "counts": counts,
+        "counts": dict(view.reader.manifest.counts),
         "communities": [known[number] for number in shown],
         "entities": view.largest("entities", ENTITY, "degree"),
-        "documents": _documents(view),
+        "documents": [{"place": place(row["path"], row["row"]), **row} for row in documents],
         "totals": {
             "communities": len(coarsest),
             "entities": view.count("entities"),
@@ -183,8 +188,8 @@ def search(view: View, text: str) -> Record:
     reports = view.reader.table(view.kind.reports_table, ["community", "title", "size"])
     by_size = reports.sort_by([("size", "descending"), ("community", "ascending")])
     report_titles = by_size["title"].to_pylist()
-    documents = view.reader.table("documents", ["human_readable_id", "path", "row", "title"])
-    places = _places(documents)
+    documents = view.reader.table("documents", DOCUMENT)
+    places = [*map(place, documents["path"].to_pylist(), documents["row"].to_pylist())]
     named = [f"{p}\n{t or ''}" for p, t in zip(places, documents["title"].to_pylist(), strict=True)]
     found = {
         "entities": find.containing(text, titles),
@@ -209,39 +214,18 @@ def search(view: View, text: str) -> Record:
     }
 
 
-def _documents(view: View) -> list[Record]:
-    order = [("chunks", "descending"), ("human_readable_id", "ascending")]
-
-    def of(part: pa.Table) -> pa.Table:
-        chunks = pc.list_value_length(part["text_unit_ids"]).cast(pa.int64())
-        counted = part.drop_columns(["text_unit_ids"]).append_column("chunks", chunks)
-        return counted.take(pc.sort_indices(counted, sort_keys=order)[: view.limit])
-
-    columns = ["human_readable_id", "path", "row", "title"]
-    found = view.reader.scan("documents", [*columns, "text_unit_ids"], of)
-    most = found.take(pc.sort_indices(found, sort_keys=order)[: view.limit])
-    rows = most.select([*columns, "chunks"]).to_pylist()
-    return [{"place": at, **row} for at, row in zip(_places(most), rows, strict=True)]
-
-
-def _places(documents: pa.Table) -> list[str]:
-    paths, rows = documents["path"].to_pylist(), documents["row"].to_pylist()
-    return [place(*both) for both in zip(paths, rows, strict=True)]
-
-
 def entity(view: View, name: str) -> Record:
     """An entity, its communities from the coarsest on, relationships by weight, claims, and chunks."""
     row = view.row("entities", find.entity(view.reader, name))
     units = row.pop("text_unit_ids")
-    edges = heaviest(view.rows("relationships", _WEIGHED, [row["id"]], ENDS))
-    about = {"subject_id": row["title"], "object_id": row["title"]}
-    claims = [claim["id"] for claim in view.where("covariates", ["id"], about)]
+    edges = view.relationships([row["id"]], ENDS)
+    claims = view.where("covariates", CLAIM, ["subject_id", "object_id"], row["title"])
     return {
         "kind": "entity",
         **row,
         "communities": _holding(view, "entity_ids", row["id"]),
-        "relationships": view.first("relationships", RELATIONSHIP, edges),
-        "claims": view.first("covariates", CLAIM, claims),
+        "relationships": edges[: view.limit],
+        "claims": claims[: view.limit],
         "chunks": view.chunks(units, [row["title"]]),
         "totals": {"relationships": len(edges), "claims": len(claims), "chunks": len(units)},
     }
@@ -254,7 +238,7 @@ def relationship(view: View, *names: str) -> Record:
     return {
         "kind": "relationship",
         **row,
-        "entities": best_connected(view.rows("entities", ENTITY, ends)),
+        "entities": view.entities(ends),
         "communities": _holding(view, "relationship_ids", row["id"]),
         "chunks": view.chunks(units, [row["source"], row["target"]]),
         "totals": {"chunks": len(units)},
@@ -283,17 +267,19 @@ def community(view: View, name: str) -> Record:
     members, edges, units = (row.pop(column) for column in lists)
     known = view.communities([number, row["parent"], *row["children"]])
     children = [known[child] for child in row.pop("children")]
-    entities = best_connected(view.rows("entities", ENTITY, members))
-    inside = heaviest(view.rows("relationships", _WEIGHED, edges))
+    entities = view.entities(members)
+    columns = ["title", "summary", "full_content", "rank", "rating_explanation", "findings", "n_tokens",
+               "context_left_out", "dropped_references"]  # fmt: skip
+    reports = view.rows(view.kind.reports_table, columns, [number], "human_readable_id")
     return {
         "kind": "community",
         **row,
         "title": known[number]["title"],
-        "report": _report(view, number),
+        "report": reports[0] if reports else None,
         "parent": known.get(row["parent"]),
-        "children": sorted(children, key=lambda c: (-c["size"], c["community"]))[: view.limit],
+        "children": sorted(children, key=_by("size", "community"))[: view.limit],
         "entities": entities[: view.limit],
-        "relationships": view.first("relationships", RELATIONSHIP, inside),
+        "relationships": view.relationships(edges)[: view.limit],
         "chunks": view.chunks(units, [e["title"] for e in entities]),
         "totals": {
             "children": len(children),
@@ -315,15 +301,14 @@ def chunk(view: View, name: str) -> Record:
     at = order.index(row["id"]) if row["id"] in order else 0
     next_to = view.rows("text_units", UNIT, order[max(0, at - 1) : at + 2])
     beside = {r["position"]: r["human_readable_id"] for r in next_to}
-    inside = heaviest(view.rows("relationships", _WEIGHED, edges))
     return {
         "kind": "chunk",
         **view.documents([document_id])[document_id],
         **row,
         "before": beside.get(row["position"] - 1),
         "after": beside.get(row["position"] + 1),
-        "entities": best_connected(view.rows("entities", ENTITY, members))[: view.limit],
-        "relationships": view.first("relationships", RELATIONSHIP, inside),
+        "entities": view.entities(members)[: view.limit],
+        "relationships": view.relationships(edges)[: view.limit],
         "claims": view.first("covariates", CLAIM, claims),
         "totals": {"entities": len(members), "relationships": len(edges), "claims": len(claims)},
     }
@@ -338,7 +323,8 @@ def document(view: View, name: str) -> Record:
     named = {id_ for c in chunks for id_ in c["entity_ids"]}
     entities = {r["id"]: r for r in view.rows("entities", ["id", *ENTITY], named)}
     for c in chunks:
-        c["entities"] = best_connected(entities[id_] for id_ in c["entity_ids"])[: view.limit]
+        own = sorted((entities[id_] for id_ in c["entity_ids"]), key=_by("degree"))
+        c["entities"] = [{column: row[column] for column in ENTITY} for row in own[: view.limit]]
         c["totals"] = {word: len(c.pop(column)) for column, word in found.items()}
     return {
         "kind": "document",
@@ -357,13 +343,6 @@ def _holding(view: View, column: str, id_: str) -> list[Record]:
     return sorted(known.values(), key=lambda c: c["level"])
 
 
-def _report(view: View, number: int) -> Record | None:
-    columns = ["title", "summary", "full_content", "rank", "rating_explanation", "findings", "n_tokens",
-               "context_left_out", "dropped_references"]  # fmt: skip
-    found = view.rows(view.kind.reports_table, columns, [number], "human_readable_id")
-    return found[0] if found else None
-
-
 KINDS: Mapping[str, Callable[..., Record]] = {
     "community": community,
     "entity": entity,
@@ -380,41 +359,29 @@ _ALSO = {
 """Other words for them: those of references, `[Data: Reports (3); Sources (5)]`, and of tables."""
 
 
-def kind_of(word: str) -> str | None:
-    """The kind that is meant by a word in the singular or plural, in any case; None for others."""
-    word = word.casefold()
-    singular = word.removesuffix("s") if word not in _ALSO else word
+def look_up(view: View, given: str, names: Sequence[str]) -> Record:
+    """The record of a kind, in the singular or plural and in any case, that is called so. A word for the
+    reports of a hierarchy, as references use it, means its communities. Raises UsageError, saying what there
+    is instead."""
+    word, own_words = given.casefold(), []
+    for hierarchy in HIERARCHIES.values():
+        own = SEARCHED[hierarchy.reports]
+        if own.word not in _ALSO:
+            own_words.append(own.word)
+            if word in (own.word, own.words):
+                view = replace(view, kind=hierarchy_of(view.reader.manifest.hierarchies, hierarchy.name))
+                word = "community"
+    singular = word.removesuffix("s")
     kind = _ALSO.get(word) or _ALSO.get(singular, singular)
-    return kind if kind in KINDS else None
-
-
-_OWN = tuple(own.word for kind in HIERARCHIES.values() if (own := SEARCHED[kind.reports]).word not in _ALSO)
-"""Words for the communities of a certain hierarchy."""
-
-
-def look_up(view: View, word: str, names: Sequence[str]) -> Record:
-    """The record of a kind that is called so. Raises UsageError, saying what there is instead."""
-    view, word = _of_hierarchy(view, word)
-    kind = kind_of(word)
-    if kind is None:
-        raise UsageError(f"there is no kind of record {word!r}; there are {', '.join([*KINDS, *_OWN])}")
+    if kind not in KINDS:
+        there = ", ".join([*KINDS, *own_words])
+        raise UsageError(f"there is no kind of record {given!r}; there are {there}")
     wanted = (1, 2) if kind == "relationship" else (1,)
     if len(names) not in wanted:
         two = " (or the names of its two entities)" if kind == "relationship" else ""
         told = f"name one {kind} by its number or name{two}; quote a name with spaces"
         raise UsageError(f"{told}, as in: inspect {kind} {_EXAMPLES.get(kind, '12')}")
     return KINDS[kind](view, *names)
-
-
-def _of_hierarchy(view: View, word: str) -> tuple[View, str]:
-    """A word for the reports of a hierarchy, as references use it, means that one's communities. Raises
-    UsageError where the index does not have it."""
-    for hierarchy in HIERARCHIES.values():
-        own = SEARCHED[hierarchy.reports]
-        if own.word not in _ALSO and word.casefold() in (own.word, own.words):
-            known = hierarchy_of(view.reader.manifest.hierarchies, hierarchy.name)
-            return replace(view, kind=known), "community"
-    return view, word
 
 
 _EXAMPLES = {"entity": '"MARA VENN"', "community": "C1:12", "document": "letters/1987.txt"}

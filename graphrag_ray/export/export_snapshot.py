@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
+from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.plugins import PluginError
@@ -43,16 +43,14 @@ def export(
     overwrite: bool = False,
     hierarchy: str | None = None,
 ) -> Exported:
-    """Write a snapshot to a folder. Memory: some parts of a table, and 40 bytes or so an entity.
+    """Write a snapshot to a folder. Memory: some parts of a table, and some 40 bytes an entity.
 
     settings    whose models a graphrag project names
     hierarchy   whose communities and reports are written; None: the first of the index
     overwrite   replace what an earlier export left there, as its export.json says; other files stay
 
-    Raises NoReports for a graphrag project of an index of names alone; UsageError for a hierarchy over
-    entities of an index without a graph, a graphrag project of one over chunks, a folder that holds files
-    (with `overwrite`: whose names are an export's, though none wrote them) or the index itself; CorruptPart,
-    SnapshotRemoved, StoreError.
+    Raises NoReports, UsageError for what the format or the index does not have, and for a folder that is not
+    to be written to; CorruptPart, SnapshotRemoved, StoreError.
     """
     index = reader.store.url
     if f"{out.url}/".startswith(f"{index}/") or f"{index}/".startswith(f"{out.url}/"):
@@ -70,7 +68,17 @@ def export(
     if not snapshot.is_tree:
         if "entities" not in reader.manifest.tables:
             raise UsageError("this index has no graph: there are no entities and relationships to export")
-        snapshot = replace(snapshot, reader=_as_first(reader, kind))
+        # The tables of this hierarchy under the names of Leiden's, as other programs read.
+        leiden, tables = HIERARCHIES["leiden"], dict(reader.manifest.tables)
+        for theirs, ours in (
+            (leiden.communities, kind.communities),
+            (leiden.reports_table, kind.reports_table),
+            (f"embeddings_{leiden.reports}", f"embeddings_{kind.reports}"),
+        ):
+            tables[theirs] = reader.manifest.tables.get(ours, [])
+            tables[rows_table(theirs)] = reader.manifest.tables.get(rows_table(ours), [])
+        renamed = replace(reader, manifest=replace(reader.manifest, tables=tables))
+        snapshot = replace(snapshot, reader=renamed)
     about = {"format": format, "root": index, "snapshot": reader.manifest.number, "version": __version__}
     with open_output(out, about, exporter.files, overwrite=overwrite) as output:
         notes = _written(format, exporter, snapshot, output)
@@ -95,16 +103,3 @@ def _written(format: str, exporter: Exporter, snapshot: Snapshot, output: Output
     if not all(isinstance(note, str) for note in notes):
         raise PluginError(f"The export format {format!r} of the package {package} returned no list of texts")
     return notes
-
-
-def _as_first(reader: Reader, kind: HierarchyKind) -> Reader:
-    """The snapshot with the tables of one hierarchy under the names of Leiden's, as other programs read."""
-    leiden, tables = HIERARCHIES["leiden"], dict(reader.manifest.tables)
-    for theirs, ours in (
-        (leiden.communities, kind.communities),
-        (leiden.reports_table, kind.reports_table),
-        (f"embeddings_{leiden.reports}", f"embeddings_{kind.reports}"),
-    ):
-        for own, other in ((theirs, ours), (rows_table(theirs), rows_table(ours))):
-            tables[own] = tables.get(other, [])
-    return replace(reader, manifest=replace(reader.manifest, tables=tables))

@@ -7,7 +7,8 @@ import heapq
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import NoReturn, TypeAlias
+from functools import partial
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import entity_id, entity_key, relationship_id
+from graphrag_ray.base.wording import one_line
 from graphrag_ray.query.methods.method import Rows
 from graphrag_ray.query.reading import Reader
 from graphrag_ray.query.sources import place
@@ -22,8 +24,8 @@ from graphrag_ray.query.sources import place
 _LEVEL_AND_NUMBER = re.compile(r"[Cc](\d{1,9}):(\d{1,18})")
 _NUMBER = re.compile(r"\d{1,18}")
 _SUGGESTED = 5
-_LONGEST_NAME = 60
-"""Characters of a name in a message."""
+_cut = partial(one_line, longest=60)
+"""A name in a message."""
 
 MIN_RATIO = 0.6
 """Of difflib: names that are less alike are not suggested."""
@@ -32,9 +34,6 @@ _COMPARED = 500
 _GRAM = 3
 _CHARACTERS = 200
 """Of a name, as far as names are compared: difflib's time grows with the square."""
-
-Names: TypeAlias = Sequence[Sequence[str]]
-"""By row, one sequence a column of names, the one that is shown first."""
 
 
 def entity(reader: Reader, name: str) -> str:
@@ -110,10 +109,11 @@ def _exact(reader: Reader, table: str, name: str, ids: Sequence[str]) -> str | N
     return next((id_ for id_ in ids if id_ in there), None)
 
 
-def _named(kind: str, table: str, name: str, rows: pa.Table, names: Names) -> str:
+def _named(kind: str, table: str, name: str, rows: pa.Table, names: Sequence[Sequence[str]]) -> str:
     """The id of the only row that is called so, read as people do.
 
-    rows: id, human_readable_id. Raises UsageError.
+    rows: id, human_readable_id; names: columns of names by row, first the one that is shown. Raises
+    UsageError.
     """
     wanted, numbers = fold(name), rows["human_readable_id"]
     called = list(dict.fromkeys(at for column in names for at, n in enumerate(column) if fold(n) == wanted))
@@ -147,10 +147,6 @@ def _listed(names: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{_cut(name)} ({number})" for name, number in names)
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
-
-
 def fold(text: str) -> str:
     """A name without case, accents, compatibility forms and surplus white space: names that fold to the
     same read the same to most people."""
@@ -176,18 +172,13 @@ def containing(text: str, names: Sequence[str]) -> list[int]:
 def near(text: str, names: Sequence[str], n: int = 5) -> list[int]:
     """Places of at most n names that somebody who wrote this text may have meant, the likeliest first:
     names that hold it, then names that difflib finds alike."""
-    held = containing(text, names)[:n] if fold(text) else []
-    return list(dict.fromkeys([*held, *_alike(text, names, n)]))[:n]
-
-
-def _alike(text: str, names: Sequence[str], n: int) -> list[int]:
     wanted = fold(text)[:_CHARACTERS]
     grams = {wanted[i : i + _GRAM] for i in range(max(1, len(wanted) - _GRAM + 1))}
     folded = [fold(name)[:_CHARACTERS] for name in names]
     shared = [sum(gram in name for gram in grams) for name in folded]
-    likely = heapq.nlargest(_COMPARED, range(len(names)), key=lambda at: (shared[at], -at))
     places: dict[str, list[int]] = {}
-    for at in likely:
+    for at in heapq.nlargest(_COMPARED, range(len(names)), key=lambda at: (shared[at], -at)):
         places.setdefault(folded[at], []).append(at)
     matches = difflib.get_close_matches(wanted, places, n, MIN_RATIO)
-    return [at for match in matches for at in places[match]][:n]
+    held = containing(text, names)[:n] if wanted else []
+    return list(dict.fromkeys([*held, *(at for match in matches for at in places[match])]))[:n]

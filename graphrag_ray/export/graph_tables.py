@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,6 @@ from graphrag_ray.export.exporters import Snapshot
 from graphrag_ray.graph.integer_arrays import id_prefixes
 from graphrag_ray.query.reading import Reader, schema_of
 from graphrag_ray.query.sources import place
-
-Pieces: TypeAlias = Iterator[pa.Table]
 
 Ints = npt.NDArray[np.int64]
 NONE = -1
@@ -83,14 +81,13 @@ class Places:
     @classmethod
     def of(cls, reader: Reader, table: str) -> Places:
         """Raises CorruptPart, SnapshotRemoved."""
-        parts = [
-            (_prefixes(part["id"]), part["human_readable_id"].to_numpy())
-            for part in reader.pieces(table, ["id", "human_readable_id"])
-        ]
-        prefix = np.concatenate([np.empty(0, np.uint64), *(p for p, _ in parts)])
-        number = np.concatenate([np.empty(0, np.int64), *(n for _, n in parts)])
-        order = np.argsort(prefix, kind="stable")
-        return cls(prefix[order], number[order])
+        prefix, number = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+        for part in reader.pieces(table, ["id", "human_readable_id"]):
+            prefix.append(_prefixes(part["id"]))
+            number.append(part["human_readable_id"].to_numpy())
+        prefixes = np.concatenate(prefix)
+        order = np.argsort(prefixes, kind="stable")
+        return cls(prefixes[order], np.concatenate(number)[order])
 
     def places(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
         """[ids] where each stands among them. Raises ValueError for one that is none."""
@@ -115,28 +112,21 @@ class Nodes(Places):
 
     community: npt.NDArray[np.int32]
 
-    def at_level(self, level: int, start: int, end: int) -> pa.Array:
-        """The communities of some nodes at one level, null where there is none."""
-        found = self.community[level, start:end]
-        return pa.array(found, mask=found == NONE)
-
 
 def read_nodes(reader: Reader, communities: str = "communities") -> Nodes:
     """Raises CorruptPart, SnapshotRemoved."""
     entities = Places.of(reader, "entities")
-    prefix, number = entities.prefix, entities.number
     levels = reader.table(communities, ["level"])["level"]
     n_levels = (pc.max(levels).as_py() + 1) if len(levels) else 0
-    nodes = Nodes(prefix, number, np.full((n_levels, len(prefix)), NONE, dtype=np.int32))
+    held = np.full((n_levels, len(entities.prefix)), NONE, dtype=np.int32)
     for part in reader.pieces(communities, ["community", "level", "entity_ids"]):
         for batch in part.to_batches():
             of = pc.list_parent_indices(batch["entity_ids"]).to_numpy()
             level, community = batch["level"].to_numpy()[of], batch["community"].to_numpy()[of]
-            nodes.community[level, nodes.places(pc.list_flatten(batch["entity_ids"]))] = community
-    for level in range(1, n_levels):
-        above, here = nodes.community[level - 1], nodes.community[level]
+            held[level, entities.places(pc.list_flatten(batch["entity_ids"]))] = community
+    for above, here in pairwise(held):
         np.copyto(here, above, where=here == NONE)
-    return nodes
+    return Nodes(entities.prefix, entities.number, held)
 
 
 def _prefixes(ids: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.uint64]:
@@ -156,13 +146,13 @@ _TREE_NODES = pa.schema(
 _TREE_EDGES = pa.schema([("source", pa.string()), ("target", pa.string())])
 
 
-def pieces(reader: Reader, table: str, columns: Sequence[str]) -> Pieces:
+def pieces(reader: Reader, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """The pieces of a table, after an empty one, which tells the columns."""
     yield schema_of(table, columns).empty_table()
     yield from reader.pieces(table, columns, AT_ONCE)
 
 
-def node_tables(snapshot: Snapshot, nodes: Nodes | None) -> Pieces:
+def node_tables(snapshot: Snapshot, nodes: Nodes | None) -> Iterator[pa.Table]:
     """The nodes, after an empty table. nodes: None for a tree."""
     if nodes is None:
         yield _TREE_NODES.empty_table()
@@ -172,13 +162,13 @@ def node_tables(snapshot: Snapshot, nodes: Nodes | None) -> Pieces:
     for part in pieces(snapshot.reader, "entities", ["human_readable_id", *columns]):
         end = start + part.num_rows
         piece = part.rename_columns(["id", "label", *columns[1:]])
-        for level in range(len(nodes.community)):
-            piece = piece.append_column(f"C{level}", nodes.at_level(level, start, end))
+        for level, held in enumerate(nodes.community[:, start:end]):
+            piece = piece.append_column(f"C{level}", pa.array(held, mask=held == NONE))
         yield piece
         start = end
 
 
-def edge_tables(snapshot: Snapshot, nodes: Nodes | None) -> Pieces:
+def edge_tables(snapshot: Snapshot, nodes: Nodes | None) -> Iterator[pa.Table]:
     """The edges, after an empty table. nodes: None for a tree."""
     if nodes is None:
         yield _TREE_EDGES.empty_table()
@@ -204,16 +194,16 @@ def _tree_nodes(reader: Reader, kind: HierarchyKind) -> Iterator[pa.Table]:
         yield _summaries(rest, pa.nulls(rest.num_rows, pa.string()))
     documents = reader.table("documents", ["id", "path", "row"]).to_pylist()
     where = {row["id"]: place(row["path"] or "", row["row"] or "") for row in documents}
-    units = ["human_readable_id", "document_id", "start", "end"]
-    for part in reader.pieces("text_units", units, AT_ONCE):
-        rows = zip(*(part[name].to_pylist() for name in units[1:]), strict=True)
-        labels = pa.array([f"{where.get(of, '')}, characters {a}–{b}" for of, a, b in rows], pa.string())
-        n = part.num_rows
-        none, what = pa.nulls(n, pa.int64()), pa.array(["chunk"] * n, pa.string())
-        text = pa.nulls(n, pa.string())
-        yield pa.table(
-            [_named("c", part["human_readable_id"]), labels, what, none, none, text], schema=_TREE_NODES
-        )
+    for part in reader.pieces("text_units", ["human_readable_id", "document_id", "start", "end"], AT_ONCE):
+        rows = [
+            {
+                "id": f"c{row['human_readable_id']}",
+                "label": f"{where.get(row['document_id'], '')}, characters {row['start']}–{row['end']}",
+                "kind": "chunk",
+            }
+            for row in part.to_pylist()
+        ]
+        yield pa.Table.from_pylist(rows, schema=_TREE_NODES)
 
 
 def _summaries(rows: pa.Table, text: pa.Array | pa.ChunkedArray) -> pa.Table:

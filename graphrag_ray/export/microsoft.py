@@ -12,8 +12,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from itertools import chain
-from pathlib import Path
 from textwrap import fill
 from typing import Any
 
@@ -27,7 +25,7 @@ from graphrag_ray.base.urls import is_url
 from graphrag_ray.export.exporters import Exporter, Snapshot
 from graphrag_ray.export.output import Output
 from graphrag_ray.query.reading import Reader, schema_of
-from graphrag_ray.store.parts import read_part
+from graphrag_ray.store.parts import Part, read_part
 from graphrag_ray.store.snapshots import being_read
 from graphrag_ray.version import __version__
 
@@ -81,9 +79,19 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
                 writer.write_table(part)
                 rows += part.num_rows
         output.rows[path] = rows
-    missing = _why_no_vectors(reader)
-    dimensions = 0 if missing else _write_vectors(reader, output)
-    notes = [missing] if missing else []
+    needed = "which graphrag's local, drift and basic search need (global search does not)"
+    notes, dimensions = [], 0
+    if not any(reader.manifest.parts(f"embeddings_{kind}") for kind in VECTORS.values()):
+        notes.append(
+            f"The index has no embeddings, {needed}: index with embeddings.enabled, and export again"
+        )
+    elif find_spec("lancedb") is None:
+        notes.append(
+            f"The vector tables, {needed}, are not exported, since the package lancedb is not installed: "
+            f"pip install '{EXTRA}' in the project's folder, and export again with --overwrite"
+        )
+    else:
+        dimensions = _write_vectors(reader, output)
     if dimensions and settings.model(settings.model_name("embed")).provider == "offline":
         notes.append(
             f"The vectors ({dimensions} dimensions) are of the offline embedding, which no endpoint "
@@ -95,57 +103,29 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
     return notes
 
 
-def _why_no_vectors(reader: Reader) -> str:
-    """ "" where there can be vectors."""
-    needed = "which graphrag's local, drift and basic search need (global search does not)"
-    if not any(reader.manifest.parts(f"embeddings_{kind}") for kind in VECTORS.values()):
-        return f"The index has no embeddings, {needed}: index with embeddings.enabled, and export again"
-    if find_spec("lancedb") is None:
-        return (
-            f"The vector tables, {needed}, are not exported, since the package lancedb is not installed: "
-            f"pip install '{EXTRA}' in the project's folder, and export again with --overwrite"
-        )
-    return ""
-
-
 def _write_vectors(reader: Reader, output: Output) -> int:
-    """The vector tables; returns the number of dimensions."""
+    """The vector tables: id and vector, all with the types of the first. Returns the number of dimensions."""
+    import lancedb  # an extra; some 0.5 s
+
     dimensions = 0
     for name, kind in VECTORS.items():
-        batches = _vectors(reader, f"embeddings_{kind}")
-        first = next(batches, None)
+        parts = reader.manifest.parts(f"embeddings_{kind}")
+
+        def batches(parts: Sequence[Part] = parts) -> Iterator[pa.RecordBatch]:
+            with being_read(reader.store, reader.manifest):
+                for part in parts:
+                    yield from read_part(reader.store, part).select(["id", "vector"]).to_batches()
+
+        first = next(batches(), None)
         if first is None:
             continue
         dimensions = first.schema.field("vector").type.list_size
         # The manifest of a lance table names its files: without it there is no table.
         with output.folder(LANCE, last="_versions") as local:
-            rows = _write_lance(local, name, first, batches)
-        output.rows[f"{LANCE}/{name}.lance"] = rows
+            database: Any = lancedb.connect(str(local))
+            database.create_table(name, data=pa.RecordBatchReader.from_batches(first.schema, batches()))
+        output.rows[f"{LANCE}/{name}.lance"] = sum(part.rows for part in parts)
     return dimensions
-
-
-def _write_lance(folder: Path, name: str, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> int:
-    import lancedb  # an extra; some 0.5 s
-
-    rows = 0
-
-    def counted() -> Iterator[pa.RecordBatch]:
-        nonlocal rows
-        for batch in chain([first], rest):
-            rows += batch.num_rows
-            yield batch
-
-    reader = pa.RecordBatchReader.from_batches(first.schema, counted())
-    database: Any = lancedb.connect(str(folder))
-    database.create_table(name, data=reader)
-    return rows
-
-
-def _vectors(reader: Reader, table: str) -> Iterator[pa.RecordBatch]:
-    """id, vector: all with the dimensions and the types of the first."""
-    with being_read(reader.store, reader.manifest):
-        for part in reader.manifest.parts(table):
-            yield from read_part(reader.store, part).select(["id", "vector"]).to_batches()
 
 
 def settings_yaml(settings: Settings, dimensions: int, snapshot: int, notes: Sequence[str] = ()) -> str:
@@ -160,6 +140,11 @@ def settings_yaml(settings: Settings, dimensions: int, snapshot: int, notes: Seq
     embedding = settings.model(settings.model_name("embed"))
     # What embedded the index is asked at the same address as the other model, where it is not known.
     asked = embedding if embedding.provider == "openai" else chat
+    comment = "".join(
+        fill(note.replace("$", "$$"), _WIDTH, initial_indent="# ", subsequent_indent="# ",
+             break_long_words=False, break_on_hyphens=False) + "\n"
+        for note in notes
+    )  # fmt: skip
     size = f"\n  vector_size: {dimensions}" if dimensions else ""
     return f"""\
 # Written by graphrag-ray {__version__}, for microsoft/graphrag 3.x, from snapshot {snapshot}. In this folder:
@@ -168,7 +153,7 @@ def settings_yaml(settings: Settings, dimensions: int, snapshot: int, notes: Seq
 #
 # Environment variables may also stand in a file named .env beside this one. local, drift and basic search
 # embed the question: that model must be the one that embedded the index, with as many dimensions.
-{_comment(notes)}
+{comment}
 completion_models:
   default_completion_model:
 {_model(chat, chat, MODEL)}
@@ -219,12 +204,6 @@ def _variable(name: str) -> str:
 def _quoted(value: str) -> str:
     """A string of JSON is one of YAML."""
     return orjson.dumps(value).decode().replace("$", "$$")
-
-
-def _comment(notes: Sequence[str]) -> str:
-    paragraphs = [fill(note.replace("$", "$$"), _WIDTH, initial_indent="# ", subsequent_indent="# ",
-                       break_long_words=False, break_on_hyphens=False) for note in notes]  # fmt: skip
-    return "\n".join(paragraphs) + "\n" if notes else ""
 
 
 def _then(url: str) -> str:

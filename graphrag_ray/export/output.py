@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,11 +99,30 @@ def open_output(
     StoreError.
     """
     there = [info.path for info in store.list()]
+    note: dict[str, Any] = {}  # of an earlier export; empty where there is none, or another program's
+    with suppress(ValueError):
+        found = orjson.loads(store.read(NOTE)) if NOTE in there else {}
+        note = found if isinstance(found, dict) and "complete" in found else {}
     if there and not overwrite:
-        raise UsageError(f"--out {store.url} is not empty: {_holds(store, there)}. Name another folder, or "
+        held = there[0] + (f" and {len(there) - 1:,} more" if len(there) > 1 else "")
+        if note:
+            held = "an export" if note["complete"] else "an export that did not end"
+            held += f" of snapshot {note.get('snapshot')}, as {note.get('format')}"
+        raise UsageError(f"--out {store.url} is not empty: it holds {held}. Name another folder, or "
                          "replace it with --overwrite")  # fmt: skip
-    ours = _written(store, there)
-    _refuse_others(store, set(there) - ours, (*names,))
+    listed = note.get("files")
+    ours = {path for path in (listed if isinstance(listed, list) else ()) if isinstance(path, str)}
+    ours = ({*ours, NOTE} if note else ours).intersection(there)
+    # What no export wrote would be replaced, or be taken for an export's.
+    names = (*names,)
+    folders = tuple(name for name in names if name.endswith("/"))
+    others = [path for path in there if path not in ours]
+    taken = [path for path in others if path in {NOTE, *names} or path.startswith(folders)]
+    if taken:
+        taken.sort(key=lambda path: (path != NOTE, path))
+        more = f" and {len(taken) - 1:,} more" if len(taken) > 1 else ""
+        raise UsageError(f"--out {store.url} holds {taken[0]}{more}, and no {NOTE} there says that an export "
+                         "wrote that: name another folder, or move it away first")  # fmt: skip
     _note(store, {**about, "complete": False, "files": sorted(ours - {NOTE})})
     for path in there:
         if path in ours - {NOTE} or path.startswith(_SPOOL):
@@ -112,47 +131,9 @@ def open_output(
     for left in Path(beside).glob(f"{_SPOOL}*") if beside else []:
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_SPOOL, dir=beside) as spool:
-        output = Output(store, Path(spool), about, (*names,))
+        output = Output(store, Path(spool), about, names)
         yield output
     _note(store, {**about, "complete": True, "rows": output.rows, "files": output.files})
-
-
-def _written(store: Store, there: list[str]) -> set[str]:
-    """What exports wrote of what is there: as their note says, and the note."""
-    note = _read_note(store, there)
-    files = note.get("files")
-    listed = {path for path in files if isinstance(path, str)} if isinstance(files, list) else set()
-    return (listed | {NOTE}) & set(there) if note else set()
-
-
-def _refuse_others(store: Store, others: set[str], names: tuple[str, ...]) -> None:
-    """Raises UsageError where a file that no export wrote would be replaced, or be taken for an export's."""
-    folders = tuple(name for name in names if name.endswith("/"))
-    found = [path for path in others if path in {NOTE, *names} or path.startswith(folders)]
-    taken = sorted(found, key=lambda path: (path != NOTE, path))
-    if taken:
-        more = f" and {len(taken) - 1:,} more" if len(taken) > 1 else ""
-        raise UsageError(f"--out {store.url} holds {taken[0]}{more}, and no {NOTE} there says that an export "
-                         "wrote that: name another folder, or move it away first")  # fmt: skip
-
-
-def _read_note(store: Store, there: list[str]) -> dict[str, Any]:
-    """Empty where there is none, or another program's."""
-    if NOTE not in there:
-        return {}
-    try:
-        note = orjson.loads(store.read(NOTE))
-    except ValueError:
-        return {}
-    return note if isinstance(note, dict) and "complete" in note else {}
-
-
-def _holds(store: Store, there: list[str]) -> str:
-    note = _read_note(store, there)
-    if not note:
-        return f"it holds {there[0]}" + (f" and {len(there) - 1:,} more" if len(there) > 1 else "")
-    whole = "an export" if note["complete"] else "an export that did not end"
-    return f"it holds {whole} of snapshot {note.get('snapshot')}, as {note.get('format')}"
 
 
 def _note(store: Store, content: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ quoted, so that -1 stays a number.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -26,7 +27,6 @@ from graphrag_ray.export.exporters import Exporter, Snapshot
 from graphrag_ray.export.graph_tables import (
     AT_ONCE,
     Nodes,
-    Pieces,
     edge_tables,
     for_spreadsheet,
     node_tables,
@@ -53,13 +53,15 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
             file.write(BOM)
             with csv.CSVWriter(file, first.schema) as writer:
                 for piece in chain([first], found):
-                    writer.write_table(_guarded(piece))
+                    strings = pa.types.is_string
+                    columns = [for_spreadsheet(c) if strings(c.type) else c for c in piece.columns]
+                    writer.write_table(pa.table(columns, names=piece.column_names))
                     rows += piece.num_rows
         output.rows[path] = rows
     return []
 
 
-def _communities(reader: Reader) -> Pieces:
+def _communities(reader: Reader) -> Iterator[pa.Table]:
     """Those with a report, then those without."""
     own, told = ["community", "level", "parent", "size"], ["rank", "title", "summary"]
     reported = [np.empty(0, np.int64)]
@@ -79,7 +81,7 @@ def _community_columns(rows: pa.Table, told: list[Any]) -> pa.Table:
     return pa.table(columns, names=["id", "level", "parent", "size", "rank", "title", "summary"])
 
 
-def _memberships(reader: Reader, nodes: Nodes) -> Pieces:
+def _memberships(reader: Reader, nodes: Nodes) -> Iterator[pa.Table]:
     for part in pieces(reader, "communities", ["community", "level", "entity_ids"]):
         lists = part["entity_ids"].combine_chunks()
         of = pc.list_parent_indices(lists)
@@ -87,13 +89,6 @@ def _memberships(reader: Reader, nodes: Nodes) -> Pieces:
             [part["community"].take(of), part["level"].take(of), nodes.numbers(pc.list_flatten(lists))],
             names=["community", "level", "entity"],
         )
-
-
-def _guarded(table: pa.Table) -> pa.Table:
-    columns: list[Any] = [
-        for_spreadsheet(column) if pa.types.is_string(column.type) else column for column in table.columns
-    ]
-    return pa.table(columns, names=table.column_names)
 
 
 EXPORTER = Exporter(

@@ -65,17 +65,16 @@ def parse_names(aliases_yaml: str | None, blocked_text: str | None) -> EntityNam
             )
     lines = (line.strip() for line in (blocked_text or "").splitlines())
     blocked = frozenset(entity_key(line) for line in lines if line and not line.startswith("#"))
-    return EntityNames({alias: _end_of_chain(aliases, alias) for alias in aliases}, blocked - {""})
-
-
-def _end_of_chain(aliases: Mapping[str, str], alias: str) -> str:
-    path = [alias]
-    while path[-1] in aliases:
-        path.append(aliases[path[-1]])
-        if path[-1] in path[:-1]:
-            circle = " -> ".join(repr(p) for p in path)
-            raise SettingsError(f"aliases file: {alias!r} leads in a circle: {circle}")
-    return path[-1]
+    ends = {}
+    for alias in aliases:
+        path = [alias]
+        while path[-1] in aliases:
+            path.append(aliases[path[-1]])
+            if path[-1] in path[:-1]:
+                circle = " -> ".join(repr(p) for p in path)
+                raise SettingsError(f"aliases file: {alias!r} leads in a circle: {circle}")
+        ends[alias] = path[-1]
+    return EntityNames(ends, blocked - {""})
 
 
 def _alias_pairs(text: str) -> Iterator[tuple[str, str, int]]:

@@ -1,23 +1,19 @@
 """Communities by links and by meaning: the hierarchy of ArchRAG (Wang et al. 2025, Algorithm 1).
 
 Level upon level, from the entities up: nodes that mean nearly the same are linked (augmentation), every edge
-weighs the cosine of its ends, the graph is clustered, and each cluster is a node of the next level, where
-two are linked if members of theirs are. What a cluster means, its report, is written and embedded between two
-levels: by whoever calls these functions.
+weighs the cosine of its ends, the graph is clustered, and each cluster is a node of the next level, where two
+are linked if members of theirs are. The caller writes and embeds reports between two levels.
 
-Where the paper is silent:
-
-- A node without a vector has no near ones, and its edges weigh the median of those that can be weighed. Nodes
-  that have no edge at all share packs, as small components do in Leiden's hierarchy.
-- A cluster above the size that is allowed is divided again by the same clustering, and where that brings
-  nothing, at the middle of the direction in which its members differ most.
-- It ends also where a level has hardly fewer clusters than nodes.
+Where the paper is silent: a node without a vector has no near ones, and its edges weigh the median of the
+others. Nodes without any edge share packs. A cluster above the size that is allowed is divided again by the
+same clustering, and where that brings nothing, at the middle of the direction in which its members differ
+most. It ends also where a level has hardly fewer clusters than nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +22,8 @@ from graphrag_ray.base.index_settings import Attributed, Communities
 from graphrag_ray.graph.communities import communities
 from graphrag_ray.graph.hierarchy import Hierarchy, number_depth_first
 from graphrag_ray.graph.integer_arrays import Ints
-from graphrag_ray.graph.leiden import Edges, Floats, canonical, components, numbered
-from graphrag_ray.graph.nearest_neighbours import Vectors, nearest_neighbours, units
+from graphrag_ray.graph.leiden import Edges, Floats, components, numbered
+from graphrag_ray.graph.nearest_neighbours import Vectors, nearest_neighbours
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.graph.soft_clusters import halved
 from graphrag_ray.graph.spectral import spectral
@@ -91,8 +87,16 @@ def clustered(
 ) -> ClusteredLevel:
     """One level. leiden: its library, quality and seed are those of this one, too. Raises SettingsError
     where a clustering cannot be had."""
-    neighbours = n_neighbours(nodes, options)
-    together, centres = augmented(nodes, options, neighbours)
+    neighbours, n_nodes = n_neighbours(nodes, options), len(nodes.keys)
+    together, centres = nodes.links, None
+    if options.augment != "none":
+        near, _, centres = nearest_neighbours(nodes.vectors, neighbours, nodes.centres)
+        if options.augment == "codicil":
+            together = codicil(n_nodes, nodes.links, nodes.vectors, near)
+        else:
+            alike = np.stack([np.repeat(np.arange(n_nodes), near.shape[1]), near.ravel()], axis=1)
+            ends = np.concatenate([nodes.links.ends, alike[alike[:, 1] >= 0]])
+            together = linked(n_nodes, ends[:, 0], ends[:, 1])
     edges = weighed(together, nodes.vectors)
     inner = _divided(nodes, edges, options, leiden, pack_tokens)
     cluster, packed = _bounded(inner, nodes.vectors, options.max_size)
@@ -105,11 +109,10 @@ def goes_on(n_nodes: int, n_clusters: int, options: Attributed) -> bool:
 
 
 def linked(n_nodes: int, source: Ints, target: Ints) -> Edges:
-    """Edges in any order as links, each once."""
-    edges = canonical(n_nodes, source, target, np.ones(len(source)))
-    new = np.ones(len(edges), dtype=np.bool_)
-    new[1:] = (np.diff(edges.ends, axis=0) != 0).any(axis=1)
-    return edges[new]
+    """Edges in any order as links of weight 1, each once."""
+    ends = np.sort(np.stack([source, target], axis=1), axis=1)
+    ends = distinct(ends[ends[:, 0] != ends[:, 1]], n_nodes)
+    return Edges(ends, np.ones(len(ends)))
 
 
 def one_hierarchy(
@@ -154,36 +157,22 @@ def n_neighbours(nodes: NodesOfLevel, options: Attributed) -> int:
     return min(options.neighbours or usual, MOST_NEIGHBOURS)
 
 
-def augmented(nodes: NodesOfLevel, options: Attributed, neighbours: int) -> tuple[Edges, Vectors | None]:
-    """The links, and edges between nodes that mean nearly the same, of weight 1 each; and the centres by
-    which these were found."""
-    links, n_nodes = nodes.links, len(nodes.keys)
-    if options.augment == "none":
-        return links, None
-    near, _, centres = nearest_neighbours(nodes.vectors, neighbours, nodes.centres)
-    if options.augment == "codicil":
-        found = codicil(n_nodes, links, nodes.vectors, near)
-        return replace(found, weight=np.ones(len(found))), centres
-    one, other = np.repeat(np.arange(n_nodes), near.shape[1]), near.ravel()
-    ends = np.concatenate([links.ends, np.stack([one, other], axis=1)[other >= 0]])
-    return linked(n_nodes, ends[:, 0], ends[:, 1]), centres
-
-
 def weighed(edges: Edges, vectors: Vectors) -> Edges:
     """Every edge with the cosine of its ends (a negative one counts 0, which is no edge)."""
-    weight = np.empty(len(edges))
-    for at in range(0, len(edges), _ROWS):
-        one, other = edges.ends[at : at + _ROWS].T
-        weight[at : at + _ROWS] = np.einsum("ij,ij->i", vectors[one], vectors[other])
+    weight = _cosines(edges.ends, vectors)
     known = np.asarray(vectors.any(axis=1))[edges.ends].all(axis=1)
-    weight = np.round(weight, _DIGITS)
     usual = float(np.median(weight[known])) if known.any() else 1.0
-    weight = np.where(known, weight, max(usual, 10.0**-_DIGITS))
+    weight = np.where(known, weight, max(usual, _LEAST))
     return Edges(edges.ends, weight)[weight > 0]
 
 
-_DIGITS = 4
-"""Of a cosine: its last bits depend on how it was added up."""
+def _cosines(ends: npt.NDArray[np.int64], vectors: Vectors) -> Floats:
+    """[E] to four digits, since the last bits depend on how they are added up. vectors: of length 1 or 0."""
+    found = np.empty(len(ends))
+    for at in range(0, len(ends), _ROWS):
+        one, other = ends[at : at + _ROWS].T
+        found[at : at + _ROWS] = np.einsum("ij,ij->i", vectors[one], vectors[other])
+    return np.round(found, 4)
 
 
 def _divided(
@@ -192,7 +181,9 @@ def _divided(
     """The clusters as leaves of a hierarchy."""
     n_nodes = len(nodes.keys)
     if options.clustering == "leiden":
-        own = leiden.model_copy(update={"max_size": options.max_size, "components": "all"} | _ALONE)
+        # Nodes without an edge share packs; all others are clustered.
+        changes = {"max_size": options.max_size, "components": "all", "small_component": 2}
+        own = leiden.model_copy(update=changes)
         one, other = edges.ends[:, 0], edges.ends[:, 1]
         return communities(
             n_nodes, one, other, edges.weight, own, nodes.tokens, pack_tokens, nodes.past, nodes.keys
@@ -204,10 +195,6 @@ def _divided(
     n = int(label.max(initial=-1)) + 1
     none = np.zeros(n, dtype=np.bool_)
     return number_depth_first(label, np.full(n, -1), np.zeros(n, dtype=np.int64), none, 0.0)
-
-
-_ALONE = {"small_component": 2}
-"""Nodes without an edge share packs; all others are clustered."""
 
 
 def _bounded(inner: Hierarchy, vectors: Vectors, most: int) -> tuple[Ints, npt.NDArray[np.bool_]]:
@@ -236,9 +223,8 @@ def common_neighbours(n_nodes: int, ends: npt.NDArray[np.int64]) -> Ints:
     ends [E, 2]: distinct edges, no self-loops, in any order
 
     Every triangle is found once, at its node of the smallest degree (Chiba and Nishizeki 1985; Latapy 2008):
-    an edge is directed from the end with fewer edges to the one with more, so that no node has more than
-    sqrt(2 E) edges out, however many it has. Work is below the sum over edges of the smaller degree of their
-    ends: a hub with a hundred thousand leaves costs as much as its leaves do.
+    an edge is directed towards the end with more edges, so that no node has more than sqrt(2 E) edges out. A
+    hub with a hundred thousand leaves costs as much as its leaves do.
     """
     shared = np.zeros(len(ends), dtype=np.int64)
     degree = np.bincount(ends.ravel(), minlength=n_nodes)
@@ -271,25 +257,20 @@ def distinct(ends: npt.NDArray[np.int64], n_nodes: int) -> npt.NDArray[np.int64]
     return np.stack([key // max(n_nodes, 1), key % max(n_nodes, 1)], axis=1)
 
 
-def codicil(n: int, edges: Edges, vectors: npt.NDArray[np.float32], near: Ints, alpha: float = 0.5) -> Edges:
+def codicil(n: int, edges: Edges, vectors: Vectors, near: Ints, alpha: float = 0.5) -> Edges:
     """CODICIL (Ruan, Fuhry, Parthasarathy 2013): the graph with links by content, thinned out.
 
-    1. Each node is linked with the k nearest to it in content, besides the links that there are.
-    2. Every edge has a similarity of topology, the Jaccard coefficient of the neighbours of its ends, and one
-       of content, the cosine of their vectors. Each is brought to mean 0 and deviation 1 among the edges of a
-       node, and the two are combined: alpha * topology + (1 - alpha) * content.
-    3. Of its d edges a node keeps the ceil(sqrt(d)) with the highest. What either end keeps stays.
+    Each node is linked with the k nearest to it in content (near [N, k], -1: none). Every edge has a
+    similarity of topology, the Jaccard coefficient of the neighbours of its ends, and one of content, the
+    cosine of their vectors. Each is brought to mean 0 and deviation 1 among the edges of a node; then alpha *
+    topology + (1 - alpha) * content counts. Of its d edges a node keeps the ceil(sqrt(d)) best; what either
+    end keeps stays.
 
-    Departures: neighbours include the node itself, so that linked nodes are never wholly unlike. The
-    coefficient is exact and not estimated by hashes.
+    Departures: neighbours include the node itself, so that linked nodes are never wholly unlike; the
+    coefficient is exact and not estimated by hashes. Weights of `edges` do not count. vectors: [N, D] of
+    length 1 or 0.
 
-    edges       their weights do not count
-    vectors     [n, D]; a row of zeros has no content and is like nothing
-    near        [N, k] links by content of each node (`nearest_neighbours`); -1: none
-    alpha       share of topology, 0…1
-
-    Weights are alpha * Jaccard + (1 - alpha) * cosine, at least 0.0001, cosines below 0 counting 0. Every
-    node that had an edge still has one.
+    Returned weights are alpha * Jaccard + (1 - alpha) * cosine, at least 0.0001, cosines below 0 counting 0.
     """
     by_content = np.stack([np.repeat(np.arange(n), near.shape[1]), near.ravel()], axis=1)
     by_content = np.sort(by_content[by_content[:, 1] >= 0], axis=1)
@@ -309,19 +290,6 @@ def codicil(n: int, edges: Edges, vectors: npt.NDArray[np.float32], near: Ints, 
     return Edges(ends[kept], np.maximum(weight, _LEAST))
 
 
-def _cosines(ends: npt.NDArray[np.int64], vectors: npt.NDArray[np.float32]) -> Floats:
-    """[E] cosines of the ends' vectors to four digits."""
-    rows, unit = units(vectors)
-    if len(rows) < len(vectors):
-        of_rows, unit = unit, np.zeros(vectors.shape, dtype=np.float32)
-        unit[rows] = of_rows
-    found = [
-        np.einsum("nd,nd->n", unit[some[:, 0]], unit[some[:, 1]])
-        for some in (ends[at : at + _ROWS] for at in range(0, len(ends), _ROWS))
-    ]
-    return np.round(np.concatenate([np.zeros(0), *found]), 4)
-
-
 def _among(node: Ints, value: Floats, n: int) -> Floats:
     """Values less their node's mean, in its standard deviations; 0 where all of a node are equal."""
     count = np.maximum(np.bincount(node, minlength=n), 1)
@@ -338,8 +306,7 @@ def scan(n: int, edges: Edges, epsilon: float = 0.5, mu: int = 2) -> Ints:
     that are so similar are one cluster, and what is similar to a core belongs to it. Weights do not count.
 
     Departures: what belongs to several clusters goes to the core that it is most similar to (ties: the
-    smallest), where the paper takes whichever comes last; hubs and outliers, which are in no cluster there,
-    are clusters of their own.
+    smallest); hubs and outliers are clusters of their own.
 
     Returns [n] the cluster of each node, numbered 0…k-1 by their smallest nodes.
     """

@@ -21,15 +21,12 @@ X = TypeVar("X")
 def stable_batches(hashes: Sequence[str], sizes: Sequence[int], limit: int) -> list[range]:
     """Cut 0…n-1 into consecutive ranges so that inserting or removing one item changes few of them.
 
-    hashes: of the items' content; sizes: in any unit, not negative; limit: of the sum of a batch's sizes.
-    A batch exceeds the limit only if it is a single item. Where two neighbours fit together, at least one
-    batch has two items: there are then fewer batches than items.
+    hashes: of the items' content; sizes: in any unit, not negative; limit: of the sum of a batch's sizes,
+    which only a single item exceeds. Where two neighbours fit together, there are fewer batches than items.
 
-    Every item has a pseudo-random rank from its hash, and a boundary may stand before it. Boundaries are
-    taken by rank, each unless it would leave less than half the limit, or fewer than two items, between
-    itself and one already taken. That is the car-parking process of Rényi (1958) with the ranks as order
-    of arrival: gaps are between half and the whole of the limit, and what happens at one place depends
-    on another with a probability that falls faster than exponentially with their distance. Local maxima
+    Boundaries are taken in the order of pseudo-random ranks from the hashes, each unless it would leave less
+    than half the limit, or fewer than two items, between itself and one already taken: the car-parking
+    process of Rényi (1958), in which what happens at one place hardly depends on distant ones. Local maxima
     of the ranks, the usual way to content-defined chunks, leave gaps of any length.
     """
     n = len(hashes)

@@ -1,26 +1,19 @@
 """Communities: Leiden, and inside every community again (paper 3.1.4).
 
-Level 0 is the partition of the graph; a community with more than `max_size` members is split by a run
-of Leiden over the subgraph of its members, until it is small enough or comes back whole. Each of these
-runs is one of its own, with its own total weight, as in the paper: one run over the disjoint union of
-all subgraphs of a level would be a single call, but modularity's null model would then take its total
-weight from the union, which lowers the expected weight inside each part and merges what Leiden on the
-part alone keeps apart. Separate runs are cheap (some 60 µs for 30 nodes) when the subgraphs are cut out
-by slices. They also start from the same seed, so that a community whose members and edges did not change
-is split as before, whatever happened elsewhere.
+Level 0 is the partition of the graph; a community with more than `max_size` members is split by a run of
+Leiden over the subgraph of its members, until it is small enough or comes back whole. Each run is one of its
+own, as in the paper: modularity's null model over the disjoint union of all subgraphs would merge what Leiden
+on a part alone keeps apart. All runs start from the same seed, so a community whose members and edges did not
+change is split as before, whatever happened elsewhere.
 
-Small components would fill C0 with communities of one or two nodes, each with a report. They are left
-out of Leiden (hence a new one does not disturb the rest) and packed, several to a community.
-
-The same graph gives the same hierarchy: edges are sorted before every run, and nodes are numbered in
-the order of their ids.
+Small components would fill C0 with communities of one or two nodes, each with a report. They are left out of
+Leiden and packed, several to a community. The same graph gives the same hierarchy: edges are sorted before
+every run, and nodes are numbered in the order of their ids.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -53,17 +46,12 @@ def communities(
     node_tokens             [N] tokens each node brings to a report; None: 1 each
     pack_tokens             small components share a community up to so many
     past                    the graph before this one and its hierarchy, to change as little as may be
-                            (`graph/seeds.py`); known again by `node_keys`
-    node_keys               [N] the first 64 bits of each node's id (`arrays.id_prefixes`). Packs are cut by
-                            these, so that one more small component changes few of them; None: the node
-                            numbers, which shift when nodes are added
+    node_keys               [N] the first 64 bits of each node's id, by which `past` is matched and packs
+                            are cut, so that one more small component changes few; None: node numbers
 
-    Components with fewer than `options.small_component` nodes share packed communities at level 0, whole
-    and by their smallest node; one that is alone in its pack is a community like others. With
-    `components: largest` the nodes outside of the largest component (ties: that of the smallest node)
-    are in no community.
-
-    Raises ValueError for weights that are negative or not finite and for ends that are no node.
+    Components with fewer than `options.small_component` nodes share packed communities at level 0, whole and
+    by their smallest node. With `components: largest` the nodes outside of the largest component are in no
+    community. Raises ValueError for weights that are negative or not finite and for ends that are no node.
     """
     edges = canonical(n_nodes, source, target, weight)
     component = components(n_nodes, edges.ends)
@@ -76,13 +64,25 @@ def communities(
     keys = np.arange(n_nodes, dtype=np.uint64) if node_keys is None else node_keys
     label, packed = _pack(component, options.small_component, tokens, keys, pack_tokens)
     seeds = None if past is None else Seeds(past, n_nodes, keys, edges)
+    # Where there is no label yet but a component, Leiden decides: level 0, all large components at once.
+    large = (label < 0) & (component >= 0)
+    nodes, inside = np.flatnonzero(large), np.flatnonzero(large[edges.ends[:, 0]])
+    among = Edges((np.cumsum(large) - 1)[edges.ends[inside]], edges.weight[inside])
+    seed = None
+    if seeds is not None and len(nodes):
+        seed = seeds.for_level(-1, np.where(large, 0, -1), 1, inside).of(0, nodes)
+    n_packs = len(packed)
+
+    def quality(part: Ints) -> float:
+        """Of the whole level, packs included."""
+        label[nodes] = n_packs + part
+        return modularity(label, edges)
+
     with seeded_igraph(options.seed) as generator:
-        dividing = _Dividing(edges, options, generator, seeds)
-        # Where there is no label yet but a component, Leiden decides.
-        dividing.top(label, (label < 0) & (component >= 0), len(packed))
+        label[nodes] = n_packs + divide(len(nodes), among, seed, options, generator, quality)
         n_top = int(label.max(initial=-1)) + 1
-        packed = np.concatenate([packed, np.zeros(n_top - len(packed), dtype=np.bool_)])
-        leaf, parent, level = _split(label, packed, dividing, options.max_size or 1)
+        packed = np.concatenate([packed, np.zeros(n_top - n_packs, dtype=np.bool_)])
+        leaf, parent, level = _split(label, packed, edges, options, generator, seeds)
     packed = np.concatenate([packed, np.zeros(len(parent) - n_top, dtype=np.bool_)])
     return number_depth_first(leaf, parent, level, packed, modularity(label, edges))
 
@@ -132,93 +132,58 @@ def _pack(
     return label, counts > 1
 
 
-@dataclass(frozen=True)
-class _Dividing:
-    """Leiden inside groups of nodes of one graph, from the division of then where there is one."""
-
-    edges: Edges
-    options: Communities
-    generator: random.Random
-    seeds: Seeds | None
-
-    def top(self, label: Ints, large: npt.NDArray[np.bool_], n_packs: int) -> None:
-        """Label the nodes of large components, all at once: level 0."""
-        nodes = np.flatnonzero(large)
-        inside = np.flatnonzero(large[self.edges.ends[:, 0]])
-        local = np.cumsum(large) - 1
-        among = Edges(local[self.edges.ends[inside]], self.edges.weight[inside])
-        seed = None
-        if self.seeds is not None and len(nodes):
-            of_graph = np.where(large, 0, -1)
-            seed = self.seeds.for_level(-1, of_graph, 1, inside).of(0, nodes)
-
-        def quality(part: Ints) -> float:
-            """Of the whole level, packs included."""
-            label[nodes] = n_packs + part
-            return modularity(label, self.edges)
-
-        label[nodes] = n_packs + divide(len(nodes), among, seed, self.options, self.generator, quality)
-
-    def inside(
-        self, level: int, label: Ints, n_labels: int, edges: npt.NDArray[np.intp]
-    ) -> Iterator[tuple[int, Ints, Ints]]:
-        """Divide communities of a level: (community, its nodes, the group 0…k-1 of each of these).
-
-        label [N]: the community of each node, 0…n_labels-1, -1 for those that are not divided; edges:
-        positions of those inside a community.
-        """
-        seeds = None if self.seeds is None else self.seeds.for_level(level, label, n_labels, edges)
-        nodes, bounds, local = _group(label)
-        of = label[self.edges.ends[edges, 0]]
-        order = np.argsort(of, kind="stable")
-        edge_bounds = np.searchsorted(of[order], np.arange(n_labels + 1))
-        all_inside = self.edges[edges[order]]
-        ends = local[all_inside.ends]
-        for c in range(n_labels):
-            members = nodes[bounds[c] : bounds[c + 1]]
-            cut = slice(edge_bounds[c], edge_bounds[c + 1])
-            among = Edges(ends[cut], all_inside.weight[cut])
-            seed = None if seeds is None else seeds.of(c, members)
-            quality = partial(modularity, edges=among)
-            part = divide(len(members), among, seed, self.options, self.generator, quality)
-            yield c, members, part
-
-
 def _split(
-    label: Ints, packed: npt.NDArray[np.bool_], dividing: _Dividing, limit: int
+    label: Ints,
+    packed: npt.NDArray[np.bool_],
+    edges: Edges,
+    options: Communities,
+    generator: random.Random,
+    seeds: Seeds | None,
 ) -> tuple[Ints, Ints, Ints]:
-    """Split communities level by level. label [N]: level 0. Returns (leaf [N], parent [C], level [C])."""
-    leaf = label.copy()
+    """Split communities level by level, each from its division of then where there is one.
+
+    label [N]: level 0. Returns (leaf [N], parent [C], level [C]).
+    """
+    leaf, limit = label.copy(), options.max_size or 1
     parents = [np.full(len(packed), -1, dtype=np.int64)]
     candidates = np.flatnonzero((np.bincount(leaf[leaf >= 0], minlength=len(packed)) > limit) & ~packed)
     n = len(packed)
-    edges = np.arange(len(dividing.edges))
+    inside = np.arange(len(edges))
     while len(candidates):
         # Each node's community by its place among the candidates; -1 for all others.
         place = np.full(n + 1, -1, dtype=np.int64)
         place[candidates] = np.arange(len(candidates))  # place n, hence -1, has none
         of = place[leaf]
-        edges = edges[dividing.edges[edges].inside(of)]
+        inside = inside[edges[inside].inside(of)]
+        at_level = None if seeds is None else seeds.for_level(len(parents) - 1, of, len(candidates), inside)
+        # Nodes and edges by community, nodes numbered within theirs.
+        nodes = np.flatnonzero(of >= 0)
+        nodes = nodes[np.argsort(of[nodes], kind="stable")]
+        bounds = np.searchsorted(of[nodes], np.arange(len(candidates) + 1))
+        local = np.zeros(len(of), dtype=np.int64)
+        local[nodes] = np.arange(len(nodes)) - np.repeat(bounds[:-1], np.diff(bounds))
+        of_edge = of[edges.ends[inside, 0]]
+        in_order = edges[inside[np.argsort(of_edge, kind="stable")]]
+        ends, edge_bounds = (
+            local[in_order.ends],
+            np.searchsorted(np.sort(of_edge), np.arange(len(candidates) + 1)),
+        )
         born: list[int] = []
         first = n
-        for c, members, part in dividing.inside(len(parents) - 1, of, len(candidates), edges):
+        for c, community in enumerate(candidates.tolist()):
+            members = nodes[bounds[c] : bounds[c + 1]]
+            cut = slice(edge_bounds[c], edge_bounds[c + 1])
+            among = Edges(ends[cut], in_order.weight[cut])
+            seed = None if at_level is None else at_level.of(c, members)
+            quality = partial(modularity, edges=among)
+            part = divide(len(members), among, seed, options, generator, quality)
             k = int(part.max()) + 1
             if k > 1:
                 leaf[members] = n + part
-                born.extend([int(candidates[c])] * k)
+                born.extend([community] * k)
                 n += k
         parents.append(np.array(born, dtype=np.int64))
         sizes = np.bincount(leaf[leaf >= first] - first, minlength=n - first)
         candidates = first + np.flatnonzero(sizes > limit)
     level = np.repeat(np.arange(len(parents)), [len(p) for p in parents])
     return leaf, np.concatenate(parents), level
-
-
-def _group(label: Ints) -> tuple[Ints, Ints, Ints]:
-    """Nodes with a label, grouped by it: (nodes, bounds of groups, [N] place of each node in its group)."""
-    nodes = np.flatnonzero(label >= 0)
-    nodes = nodes[np.argsort(label[nodes], kind="stable")]
-    bounds = np.append(np.flatnonzero(np.diff(label[nodes], prepend=-1)), len(nodes))
-    local = np.zeros(len(label), dtype=np.int64)
-    local[nodes] = np.arange(len(nodes)) - np.repeat(bounds[:-1], np.diff(bounds))
-    return nodes, bounds, local

@@ -1,11 +1,11 @@
 """Reading a model's delimited records: entities, relationships and claims (paper 3.1.2, E.1).
 
 A reply is a list of tuples, `("entity"<|>NAME<|>TYPE<|>DESCRIPTION)`, separated by RECORD and ended by
-COMPLETION. What models really send differs: quotes, parentheses or delimiters are missing or stand
-inside the text, records come in markdown, the reply is cut off. So the text is not split at RECORD.
-A record begins where its kind and a FIELD stand at the start of a line, after a delimiter or after a
-closed record; it ends with the parenthesis that closes it, else with the delimiter or paragraph. What lies
-between is never looked at for delimiters other than FIELD, and surplus fields belong to the free text.
+COMPLETION. What models really send differs: quotes, parentheses or delimiters are missing or stand inside the
+text, records come in markdown, the reply is cut off. So the text is not split at RECORD. A record begins
+where its kind and a FIELD stand at the start of a line, after a delimiter or after a closed record; it ends
+with the parenthesis that closes it, else with the delimiter or paragraph. Surplus fields belong to the free
+text.
 
 Nothing here raises: what cannot be used is counted.
 """
@@ -33,20 +33,25 @@ NONE = "NONE"
 
 
 @dataclass(frozen=True, slots=True)
-class RawEntity:
-    """Fields as written, white space folded. `type` is upper case."""
+class EntityRecord:
+    """title: as written, white space folded; of the extraction dialogue the entity key. type: upper case;
+    turn: 0 for the first reply, 1, … for gleanings."""
 
-    name: str
+    title: str
     type: str
     description: str
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class RawRelationship:
+class RelationshipRecord:
+    """source, target: as written; of the dialogue entity keys, among the chunk's entities or not."""
+
     source: str
     target: str
     description: str
     strength: float
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,93 +78,85 @@ class ClaimRecord:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """One reply, read.
+    """One reply, read; its records in their order.
 
-    unusable              what looked like a record and could not be used, and a record that was cut off
-    unreadable_strengths  relationships whose strength was set to 1
-    complete              the completion delimiter was there
+    unusable     what looked like a record and could not be used, and a record that was cut off
+    unreadable   strengths (set to 1), statuses (set to SUSPECTED) and dates (set to None) that said something
+                 else
+    complete     the completion delimiter was there
     """
 
-    entities: tuple[RawEntity, ...]
-    relationships: tuple[RawRelationship, ...]
-    unusable: int
-    unreadable_strengths: int
-    complete: bool
+    entities: tuple[EntityRecord, ...] = ()
+    relationships: tuple[RelationshipRecord, ...] = ()
+    claims: tuple[ClaimRecord, ...] = ()
+    unusable: int = 0
+    unreadable: int = 0
+    complete: bool = False
 
     @property
     def is_answer(self) -> bool:
         """False where the model has to be asked again: no record, and not a clean "nothing to extract"."""
-        return bool(self.entities or self.relationships) or (self.complete and not self.unusable)
-
-
-@dataclass(frozen=True, slots=True)
-class RawClaims:
-    """One reply to the claims prompt, read. `unreadable_fields`: statuses and dates that said something
-    else; the status becomes SUSPECTED, the date None."""
-
-    claims: tuple[ClaimRecord, ...]
-    unusable: int
-    unreadable_fields: int
-    complete: bool
-
-    @property
-    def is_answer(self) -> bool:
-        return bool(self.claims) or (self.complete and not self.unusable)
+        found = self.entities or self.relationships or self.claims
+        return bool(found) or (self.complete and not self.unusable)
 
 
 def parse_records(text: str, *, truncated: bool = False) -> Records:
-    """Read the entities and relationships of one reply, in its order.
+    """Read the entities and relationships of one reply.
 
     truncated: the endpoint said so; a last record that nothing closes is then incomplete in any form.
     Otherwise it is incomplete if it opened a parenthesis.
     """
-    entities: list[RawEntity] = []
-    relationships: list[RawRelationship] = []
+    entities: list[EntityRecord] = []
+    relationships: list[RelationshipRecord] = []
     unreadable = 0
-    tuples = _tuples(text, truncated)
-    unusable = tuples.unusable
-    for kind, fields in tuples.found:
+    tuples, unusable, complete = _tuples(text, truncated)
+    for kind, fields in tuples:
         if kind == "entity" and len(fields) >= 3 and fields[0]:
-            entities.append(RawEntity(fields[0], fields[1].upper(), _join(fields[2:])))
+            entities.append(EntityRecord(fields[0], fields[1].upper(), " ".join(filter(None, fields[2:]))))
         elif kind == "relationship" and len(fields) >= 3 and fields[0] and fields[1]:
-            description, strength = _description_and_strength(fields[2:])
+            # The last field is the strength, unless it reads like a piece of the description.
+            *said, last = fields[2:]
+            strength = _strength(last) if said or _NUMBER.fullmatch(last) else None
+            if strength is None and (len(last.split()) > 3 or not (said or _NUMBER.fullmatch(last))):
+                said.append(last)
             unreadable += strength is None
-            relationships.append(
-                RawRelationship(fields[0], fields[1], description, 1.0 if strength is None else strength)
-            )
+            description = " ".join(filter(None, said))
+            relationships.append(RelationshipRecord(fields[0], fields[1], description, strength or 1.0))
         else:
             unusable += 1
-    return Records(tuple(entities), tuple(relationships), unusable, unreadable, tuples.complete)
+    return Records(tuple(entities), tuple(relationships), (), unusable, unreadable, complete)
 
 
-def parse_claims(text: str, *, truncated: bool = False) -> RawClaims:
-    """Read the claims of one reply, in its order. Surplus fields belong to the quote, which is the text's
-    own and may hold anything."""
+def parse_claims(text: str, *, truncated: bool = False) -> Records:
+    """Read the claims of one reply. Surplus fields belong to the quote, which is the text's own and may hold
+    anything."""
     claims: list[ClaimRecord] = []
     unreadable = 0
-    tuples = _tuples(text, truncated)
-    unusable = tuples.unusable
-    for kind, fields in tuples.found:
+    tuples, unusable, complete = _tuples(text, truncated)
+    for kind, fields in tuples:
         if kind != "claim" or len(fields) < 7 or not fields[0] or not fields[6]:
             unusable += 1
             continue
-        status, start, end = _status(fields[3]), parse_date(fields[4]), parse_date(fields[5])
-        unreadable += (status is None) + sum(
-            parsed is None and not _is_none(field) for parsed, field in ((start, fields[4]), (end, fields[5]))
-        )
+        subject, object_, type_, status, start, end, description, *quote = fields
+        status = status.upper().strip(_QUOTES + " .")
+        known = status in ("TRUE", "FALSE", "SUSPECTED")
+        dates = [parse_date(field) for field in (start, end)]
+        unreadable += not known
+        unreadable += sum(d is None and not _is_none(f) for d, f in zip(dates, (start, end), strict=True))
+        source_text = FIELD.join(quote)  # verbatim
         claims.append(
             ClaimRecord(
-                subject=fields[0],
-                object=NONE if _is_none(fields[1]) else fields[1],
-                type=fields[2].upper(),
-                status=status or "SUSPECTED",
-                start_date=start,
-                end_date=end,
-                description=fields[6],
-                source_text="" if _is_none(quote := FIELD.join(fields[7:])) else quote,  # verbatim
+                subject=subject,
+                object=NONE if _is_none(object_) else object_,
+                type=type_.upper(),
+                status=status if known else "SUSPECTED",
+                start_date=dates[0],
+                end_date=dates[1],
+                description=description,
+                source_text="" if _is_none(source_text) else source_text,
             )
         )
-    return RawClaims(tuple(claims), unusable, unreadable, tuples.complete)
+    return Records((), (), tuple(claims), unusable, unreadable, complete)
 
 
 def parse_date(text: str) -> str | None:
@@ -214,16 +211,9 @@ _PARAGRAPH_END = re.compile(r"\n[ \t]*\n|\n```")
 _PIECES = re.compile(rf"\n|{_STOP}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Tuples:
-    """found: (kind, or "" for an unknown one; cleaned fields after it)."""
-
-    found: list[tuple[str, list[str]]]
-    unusable: int
-    complete: bool
-
-
-def _tuples(reply: str, truncated: bool) -> _Tuples:
+def _tuples(reply: str, truncated: bool) -> tuple[list[tuple[str, list[str]]], int, bool]:
+    """(kind, or "" for an unknown one; cleaned fields after it) of each record; how many pieces are unusable;
+    whether the reply is complete."""
     text = reply.replace("\r\n", "\n").replace("\r", "\n")
     text = _FIELD_LIKE.sub(FIELD, _COMPLETION_LIKE.sub(COMPLETION, text))
     heads = list(_HEAD.finditer(text))
@@ -242,7 +232,7 @@ def _tuples(reply: str, truncated: bool) -> _Tuples:
         fields = [_clean(f) for f in text[head.end() : end].split(FIELD)]
         found.append((_KINDS.get(kind, ""), fields))
     unusable += sum(FIELD in piece for rest in around for piece in _PIECES.split(rest))
-    return _Tuples(found, unusable, complete or any(COMPLETION in rest for rest in around))
+    return found, unusable, complete or any(COMPLETION in rest for rest in around)
 
 
 def _end(text: str, start: int, stop: int) -> tuple[int, bool]:
@@ -275,32 +265,11 @@ def _clean(field: str) -> str:
     return text
 
 
-def _join(fields: list[str]) -> str:
-    return " ".join(f for f in fields if f)
-
-
-def _description_and_strength(fields: list[str]) -> tuple[str, float | None]:
-    """The last field is the strength, unless it reads like a piece of the description."""
-    last = fields[-1]
-    if len(fields) == 1:
-        return ("", _strength(last)) if _NUMBER.fullmatch(last) else (last, None)
-    if (strength := _strength(last)) is not None:
-        return _join(fields[:-1]), strength
-    if len(last.split()) > 3:
-        return _join(fields), None
-    return _join(fields[:-1]), None
-
-
 def _strength(field: str) -> float | None:
     if len(field.split()) > 4 or not (number := _NUMBER.search(field)):
         return None
     value = float(number.group().replace(",", "."))
     return value if math.isfinite(value) and 0 < value <= MAX_STRENGTH else None
-
-
-def _status(field: str) -> str | None:
-    word = field.upper().strip(_QUOTES + " .")
-    return word if word in ("TRUE", "FALSE", "SUSPECTED") else None
 
 
 def _is_none(field: str) -> bool:

@@ -12,11 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import TypeVar
 
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.ids import entity_key
 from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.graph.delimited_records import (
@@ -24,11 +26,14 @@ from graphrag_ray.graph.delimited_records import (
     DELIMITERS,
     NONE,
     ClaimRecord,
+    EntityRecord,
     Records,
+    RelationshipRecord,
     parse_claims,
     parse_records,
 )
 
+T = TypeVar("T")
 Key = Callable[[str], str | None]
 """A name as written -> the key under which its mentions meet, None where it is blocked."""
 
@@ -45,10 +50,10 @@ class ShownChunk:
 class ExtractSpec:
     """What extraction needs beside the chunk. Picklable when `key` is.
 
-    examples      few-shot examples, delimiters filled in (`examples_text`)
+    examples      few-shot examples, delimiters filled in
     entity_types  in any case; prompts show them in upper case
     language      of the descriptions; names keep the spelling of the text
-    key           `graph.names.Names.key`, where aliases and the block list act
+    key           `aliases.EntityNames.key`, where aliases and the block list act
     """
 
     extract: Prompt
@@ -61,27 +66,6 @@ class ExtractSpec:
     max_gleanings: int
     language: str
     key: Key = field(default=entity_key)
-
-
-@dataclass(frozen=True, slots=True)
-class EntityRecord:
-    """title: the entity key; type: upper case; turn: 0 for the first reply, 1, … for gleanings."""
-
-    title: str
-    type: str
-    description: str
-    turn: int
-
-
-@dataclass(frozen=True, slots=True)
-class RelationshipRecord:
-    """source, target: entity keys in the order written, among the chunk's entities or not."""
-
-    source: str
-    target: str
-    description: str
-    strength: float
-    turn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +89,7 @@ class ExtractedRecords:
 def extract_spec(prompts: Mapping[str, Prompt], settings: Settings, key: Key = entity_key) -> ExtractSpec:
     return ExtractSpec(
         extract=prompts["extract"],
-        examples=examples_text(prompts["extract_examples"]),
+        examples=prompts["extract_examples"].text(DELIMITERS),
         glean_check=prompts["glean_check"],
         glean=prompts["glean"],
         correct=prompts["correct"],
@@ -117,20 +101,14 @@ def extract_spec(prompts: Mapping[str, Prompt], settings: Settings, key: Key = e
     )
 
 
-def examples_text(prompt: Prompt) -> str:
-    """The few-shot examples with the delimiters filled in."""
-    return prompt.text(DELIMITERS)
-
-
 def extract(chunk: ShownChunk, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
     """Yields ChatRequests "extract", "glean_check" (response "yes_no"), "glean" and, where a first reply
     cannot be used, "correct". Every request's variables are those of the extract prompt.
 
     Raises DialogueFailed if the first reply was withheld by a content filter, or holds neither a usable
-    record nor a plain "nothing to extract" even after the correction turn.
-
-    Departures from the paper's A.2: an answer that is neither yes nor no ends the gleaning and is
-    counted, since not every endpoint can be forced to one of the two.
+    record nor a plain "nothing to extract" even after the correction turn. An answer that is neither yes nor
+    no ends the gleaning and is counted, unlike in the paper's A.2: not every endpoint can be forced to one of
+    the two.
     """
     variables = chunk_variables(chunk, spec.language) | {
         "entity_types": ", ".join(t.upper() for t in spec.entity_types),
@@ -138,7 +116,7 @@ def extract(chunk: ShownChunk, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
     }
     messages = spec.extract.fill(variables)
     first = ChatRequest("extract", messages, spec.call, variables)
-    records, reply = yield from usable_reply(first, spec.correct, parse_records)
+    records, reply = yield from usable_reply(first, spec.correct, partial(_usable, parse_records, "extract"))
     turns, odd = [records], 0
     latest = first
     while len(turns) <= spec.max_gleanings:
@@ -156,7 +134,28 @@ def extract(chunk: ShownChunk, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
         gleaned = parse_records(reply.text, truncated=reply.finish_reason == "length")
         odd += not gleaned.is_answer
         turns.append(gleaned)
-    return _keyed(turns, odd, spec.key)
+    entities: list[EntityRecord] = []
+    relationships: list[RelationshipRecord] = []
+    unusable = blocked = 0
+    for turn, records in enumerate(turns):
+        unusable += records.unusable
+        for e in records.entities:
+            if title := spec.key(e.title):
+                entities.append(replace(e, title=title, turn=turn))
+            elif entity_key(e.title):
+                blocked += 1
+            else:
+                unusable += 1
+        for r in records.relationships:
+            source, target = spec.key(r.source), spec.key(r.target)
+            if source and target:
+                relationships.append(replace(r, source=source, target=target, turn=turn))
+            elif entity_key(r.source) and entity_key(r.target):
+                blocked += 1
+            else:
+                unusable += 1
+    unreadable = sum(t.unreadable for t in turns)
+    return ExtractedRecords(tuple(entities), tuple(relationships), unusable, odd, blocked, unreadable)
 
 
 def chunk_variables(chunk: ShownChunk, language: str) -> dict[str, str]:
@@ -165,49 +164,43 @@ def chunk_variables(chunk: ShownChunk, language: str) -> dict[str, str]:
     return {**DELIMITERS, "header": header, "text": chunk.text, "language": language}
 
 
-class ReadReply(Protocol):
-    """A reply, read. `is_answer` is False where the model has to be asked again."""
-
-    @property
-    def is_answer(self) -> bool: ...
-
-
-A = TypeVar("A", bound=ReadReply)
-
-
 def usable_reply(
-    first: ChatRequest, correct: Prompt, parse: Callable[..., A]
-) -> Dialogue[tuple[A, ChatReply]]:
-    """The reply to `first`, read; if it is no answer, that to one correction turn.
+    request: ChatRequest, correct: Prompt, read: Callable[[ChatReply], T | ReplyProblem]
+) -> Dialogue[tuple[T, ChatReply]]:
+    """The reply, read; where nothing can be made of it, that to one correction turn, which says why.
 
-    Later turns should follow `first` with the reply given back: the failed attempt teaches nothing.
-    Raises DialogueFailed for a content filter, and where the second reply is no answer either.
+    Later turns should follow `request` with the reply given back: the failed attempt teaches nothing.
+    Raises DialogueFailed where the second reply cannot be used either.
     """
-    request = first
-    for last_attempt in (False, True):
-        reply: ChatReply = yield request
-        truncated = reply.finish_reason == "length"
-        if reply.finish_reason == "content_filter":
-            raise DialogueFailed(f"{request.prompt}: the endpoint's content filter withheld the reply")
-        parsed = parse(reply.text, truncated=truncated)
-        if parsed.is_answer:
-            return parsed, reply
-        problem = (
-            "it was cut off before its first record was complete, so be much briefer"
-            if truncated
-            else f"it holds no record in the requested form, and no {COMPLETION} to say that there is none"
+    reply: ChatReply = yield request
+    found = read(reply)
+    if isinstance(found, ReplyProblem):
+        said = {"problem": found.text}
+        reply = yield request.followed_by(
+            reply, "correct", correct.text(said), variables={**request.variables, **said}
         )
-        if last_attempt:
-            break
-        request = request.followed_by(
-            reply,
-            "correct",
-            correct.text({"problem": problem}),
-            variables={**request.variables, "problem": problem},
-        )
-    raise DialogueFailed(
-        f"{first.prompt}: the reply cannot be used, also after a correction turn: {problem}; "
-        f"it begins {reply.text[:120]!r}"
+        found = read(reply)
+    if isinstance(found, ReplyProblem):
+        raise DialogueFailed(f"{request.prompt}: still not usable after a correction: {found.text}")
+    return found, reply
+
+
+def check_not_withheld(reply: ChatReply, prompt: str) -> None:
+    """Raises DialogueFailed for a reply that a content filter withheld: another turn would not help."""
+    if reply.finish_reason == "content_filter":
+        raise DialogueFailed(f"{prompt}: the endpoint's content filter withheld the reply")
+
+
+def _usable(parse: Callable[..., Records], prompt: str, reply: ChatReply) -> Records | ReplyProblem:
+    check_not_withheld(reply, prompt)
+    truncated = reply.finish_reason == "length"
+    records = parse(reply.text, truncated=truncated)
+    if records.is_answer:
+        return records
+    if truncated:
+        return ReplyProblem("it was cut off before its first record was complete, so be much briefer")
+    return ReplyProblem(
+        f"it holds no record in the requested form, and no {COMPLETION} to say that there is none"
     )
 
 
@@ -217,38 +210,6 @@ def yes_or_no(reply: ChatReply) -> bool | None:
         return None
     word = re.match(r"[\W_]*([^\W\d_]+)", reply.text)
     return {"y": True, "yes": True, "n": False, "no": False}.get(word.group(1).lower() if word else "")
-
-
-def _keyed(turns: list[Records], odd: int, key: Key) -> ExtractedRecords:
-    entities: list[EntityRecord] = []
-    relationships: list[RelationshipRecord] = []
-    unusable = sum(t.unusable for t in turns)
-    blocked = 0
-    for turn, records in enumerate(turns):
-        for e in records.entities:
-            title = key(e.name)
-            if title:
-                entities.append(EntityRecord(title, e.type, e.description, turn))
-            elif entity_key(e.name):
-                blocked += 1
-            else:
-                unusable += 1
-        for r in records.relationships:
-            source, target = key(r.source), key(r.target)
-            if source and target:
-                relationships.append(RelationshipRecord(source, target, r.description, r.strength, turn))
-            elif entity_key(r.source) and entity_key(r.target):
-                blocked += 1
-            else:
-                unusable += 1
-    return ExtractedRecords(
-        tuple(entities),
-        tuple(relationships),
-        unusable,
-        odd,
-        blocked,
-        sum(t.unreadable_strengths for t in turns),
-    )
 
 
 @dataclass(frozen=True)
@@ -305,7 +266,7 @@ def claims(chunk: ShownChunk, entities: Sequence[str], spec: ClaimsSpec) -> Dial
         "entities": "\n".join(names),
     }
     first = ChatRequest("claims", spec.claims.fill(variables), spec.call, variables)
-    raw, _ = yield from usable_reply(first, spec.correct, parse_claims)
+    raw, _ = yield from usable_reply(first, spec.correct, partial(_usable, parse_claims, "claims"))
     found: list[ClaimRecord] = []
     unusable, blocked = raw.unusable, 0
     for c in raw.claims:
@@ -317,4 +278,4 @@ def claims(chunk: ShownChunk, entities: Sequence[str], spec: ClaimsSpec) -> Dial
         else:
             unusable += 1
     unmatched = sum(c.subject not in names for c in found)
-    return ClaimRecords(tuple(found), unusable, blocked, unmatched, raw.unreadable_fields)
+    return ClaimRecords(tuple(found), unusable, blocked, unmatched, raw.unreadable)

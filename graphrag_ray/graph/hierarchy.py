@@ -1,10 +1,9 @@
 """A hierarchy of communities as integer arrays, numbered so that every community is a range.
 
-Nodes are renumbered by *place*: a depth-first walk of the hierarchy, in which the members of every
-community, at any level, stand side by side. Communities are numbered in the same walk, parents before
-children, so a community's descendants are a range of communities. Edges are sorted by the smallest
-community that holds both ends; the edges inside any community are then a range as well. That is what
-lets a report's context be planned, read and counted by slices at any size.
+Nodes are renumbered by *place*, in a depth-first walk in which the members of every community stand side by
+side. Communities are numbered in the same walk, parents before children, so a community's descendants are a
+range as well, and so are the edges inside it when they are sorted by the smallest community that holds both
+ends. A report's context is then planned, read and counted by slices at any size.
 """
 
 from __future__ import annotations

@@ -1,19 +1,17 @@
 """Whether a report may stand although its context has changed a little since it was written.
 
 What counts is the evidence: the chunks behind each record that the context shows. A name in sixty chunks that
-is found in one more has another description, and all reports that show it have another context; but of what
-they rest on a sixtieth is new.
-
-A report is compared with what it was written from, however many updates ago, so small changes add up. One
-that stands may lack a little of what is new. It never holds what a deleted document said, and it cites
-nothing that its context does not show any more.
+is found in one more has another description, but of what its reports rest on only a sixtieth is new. A report
+is compared with what it was written from, however many updates ago, so small changes add up. One that stands
+may lack a little of what is new. It never holds what a deleted document said, and it cites nothing that its
+context does not show any more.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import NamedTuple, TypeAlias
@@ -22,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.base.declarations import REPORT_SECTIONS
-from graphrag_ray.base.records import Reference
 from graphrag_ray.graph.report_context import Context, Record
 from graphrag_ray.graph.report_dialogue import Report
 
@@ -126,7 +123,12 @@ def difference(before: Sketch, now: Sketch) -> float:
     for old, new in _pairs(before.records, now.records):
         size = max(old.size if old else 0, new.size if new else 0)
         total += size
-        differs += size * _changed(old, new)
+        if old is None or new is None:
+            differs += size
+        elif old.text != new.text:
+            # The same evidence, told in other words: by another prompt or model.
+            same = old.evidence == new.evidence
+            differs += size * (1.0 if same else 1.0 - overlap(old.evidence, new.evidence))
     return differs / total if total else 0.0
 
 
@@ -148,8 +150,29 @@ def standing(
         may_tell = lost.deleted if record.section in REPORT_SECTIONS else record.id in ids
         if may_tell and record.text not in there:
             return None
-    names = _names_now(earlier.report.references, before, now, records)
-    return None if names is None else _renamed(earlier.report, names)
+    # What the ids of cited records are now.
+    still = {(r.section, r.id) for r in now.records}
+    shown = [r for r in records if (r.section, _prefix(r.id)) in still]
+    known = {(r.section, r.id) for r in shown}
+    by_text = {_text(r): r.id for r in shown}
+    said = {(r.section, r.id): r.text for r in before.records}
+    report, names = earlier.report, dict[str, str]()
+    for one in report.references:
+        same = one.id if (one.section, one.id) in known else ""
+        names[one.id] = same or by_text.get(said.get((one.section, _prefix(one.id)), -1), "")
+    if not all(names.values()):
+        return None
+
+    def renamed(written: str) -> str:
+        return _ID.sub(lambda found: names.get(found[0], found[0]), written)
+
+    return replace(
+        report,
+        summary=renamed(report.summary),
+        rating_explanation=renamed(report.rating_explanation),
+        findings=tuple((renamed(short), renamed(long)) for short, long in report.findings),
+        references=tuple(replace(r, id=names[r.id]) for r in report.references),
+    )
 
 
 def _pairs(before: Sequence[Shown], now: Sequence[Shown]) -> Iterator[tuple[Shown | None, Shown | None]]:
@@ -176,46 +199,6 @@ def _pairs(before: Sequence[Shown], now: Sequence[Shown]) -> Iterator[tuple[Show
         at = max(range(len(new)), key=alike.__getitem__, default=-1)
         yield one, new.pop(at) if at >= 0 and alike[at] >= ALIKE else None
     yield from ((None, r) for r in new)
-
-
-def _changed(old: Shown | None, new: Shown | None) -> float:
-    if old is None or new is None:
-        return 1.0
-    if old.text == new.text:
-        return 0.0
-    # The same evidence, told in other words: by another prompt or model.
-    return 1.0 if old.evidence == new.evidence else 1.0 - overlap(old.evidence, new.evidence)
-
-
-def _names_now(
-    cited: Iterable[Reference], before: Sketch, now: Sketch, records: Sequence[Record]
-) -> dict[str, str] | None:
-    """What the ids of cited records are now; None where one is not shown any more."""
-    there = {(r.section, r.id) for r in now.records}
-    shown = [r for r in records if (r.section, _prefix(r.id)) in there]
-    known = {(r.section, r.id) for r in shown}
-    by_text = {_text(r): r.id for r in shown}
-    said = {(r.section, r.id): r.text for r in before.records}
-    names: dict[str, str] = {}
-    for one in cited:
-        same = one.id if (one.section, one.id) in known else None
-        names[one.id] = same or by_text.get(said.get((one.section, _prefix(one.id)), -1), "")
-        if not names[one.id]:
-            return None
-    return names
-
-
-def _renamed(report: Report, names: Mapping[str, str]) -> Report:
-    def text(written: str) -> str:
-        return _ID.sub(lambda found: names.get(found[0], found[0]), written)
-
-    return replace(
-        report,
-        summary=text(report.summary),
-        rating_explanation=text(report.rating_explanation),
-        findings=tuple((text(short), text(long)) for short, long in report.findings),
-        references=tuple(replace(r, id=names[r.id]) for r in report.references),
-    )
 
 
 def _prefix(id_: str) -> int:

@@ -1,19 +1,16 @@
 """The merge: what chunks say about an entity or a relationship, brought together under its key.
 
-    extractions ──► instances (one row per record) ──shuffle by key──► one row per entity, relationship
-
-Instances arrive by partition of the key, all rows of a key together and in any order; every function
-gives the same table for the same rows. Titles are entity keys already (the dialogue applies
-`graph.names`). Nothing here carries a description in an aggregate: a hub that
-occurs in half of all chunks costs its integers and text unit ids. `descriptions_by_key` reads them per
-key instead, in canonical order: (document, position, turn, ordinal).
+Instances (one row per record) arrive by partition of the key, all rows of a key together and in any order;
+every function gives the same table for the same rows. Nothing here carries a description in an aggregate: a
+hub that occurs in half of all chunks costs its integers and text unit ids. `descriptions_by_key` reads them
+per key instead, in canonical order: (document, position, turn, ordinal).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +19,8 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base.ids import claim_id, entity_id, relationship_id
 from graphrag_ray.base.schema import COVARIATES, ENTITY_INSTANCES, RELATIONSHIP_INSTANCES
+from graphrag_ray.graph.extraction_dialogue import ClaimRecords, ExtractedRecords
 from graphrag_ray.graph.integer_arrays import Ints, codes, first_rows, run_starts, text_units_by_key
-
-if TYPE_CHECKING:
-    from graphrag_ray.graph.extraction_dialogue import ClaimRecords
-if TYPE_CHECKING:
-    from graphrag_ray.graph.extraction_dialogue import ExtractedRecords
 
 _CHUNK_BYTES = 1 << 28  # of descriptions gathered into one chunk; Arrow's strings end at 2 GB
 _MICRO = 1_000_000  # strengths are added in millionths
@@ -123,14 +116,8 @@ def majority_types(partial: pa.Table) -> pa.Table:
     winner[entity[best]] = kind[best]
     chosen = pc.fill_null(types.cast(pa.string()).take(pa.array(winner, mask=winner < 0)), "")
     n_instances = np.bincount(key, weights=n, minlength=len(ids)).astype(np.int64)
-    return pa.table(
-        {
-            "id": ids,
-            "title": partial["title"].take(pa.array(title)),
-            "type": chosen,
-            "n_instances": n_instances,
-        }
-    )
+    titles = partial["title"].take(pa.array(title))
+    return pa.table({"id": ids, "title": titles, "type": chosen, "n_instances": n_instances})
 
 
 def merge_entities(instances: pa.Table) -> pa.Table:
@@ -141,16 +128,8 @@ def merge_entities(instances: pa.Table) -> pa.Table:
     """
     merged = majority_types(partials(instances))
     units = text_units_by_key(instances, "entity_id")
-    return pa.table(
-        {
-            "id": merged["id"],
-            "title": merged["title"],
-            "type": merged["type"],
-            "text_unit_ids": units.lists,
-            "frequency": units.n_units,
-            "n_instances": merged["n_instances"],
-        }
-    )
+    merged = merged.add_column(3, "text_unit_ids", units.lists)
+    return merged.add_column(4, "frequency", pa.array(units.n_units))
 
 
 def merge_relationships(instances: pa.Table, weight: Literal["count", "strength"] = "count") -> pa.Table:
@@ -233,22 +212,19 @@ def descriptions_by_key(sorted_instances: pa.Table, max_rows: int = 1 << 17) -> 
     while at < len(starts):
         # The last id that still ends within max_rows, but at least one.
         upto = max(at + 1, int(np.searchsorted(bounds, bounds[at] + max_rows, side="right")) - 1)
-        rows = sorted_instances.slice(bounds[at], bounds[upto] - bounds[at])
-        yield _distinct(rows, np.diff(bounds[at : upto + 1]), key.take(pa.array(starts[at:upto])))
+        rows, counts = sorted_instances.slice(bounds[at], bounds[upto] - bounds[at]), upto - at
+        texts = rows["description"].cast(pa.large_string()).combine_chunks()
+        owner = np.repeat(np.arange(counts), np.diff(bounds[at : upto + 1]))
+        stated = np.flatnonzero(pc.fill_null(pc.not_equal(texts, ""), False).to_numpy(zero_copy_only=False))
+        text = texts.take(pa.array(stated)).dictionary_encode().indices.to_numpy()
+        _, first = np.unique(owner[stated] * (len(text) + 1) + text, return_index=True)
+        kept = stated[np.sort(first)]
+        ends = np.cumsum(np.bincount(owner[kept], minlength=counts))
+        offsets = pa.array(np.concatenate([[0], ends]), type=pa.int64())
+        lists = pa.LargeListArray.from_arrays(offsets, texts.take(pa.array(kept)))
+        ids = key.take(pa.array(starts[at:upto]))
+        yield pa.record_batch({"id": pa.concat_arrays(ids.chunks), "descriptions": lists})
         at = upto
-
-
-def _distinct(rows: pa.Table, counts: Ints, ids: pa.ChunkedArray) -> pa.RecordBatch:
-    texts = rows["description"].cast(pa.large_string()).combine_chunks()
-    owner = np.repeat(np.arange(len(counts)), counts)
-    stated = np.flatnonzero(pc.fill_null(pc.not_equal(texts, ""), False).to_numpy(zero_copy_only=False))
-    text = texts.take(pa.array(stated)).dictionary_encode().indices.to_numpy()
-    _, first = np.unique(owner[stated] * (len(text) + 1) + text, return_index=True)
-    kept = stated[np.sort(first)]
-    per_id = np.bincount(owner[kept], minlength=len(counts))
-    offsets = pa.array(np.concatenate([[0], np.cumsum(per_id)]), type=pa.int64())
-    lists = pa.LargeListArray.from_arrays(offsets, texts.take(pa.array(kept)))
-    return pa.record_batch({"id": pa.concat_arrays(ids.chunks), "descriptions": lists})
 
 
 def _entity_ids(titles: pa.ChunkedArray) -> pa.Array:
@@ -304,10 +280,10 @@ def merge_claims(instances: pa.Table) -> pa.Table:
     """Claim instances (all rows of each claim, in any order) to schema.COVARIATES, sorted by id.
 
     Equal are claims with the same subject, object, type and description, but for case, white space and
-    closing punctuation. Words, quote and `text_unit_id` are those of the first in (document, position,
-    ordinal); a date is the first that is stated; the status is that of most, a tie is SUSPECTED.
-    `text_unit_ids` names all that state it. `subject_entity_id` is of the subject's key, whether there is
-    such an entity or not (`with_entities`). `human_readable_id` is 0 until a snapshot is written.
+    closing punctuation. Words and quote are those of the first in (document, position, ordinal); a date is
+    the first that is stated; the status is that of most, a tie is SUSPECTED. `subject_entity_id` is of the
+    subject's key, whether there is such an entity or not (`with_entities`). `human_readable_id` is 0 until a
+    snapshot is written.
     """
     units = text_units_by_key(instances, "claim_id")
     n = len(units.keys)

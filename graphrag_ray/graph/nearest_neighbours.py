@@ -1,10 +1,10 @@
 """The k nearest rows of every row of a matrix, by cosine.
 
 Up to `EXACT_ROWS` rows all pairs are compared, in blocks. Above, rows are put into some sqrt(N) cells by
-k-means, and each row is compared with the members of the `PROBED` cells whose centres are nearest to it
-(the inverted file of Jégou, Douze and Schmid 2011, without their codes), all as matrix products. A cell
-that has more than `LARGE` times its share is read through a window of neighbouring row numbers, so that
-N vectors cost N * PROBED * LARGE * sqrt(N) products at most, even if all are the same.
+k-means, and each row is compared with the members of the `PROBED` cells whose centres are nearest to it (the
+inverted file of Jégou, Douze and Schmid 2011, without their codes). A cell that has more than `LARGE` times
+its share is read through a window of neighbouring row numbers, so that N vectors cost N * PROBED * LARGE *
+sqrt(N) products at most, even if all are the same.
 
 100,000 vectors of 256 dimensions about 1,000 to 5,000 centres of very unequal popularity: recall of the 8
 nearest .95 to .97, 15 seconds of CPU. Of vectors about no centre, far from all others, more is missed.
@@ -46,15 +46,13 @@ def nearest_neighbours(
     """The k nearest other rows of each row, best first: row numbers [N, k], cosines [N, k]; and the centres
     of the cells [C, D], None where all rows are compared.
 
-    vectors: [N, D], finite; they need not have length 1
-    centres: of a matrix that was much like this one, to find nearly the same: rows that both have look among
-    the same cells. They are taken while there are about sqrt(N) of them.
+    vectors: [N, D], finite; they need not have length 1. centres: of a matrix that was much like this one, to
+    find nearly the same; taken while there are about sqrt(N) of them.
 
     Where there are fewer, -1 and cosine 0 fill the rest. A row of zeros has no neighbours and is nobody's.
-    Cosines are rounded to four digits; of equal ones the row that is nearest in number comes first, of
-    two at the same distance the smaller, so that equal vectors make a chain and not a star.
-
-    The same vectors give the same neighbours. Above `EXACT_ROWS` rows some are missed.
+    Cosines are rounded to four digits; of equal ones the row that is nearest in number comes first, of two at
+    the same distance the smaller, so that equal vectors make a chain and not a star. Above `EXACT_ROWS` some
+    are missed.
     """
     n = len(vectors)
     k = max(k, 0)
@@ -63,11 +61,18 @@ def nearest_neighbours(
     rows, unit = units(vectors)
     if len(rows) < 2 or k == 0:
         return of_row, cosine, None
-    keys = _Search(rows, unit, 2 * n, min(k, len(rows) - 1))
-    if len(rows) <= EXACT_ROWS:
-        centres, best = None, keys.exact()
+    base, r = 2 * n, len(rows)
+    kind = np.dtype(np.int32 if base * (_DIGITS + 2) < 1 << 31 else np.int64)
+    keys = _Search(rows, unit, base, min(k, r - 1), kind, -base * (_DIGITS + 1))
+    if r <= EXACT_ROWS:
+        step = max(1, _BLOCK // r)
+        best = np.concatenate([keys.best(slice(at, at + step), slice(r)) for at in range(0, r, step)])
+        centres = None
     else:
-        centres = keys.centres(centres)
+        if centres is None or centres.shape[1] != unit.shape[1] or not 0.5 < len(centres) ** 2 / r < 2:
+            n_cells = ceil(r**0.5)
+            centres = cell_centres(unit, n_cells, max(_SAMPLE, 8 * n_cells))
+            centres = centres[np.unique(nearest_centres(unit, centres, 1)[:, 0])]
         best = keys.by_cells(centres)
     found, digits = keys.read(best)
     of_row[rows, : best.shape[1]] = found
@@ -112,34 +117,30 @@ class _Search:
 
     rows    [R] row numbers, ascending, below base / 2
     unit    [R, D] their vectors
+    kind    of keys; nothing: the key of no row
     """
 
     rows: Ints
     unit: Vectors
     base: int
     k: int
-
-    def exact(self) -> Keys:
-        """[R, k] keys of each row among all others, best first."""
-        n = len(self.rows)
-        step = max(1, _BLOCK // n)
-        return np.concatenate([self._best(slice(at, at + step), slice(n)) for at in range(0, n, step)])
+    kind: np.dtype[Any]
+    nothing: int
 
     def by_cells(self, centres: Vectors) -> Keys:
         """[R, k] keys of each row among the cells nearest to it, best first."""
         n = len(self.rows)
         n_cells = len(centres)
         probed = nearest_centres(self.unit, centres, min(PROBED, n_cells))
-        best = np.full((n, self.k), self._nothing(), dtype=self._type())
-        members = _Groups.of(probed[:, :1], n_cells)
-        seekers = _Groups.of(probed, n_cells)
+        best = np.full((n, self.k), self.nothing, dtype=self.kind)
+        members, seekers = _grouped(probed[:, :1], n_cells), _grouped(probed, n_cells)
         limit = max(LARGE * isqrt(n), 4 * self.k + 4)
-        for c in range(n_cells):
-            for some, among in _windows(seekers.group(c), members.group(c), limit):
+        for seeking, inside in zip(seekers, members, strict=True):
+            for some, among in _windows(seeking, inside, limit):
                 step = max(1, _BLOCK // len(among))
                 for at in range(0, len(some), step):
                     part = some[at : at + step]
-                    both = np.concatenate([best[part], self._best(part, among)], axis=1)
+                    both = np.concatenate([best[part], self.best(part, among)], axis=1)
                     best[part] = np.sort(both, axis=1)[:, : -self.k - 1 : -1]
         return best
 
@@ -152,19 +153,13 @@ class _Search:
         empty = digits < -_DIGITS
         return np.where(empty, -1, numbers), np.where(empty, 0, digits)
 
-    def _type(self) -> np.dtype[Any]:
-        return np.dtype(np.int32 if self.base * (_DIGITS + 2) < 1 << 31 else np.int64)
-
-    def _nothing(self) -> int:
-        return -self.base * (_DIGITS + 1)
-
-    def _best(self, some: Ints | slice, among: Ints | slice) -> Keys:
+    def best(self, some: Ints | slice, among: Ints | slice) -> Keys:
         """[S, at most k] keys of the best for some rows among others, best first (places in `rows`)."""
         cosines = self.unit[some] @ self.unit[among].T
         cosines *= _DIGITS
         np.rint(cosines, out=cosines)
         np.clip(cosines, -_DIGITS, _DIGITS, out=cosines)
-        keys = cosines.astype(self._type())
+        keys = cosines.astype(self.kind)
         keys *= self.base
         apart = self.rows[among].astype(keys.dtype) - self.rows[some].astype(keys.dtype)[:, None]
         before = apart < 0
@@ -176,37 +171,16 @@ class _Search:
         if keep < keys.shape[1]:
             keys = np.partition(keys, keys.shape[1] - keep, axis=1)[:, -keep:]
         # A row's own key is a whole cosine and no distance: nothing else has it.
-        keys[keys == self.base * _DIGITS] = self._nothing()
+        keys[keys == self.base * _DIGITS] = self.nothing
         keys.sort(axis=1)
         return keys[:, : -self.k - 1 : -1]
 
-    def centres(self, before: Vectors | None) -> Vectors:
-        """[C, D] those of before, or else some sqrt(R) by k-means."""
-        n = len(self.rows)
-        if before is not None and before.shape[1] == self.unit.shape[1] and 0.5 < len(before) ** 2 / n < 2:
-            return before
-        n_cells = ceil(n**0.5)
-        centres = cell_centres(self.unit, n_cells, max(_SAMPLE, 8 * n_cells))
-        used: Vectors = centres[np.unique(nearest_centres(self.unit, centres, 1)[:, 0])]
-        return used
 
-
-@dataclass(frozen=True, slots=True)
-class _Groups:
-    """Rows by group, those of one in ascending order."""
-
-    rows: Ints
-    bounds: Ints
-
-    @classmethod
-    def of(cls, group: Ints, n_groups: int) -> _Groups:
-        """group [R, P]: those that each row is in."""
-        order = np.argsort(group, axis=None, kind="stable")
-        bounds = np.searchsorted(group.ravel()[order], np.arange(n_groups + 1))
-        return cls(order // group.shape[1], bounds.astype(np.int64))
-
-    def group(self, c: int) -> Ints:
-        return self.rows[self.bounds[c] : self.bounds[c + 1]]
+def _grouped(group: Ints, n_groups: int) -> list[Ints]:
+    """The rows of each group, ascending. group [R, P]: those that each row is in."""
+    order = np.argsort(group, axis=None, kind="stable")
+    bounds = np.searchsorted(group.ravel()[order], np.arange(1, n_groups))
+    return np.split(order // group.shape[1], bounds)
 
 
 def _windows(seeking: Ints, inside: Ints, limit: int) -> Iterator[tuple[Ints, Ints]]:

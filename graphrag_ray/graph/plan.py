@@ -1,9 +1,7 @@
 """What goes into the context of a community's report (paper 3.1.5): integers only, no texts.
 
-Everything that fits goes in. Where it does not, sub-communities, the one with the most element tokens
-first, give way to their reports until it does. What is still too large is cut by priority.
-
-The order of priority, and so of the cut:
+Everything that fits goes in. Where it does not, sub-communities, the one with the most element tokens first,
+give way to their reports until it does. What is still too large is cut by priority:
 
 1. reports of sub-communities that gave way, the largest sub-community first;
 2. edges by falling combined degree, ties by relationship id; for each its source, its target, the edge,
@@ -11,17 +9,13 @@ The order of priority, and so of the cut:
 3. members without an edge inside, by id, each followed by its claims.
 
 The degree is that in the whole graph where something is cut, as in the paper. Where everything fits, it is
-the number of the edges shown: the context is then a function of what it shows, and a document elsewhere,
-which changes degrees but none of these records, does not have the report written again.
+the number of the edges shown: so a document elsewhere, which changes degrees but none of these records, does
+not have the report written again.
 
-Where the paper is silent:
-
-- A sub-community's report stands for its members, the edges among them and the claims about them. An
-  edge that leaves it stays, but its end inside is not shown again: the report describes it, the edge's
-  line names it.
-- Once the reports alone fill the context no further report is waited for: it would be cut anyway.
-- A record longer than `element_cap` or `report_cap` counts, and is shown, as that long: one runaway
-  description must not empty a context.
+Where the paper is silent: a sub-community's report stands for its members, the edges among them and the
+claims about them. An edge that leaves it stays, but its end inside is not shown again. Once the reports alone
+fill the context no further report is waited for. A record longer than `element_cap` or `report_cap` counts,
+and is shown, as that long: one runaway description must not empty a context.
 """
 
 from __future__ import annotations
@@ -136,66 +130,28 @@ def report_cap(budget: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Records that should have been shown and did not fit."""
-
-    nodes: int = 0
-    edges: int = 0
-    claims: int = 0
-    reports: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.nodes + self.edges + self.claims + self.reports
-
-
-@dataclass(frozen=True, slots=True)
 class ContextPlan:
     """A context as integers.
 
     kinds, indices   [R] the records by falling priority. NODE: a place; EDGE and CLAIM: positions in
                      `Elements`; REPORT: a community; CHUNK: a place
     tokens           at most so many tokens, headings included
-    replaced         the sub-communities that gave way to their reports, in that order, even where a
-                     report did not fit
-    failed           sub-communities whose report was wanted and had failed: their elements stayed
+    left_out         records that should have been shown and did not fit
     """
 
     community: int
     kinds: npt.NDArray[np.int8]
     indices: Ints
     tokens: int
-    left_out: LeftOut
-    replaced: tuple[int, ...] = ()
-    failed: tuple[int, ...] = ()
-
-    @property
-    def nodes(self) -> Ints:
-        return self._of(NODE)
-
-    @property
-    def edges(self) -> Ints:
-        return self._of(EDGE)
-
-    @property
-    def claims(self) -> Ints:
-        return self._of(CLAIM)
+    left_out: int
 
     @property
     def reports(self) -> Ints:
-        return self._of(REPORT)
+        return self.of(REPORT)
 
-    def _of(self, kind: int) -> Ints:
+    def of(self, kind: int) -> Ints:
         chosen: Ints = self.indices[self.kinds == kind]
         return chosen
-
-
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """The plan cannot go on before the report of `child` is there or has failed."""
-
-    community: int
-    child: int
 
 
 @dataclass(slots=True)
@@ -212,12 +168,10 @@ class ReplacementProgress:
 
 
 class Planner:
-    """Plans contexts of at most `budget` tokens.
+    """Plans contexts of at most `budget` tokens, with the first `max_claims_per_entity` claims of an entity.
 
-    max_claims_per_entity   of an entity's claims only the first so many are ever shown
-
-    Building one costs a few passes over all elements; each plan costs its own context plus numpy work
-    on the slices of its community. Raises SettingsError where the budget is too small for any context.
+    Building one costs a few passes over all elements; each plan costs its own context plus numpy work on the
+    slices of its community. Raises SettingsError where the budget is too small for any context.
     """
 
     def __init__(
@@ -229,7 +183,7 @@ class Planner:
             )
         self.hierarchy, self.elements, self.budget = hierarchy, elements, budget
         self.available = budget - HEADING_TOKENS
-        self._cap = element_cap(budget)
+
         self._edge_key = _edge_keys(elements.edge_degree, elements.edge_id_rank)
         communities = np.arange(hierarchy.n_communities)
         self._edge_low = np.searchsorted(elements.edge_community, communities)
@@ -246,10 +200,14 @@ class Planner:
         parents = hierarchy.parent[self._by_parent]
         self._child_low = np.searchsorted(parents, communities)
         self._child_high = np.searchsorted(parents, communities, side="right")
+        self._node_cost, self._edge_cost, self._claim_cost = (
+            np.minimum(tokens, element_cap(budget)) + NUMBER_TOKENS
+            for tokens in (elements.node_tokens, elements.edge_tokens, elements.claim_tokens)
+        )
         # [C] tokens of all elements of each community, from running sums.
         nodes, edges, claims = (
-            np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self._cost(tokens), dtype=np.int64)])
-            for tokens in (elements.node_tokens, elements.edge_tokens, elements.claim_tokens[self._claims])
+            np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(cost, dtype=np.int64)])
+            for cost in (self._node_cost, self._edge_cost, self._claim_cost[self._claims])
         )
         self.totals: Ints = (
             nodes[hierarchy.end]
@@ -257,16 +215,6 @@ class Planner:
             + (edges[self._edge_high] - edges[self._edge_low])
             + (claims[self._claim_high] - claims[self._claim_low])
         )
-
-    def plan(self, community: int, report_tokens: Mapping[int, int | None]) -> ContextPlan | Needs:
-        """The plan of a community, or the report that it needs next.
-
-        report_tokens: tokens of a report's line for every community whose report is known, None where
-        it failed.
-        """
-        progress = self.start(community)
-        child = self.advance(progress, report_tokens)
-        return self.lay_out(progress, report_tokens) if child is None else Needs(community, child)
 
     def start(self, community: int) -> ReplacementProgress:
         """Sub-communities are replaced by falling element tokens, ties by their smallest node id."""
@@ -304,133 +252,85 @@ class Planner:
 
     def lay_out(self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None]) -> ContextPlan:
         """The plan, once `advance` needs nothing more."""
-        cuts = [(int(self._edge_low[c]), int(self._edge_high[c])) for c in sorted(progress.replaced)]
-        low, high = self._edge_low[progress.community], self._edge_high[progress.community]
-        edges = _outside(int(low), int(high), cuts)
-        sheet = self._sheet(progress, report_tokens, edges, self._edge_key[edges])
-        left_out = self._left_out(progress, sheet, len(edges))
-        if not left_out.total:
+        community, gone, h = progress.community, sorted(progress.replaced), self.hierarchy
+        edges = _outside(
+            int(self._edge_low[community]),
+            int(self._edge_high[community]),
+            [(int(self._edge_low[c]), int(self._edge_high[c])) for c in gone],
+        )
+        wanted = len(edges) + len(gone)
+        for c, sign in ((community, 1), *((c, -1) for c in gone)):
+            wanted += sign * int(h.end[c] - h.start[c] + self._claim_high[c] - self._claim_low[c])
+        shown, left = self._sheet(progress, report_tokens, edges, self._edge_key[edges])
+        if len(shown) == wanted:
             # By the degrees in the graph of these edges alone.
             ends = np.stack([self.elements.edge_source[edges], self.elements.edge_target[edges]])
             _, at, degree = np.unique(ends, return_inverse=True, return_counts=True)
             combined = degree[at].reshape(ends.shape).sum(axis=0)
             keys = _edge_keys(combined, self.elements.edge_id_rank[edges])
-            sheet = self._sheet(progress, report_tokens, edges, keys)
+            shown, left = self._sheet(progress, report_tokens, edges, keys)
+        kinds, indices = np.array(shown, dtype=np.int64).reshape(-1, 2).T
         return ContextPlan(
-            community=progress.community,
-            kinds=np.array(sheet.kinds, dtype=np.int8),
-            indices=np.array(sheet.indices, dtype=np.int64),
-            tokens=self.budget - sheet.left if sheet.kinds else 0,
-            left_out=left_out,
-            replaced=tuple(progress.replaced),
-            failed=tuple(progress.failed),
+            community=community,
+            kinds=kinds.astype(np.int8),
+            indices=indices,
+            tokens=self.budget - left if shown else 0,
+            left_out=wanted - len(shown),
         )
 
     def _sheet(
         self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None], edges: Ints, keys: Ints
-    ) -> _Sheet:
-        """Records by falling priority until one does not fit; keys: of the edges, smallest first."""
-        sheet = _Sheet(self.available)
+    ) -> tuple[list[tuple[int, int]], int]:
+        """(kind, index) of records by falling priority until one does not fit, and the tokens left; keys: of
+        the edges, smallest first."""
+        shown: list[tuple[int, int]] = []
+        left, full = self.available, False
+
+        def add(kind: int, index: int, cost: int) -> None:
+            nonlocal left, full
+            full = full or cost > left
+            if not full:
+                shown.append((kind, index))
+                left -= cost
+
+        def add_claims(place: int) -> None:
+            for claim in self._claims[self._claim_start[place] : self._claim_start[place + 1]].tolist():
+                add(CLAIM, claim, int(self._claim_cost[claim]))
+
         for child in progress.replaced:
-            if not sheet.add(REPORT, child, self._report_cost(report_tokens[child] or 0)):
-                break
-        ordered = sorted(progress.replaced)
-        shown = self._add_edges(sheet, edges, keys, ordered)
-        self._add_isolated(sheet, progress.community, ordered, shown)
-        return sheet
-
-    def _add_edges(self, sheet: _Sheet, edges: Ints, keys: Ints, replaced: list[int]) -> set[int]:
-        """Edges with their ends and claims, until the sheet is full. Returns the places seen."""
+            add(REPORT, child, self._report_cost(report_tokens[child] or 0))
+        h, e, gone = self.hierarchy, self.elements, sorted(progress.replaced)
+        cuts = list(zip(h.start[gone].tolist(), h.end[gone].tolist(), strict=True))
+        most = 0 if full else self.available // NUMBER_TOKENS + 1
         seen: set[int] = set()
-        if sheet.full:
-            return seen
-        first = edges[_smallest(keys, self.available // NUMBER_TOKENS + 1)]
-        sources, targets = self.elements.edge_source[first], self.elements.edge_target[first]
-        hidden = zip(
-            self._inside(sources, replaced).tolist(), self._inside(targets, replaced).tolist(), strict=True
-        )
-        tokens = self._cost(self.elements.edge_tokens[first])
-        rows = zip(first.tolist(), tokens.tolist(), sources.tolist(), targets.tolist(), hidden, strict=True)
-        for edge, cost, source, target, (source_hidden, target_hidden) in rows:
-            ends = [p for p, gone in ((source, source_hidden), (target, target_hidden)) if not gone]
-            new = [p for p in dict.fromkeys(ends) if p not in seen]
+        first = edges[_smallest(keys, most)]
+        ends = np.stack([e.edge_source[first], e.edge_target[first]], axis=1)
+        # Whether an end is a member of one of the sub-communities that gave way.
+        at = np.searchsorted(h.start[gone], ends, side="right") - 1
+        hidden = (at >= 0) & (ends < np.append(h.end[gone], 0)[np.maximum(at, 0)])
+        columns = (first, self._edge_cost[first], ends, hidden)
+        for edge, cost, both, unseen in zip(*(c.tolist() for c in columns), strict=True):
+            new = [p for p, h_ in zip(both, unseen, strict=True) if not h_ and p not in seen]
             for place in new:
-                self._add_node(sheet, place)
-            sheet.add(EDGE, edge, cost)
+                add(NODE, place, int(self._node_cost[place]))
+            add(EDGE, edge, cost)
             for place in new:
-                self._add_claims(sheet, place)
+                add_claims(place)
             seen.update(new)
-            if sheet.full:
+            if full:
                 break
-        return seen
-
-    def _add_isolated(self, sheet: _Sheet, community: int, replaced: list[int], seen: set[int]) -> None:
-        """Members that no shown edge names, by id."""
-        if sheet.full:
-            return
-        start, end = self.hierarchy.start, self.hierarchy.end
-        cuts = [(int(start[c]), int(end[c])) for c in replaced]
-        places = _outside(int(start[community]), int(end[community]), cuts)
-        if seen:
-            places = places[~np.isin(places, np.fromiter(seen, dtype=np.int64, count=len(seen)))]
-        node_ids = self.hierarchy.order[places]
-        for place in places[_smallest(node_ids, self.available // NUMBER_TOKENS + 1)].tolist():
-            self._add_node(sheet, place)
-            self._add_claims(sheet, place)
-            if sheet.full:
-                return
-
-    def _add_node(self, sheet: _Sheet, place: int) -> None:
-        sheet.add(NODE, place, min(int(self.elements.node_tokens[place]), self._cap) + NUMBER_TOKENS)
-
-    def _add_claims(self, sheet: _Sheet, place: int) -> None:
-        for claim in self._claims[self._claim_start[place] : self._claim_start[place + 1]].tolist():
-            tokens = min(int(self.elements.claim_tokens[claim]), self._cap)
-            sheet.add(CLAIM, claim, tokens + NUMBER_TOKENS)
-
-    def _left_out(self, progress: ReplacementProgress, sheet: _Sheet, n_edges: int) -> LeftOut:
-        kinds = np.bincount(np.array(sheet.kinds, dtype=np.int64), minlength=4).tolist()
-        starts, ends = self.hierarchy.start, self.hierarchy.end
-        community, gone = progress.community, progress.replaced
-        nodes = int(ends[community] - starts[community] - (ends[gone] - starts[gone]).sum())
-        first, last = self._claim_low, self._claim_high
-        claims = int(last[community] - first[community] - (last[gone] - first[gone]).sum())
-        return LeftOut(
-            nodes - kinds[NODE], n_edges - kinds[EDGE], claims - kinds[CLAIM], len(gone) - kinds[REPORT]
-        )
-
-    def _inside(self, places: Ints, communities: list[int]) -> npt.NDArray[np.bool_]:
-        """[len(places)] whether each place belongs to one of these disjoint communities (ascending)."""
-        if not communities:
-            return np.zeros(len(places), dtype=np.bool_)
-        starts, ends = self.hierarchy.start[communities], self.hierarchy.end[communities]
-        at = np.searchsorted(starts, places, side="right") - 1
-        return (at >= 0) & (places < ends[np.maximum(at, 0)])
-
-    def _cost(self, tokens: Ints) -> Ints:
-        return np.minimum(tokens, self._cap) + NUMBER_TOKENS
+        # Members that no shown edge names, by id.
+        places = _outside(int(h.start[progress.community]), int(h.end[progress.community]), cuts)
+        places = places[~np.isin(places, np.fromiter(seen, dtype=np.int64, count=len(seen)))]
+        for place in places[_smallest(h.order[places], most)].tolist():
+            if full:
+                break
+            add(NODE, place, int(self._node_cost[place]))
+            add_claims(place)
+        return shown, left
 
     def _report_cost(self, tokens: int) -> int:
         return min(tokens, report_cap(self.budget)) + NUMBER_TOKENS
-
-
-class _Sheet:
-    """Records in order until the first that does not fit; from then on it is full."""
-
-    def __init__(self, available: int) -> None:
-        self.kinds: list[int] = []
-        self.indices: list[int] = []
-        self.left = available
-        self.full = False
-
-    def add(self, kind: int, index: int, cost: int) -> bool:
-        if self.full or cost > self.left:
-            self.full = True
-            return False
-        self.kinds.append(kind)
-        self.indices.append(index)
-        self.left -= cost
-        return True
 
 
 def _edge_keys(degree: Ints, id_rank: Ints) -> Ints:

@@ -28,13 +28,11 @@ a name's number of text units stands for its number of sentences, which it does 
 def log_likelihood(n_ab: Ints, n_a: Ints, n_b: Ints, n_units: int) -> Floats:
     """Dunning's log-likelihood ratio (G², 1993) of two entities' association, signed.
 
-    n_ab      [E] text units that state the relationship
-    n_a, n_b  [E] text units that hold each end
-    n_units   text units of the corpus
+    n_ab [E]: text units that state the relationship; n_a, n_b [E]: that hold each end; n_units: of the corpus
 
-    Positive where they meet more often than chance would have it, negative where more rarely; 0 where
-    an end occurs everywhere, since nothing can then be said. 3.84 is p = .05 for one degree of freedom.
-    Relationships are rarer than joint occurrences, so chance is, if anything, overestimated.
+    Positive where they meet more often than chance would have it, negative where more rarely; 0 where an end
+    occurs everywhere. 3.84 is p = .05 for one degree of freedom. Relationships are rarer than joint
+    occurrences, so chance is, if anything, overestimated.
     """
     together = np.asarray(n_ab, dtype=np.float64)
     a, b = (np.maximum(np.asarray(n, dtype=np.float64), together) for n in (n_a, n_b))
@@ -79,18 +77,11 @@ def keep_relationships(
 ) -> Mask:
     """[E] True for relationships with evidence.
 
-    source, target  [E] node numbers
-    n_ab            [E] text units that state the relationship (length of its text_unit_ids)
-    frequency       [N] text units of each node
-    n_units         text units of the corpus
-
-    A relationship stays for any of three reasons:
-    1. its association is positive and its log-likelihood ratio at least `min_log_likelihood`;
-    2. `repeated` text units or more state it;
-    3. it is the strongest of one of its ends.
-    The ratio alone would cut off whatever occurs nearly everywhere (the host of a podcast): meeting it
-    is never a surprise, so its ratio is 0 or negative whatever the text says. Repetition keeps what is
-    said of it again and again; the third reason keeps every node connected, by its best evidence.
+    source, target [E] and frequency [N]: nodes and their numbers of text units; n_ab [E]: text units that
+    state the relationship; n_units: of the corpus. A relationship stays for any of three reasons: its
+    association is positive and its log-likelihood ratio at least `min_log_likelihood`; `repeated` text units
+    or more state it; or it is the strongest of one of its ends. The ratio alone would cut off whatever occurs
+    nearly everywhere (the host of a podcast): meeting it is never a surprise.
     """
     sentences = n_units * SENTENCES_PER_UNIT
     association = log_likelihood(n_ab, frequency[source], frequency[target], sentences)

@@ -89,26 +89,10 @@ def relationship(id_: str, source: str, target: str, description: str) -> Record
     return _record("Relationships", id_, source, target, description)
 
 
-def claim(
-    id_: str,
-    subject: str,
-    object_: str,
-    type_: str,
-    status: str,
-    start_date: str | None,
-    end_date: str | None,
-    description: str,
-) -> Record:
-    return _record(
-        "Claims", id_, subject, object_, type_, status, start_date or "", end_date or "", description
-    )
-
-
 def claim_of(row: Mapping[str, Any]) -> Record:
     """The record of a row of the covariates table."""
-    dates = (row["start_date"], row["end_date"])
-    ends = (row["subject_id"], row["object_id"])
-    return claim(row["id"], *ends, row["type"], row["status"], *dates, row["description"])
+    names = ("subject_id", "object_id", "type", "status", "start_date", "end_date", "description")
+    return _record("Claims", row["id"], *(row[name] or "" for name in names))
 
 
 def report_record(id_: str, title: str, full_content: str, section: str = "Reports") -> Record:
@@ -162,7 +146,9 @@ def render(
     the end. Where all records of a community are shown and its entities are not connected, a first line says
     so.
     """
-    fitted = [fit(r, longest or _cap(r, budget), count) for r in shown]
+    long = (*REPORT_SECTIONS, "Sources")
+    caps = [report_cap(budget) if r.section in long else element_cap(budget) for r in shown]
+    fitted = [fit(r, longest or cap, count) for r, cap in zip(shown, caps, strict=True)]
     cut = [f is not r for f, r in zip(fitted, shown, strict=True)]
     text, numbering = write(fitted)
     n_tokens = count(text)
@@ -211,6 +197,15 @@ def fit(record: Record, limit: int, count: Count) -> Record:
     return record
 
 
+def _cut_column(record: Record, column: int, limit: int, count: Count) -> Record:
+    fields = record.fields
+
+    def shorter(start: str) -> Record:
+        return replace(record, fields=(*fields[:column], start + _CUT, *fields[column + 1 :]))
+
+    return shorter(longest_start(fields[column], lambda start: record_tokens(shorter(start), count) <= limit))
+
+
 def longest_start(text: str, fits: Callable[[str], bool]) -> str:
     """The longest start of a text that fits, by bisection; "" where nothing does. A reference that the
     cut would split goes altogether."""
@@ -226,22 +221,6 @@ def longest_start(text: str, fits: Callable[[str], bool]) -> str:
 
 def _record(section: str, id_: str, *fields: str) -> Record:
     return Record(section, id_, tuple(clean(f) for f in fields))
-
-
-def _cut_column(record: Record, column: int, limit: int, count: Count) -> Record:
-    def shorter(start: str) -> Record:
-        fields = (*record.fields[:column], start + _CUT, *record.fields[column + 1 :])
-        return replace(record, fields=fields)
-
-    return shorter(
-        longest_start(record.fields[column], lambda start: record_tokens(shorter(start), count) <= limit)
-    )
-
-
-def _cap(record: Record, budget: int) -> int:
-    if record.section in (*REPORT_SECTIONS, "Sources"):
-        return report_cap(budget)
-    return element_cap(budget)
 
 
 def write(shown: Sequence[Record]) -> tuple[str, dict[tuple[str, int], str]]:

@@ -4,16 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import Field
 
 from graphrag_ray.base import records
-from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.json_replies import ReplyProblem
-from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
+from graphrag_ray.base.json_replies import NOT_CLOSED, JsonReply, ReplyProblem, read_reply, schema_of
+from graphrag_ray.base.messages import CallParameters, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.graph.about_corpus import about_line
-from graphrag_ray.graph.report_context import Context, shown_content
-from graphrag_ray.graph.report_reply import REPORT_SCHEMA, ReportDraft, parse_report
+from graphrag_ray.graph.extraction_dialogue import usable_reply
+from graphrag_ray.graph.report_context import Context
+
+MAX_FINDINGS = 10
+"""The paper asks for 5–10 (E.2), our prompt for some 3 to 7; 1–10 are taken: another call would cost more
+than the missing ones."""
+TOO_LONG = "it was cut off before its end, write less and close the JSON object"
+
+
+class FindingDraft(JsonReply):
+    summary: str
+    explanation: str
+
+
+class ReportDraft(JsonReply):
+    """A report as the model wrote it, with references by local number."""
+
+    title: str
+    summary: str
+    rating: float = Field(le=10)
+    rating_explanation: str
+    findings: list[FindingDraft] = Field(min_length=1)
+
+    aliases: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "rating_explanation": ("rating.*expl.*", "explanation")
+    }
 
 
 @dataclass(frozen=True)
@@ -87,36 +113,11 @@ def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
         call=spec.call,
         variables=variables,
         response="json",
-        schema=REPORT_SCHEMA,
+        schema=schema_of(ReportDraft),
     )
-    reply: ChatReply = yield request
-    draft = parse_report(reply.text, reply.finish_reason)
-    if isinstance(draft, ReplyProblem):
-        correction = {"problem": draft.text}
-        reply = yield request.followed_by(
-            reply, "correct", spec.correct.text(correction), variables={**variables, **correction}
-        )
-        draft = parse_report(reply.text, reply.finish_reason)
-    if isinstance(draft, ReplyProblem):
-        raise DialogueFailed(f"report: still not usable after a correction: {draft.text}")
-    return _resolved(draft, context)
-
-
-def full_content(report: Report) -> str:
-    """The report as markdown, with references by string id; `records.render_references` makes them
-    readable."""
-    parts = [f"# {report.title}", report.summary]
-    for summary, explanation in report.findings:
-        parts += [f"## {summary}", explanation]
-    return "\n\n".join(parts) + "\n"
-
-
-def context_text(report: Report) -> str:
-    """The report as other contexts show it: no references, no title line."""
-    return shown_content(full_content(report))
-
-
-def _resolved(draft: ReportDraft, context: Context) -> Report:
+    draft, _ = yield from usable_reply(
+        request, spec.correct, lambda reply: parse_report(reply.text, reply.finish_reason)
+    )
     cited: dict[records.Reference, None] = {}
     dropped = 0
 
@@ -127,20 +128,34 @@ def _resolved(draft: ReportDraft, context: Context) -> Report:
         dropped += unknown
         return out.strip()
 
-    title = _one_line(records.strip_references(draft.title))
+    def one_line(text: str) -> str:
+        """A heading of full_content; without this a line break in it would make text of a part of it."""
+        return " ".join(text.split())
+
+    title = one_line(records.strip_references(draft.title))
     summary, rating_explanation = resolve(draft.summary), resolve(draft.rating_explanation)
-    findings = tuple((_one_line(resolve(short)), resolve(long)) for short, long in draft.findings)
-    return Report(
-        title=title,
-        summary=summary,
-        rating=draft.rating,
-        rating_explanation=rating_explanation,
-        findings=findings,
-        references=tuple(cited),
-        dropped_references=dropped,
-    )
+    findings = tuple((one_line(resolve(one.summary)), resolve(one.explanation)) for one in draft.findings)
+    return Report(title, summary, draft.rating, rating_explanation, findings, tuple(cited), dropped)
 
 
-def _one_line(text: str) -> str:
-    """A heading of full_content; without this a line break in it would make text of a part of it."""
-    return " ".join(text.split())
+def parse_report(text: str, finish_reason: str = "stop") -> ReportDraft | ReplyProblem:
+    """The report in a reply.
+
+    finish_reason "length": the reply was cut off. What is complete counts; the field or finding in which
+    the cut fell does not.
+    """
+    found = read_reply(text, ReportDraft, finish_reason)
+    if isinstance(found, ReportDraft):
+        return found.model_copy(update={"findings": found.findings[:MAX_FINDINGS]})
+    if finish_reason != "length":
+        return found
+    return ReplyProblem(TOO_LONG if found.text == NOT_CLOSED else f"{TOO_LONG}; {found.text}")
+
+
+def full_content(report: Report) -> str:
+    """The report as markdown, with references by string id; `records.render_references` makes them
+    readable."""
+    parts = [f"# {report.title}", report.summary]
+    for summary, explanation in report.findings:
+        parts += [f"## {summary}", explanation]
+    return "\n\n".join(parts) + "\n"

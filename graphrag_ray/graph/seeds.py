@@ -1,13 +1,12 @@
 """What a graph takes over from the partition of the one before it, community by community.
 
-A community whose members and inner edges are what they were is divided as it was. In any other, Leiden
-starts from the division of then, and few nodes may move: first only the newcomers, then also the ends of
-edges that came, went or have another weight, then all; the first result that is good enough is taken,
-and at last a division afresh. Good enough: modularity at most TOLERANCE below that afresh. So there is
-no drift, however many updates follow each other; what it costs is a run of Leiden for the comparison.
+A community whose members and inner edges are what they were is divided as it was. In any other, Leiden starts
+from the division of then, and few nodes may move: first only the newcomers, then also the ends of edges that
+came, went or have another weight, then all; the first result that is good enough is taken, and at last a
+division afresh. Good enough: modularity at most TOLERANCE below that afresh, so there is no drift.
 
-This is the seeding of dynamic community detection (Aynaud and Guillaume 2010) with the frontier of
-Sahu (2024, arXiv 2410.15451) as one rung of a ladder.
+This is the seeding of dynamic community detection (Aynaud and Guillaume 2010) with the frontier of Sahu
+(2024, arXiv 2410.15451) as one rung of a ladder.
 """
 
 from __future__ import annotations
@@ -117,7 +116,17 @@ class Seeds:
         home = _most_common(here[: len(label)], label, n_labels)
         at_home = np.where(inside >= 0, home[inside], -1)
         newcomer = (inside >= 0) & ((here != at_home) | (at_home < 0))
-        touched = self._with_new_edge(here, at_home, edges) | self._with_lost_edge(here, at_home, inside)
+        touched = np.zeros(self._n_all, dtype=np.bool_)
+        # An edge that was not inside the community of then, or not with its weight.
+        ends = self._edges.ends[edges]
+        was = (self._match[edges] >= 0) & (here[ends] == at_home[ends[:, :1]]).all(axis=1)
+        touched[ends[~was].ravel()] = True
+        # One that is not inside their community any more, or not with its weight.
+        then = self._then.inside(here)
+        for one, other in ((0, 1), (1, 0)):
+            node, neighbour = self._then.ends[:, one], self._then.ends[:, other]
+            mine = then & (inside[node] >= 0) & (at_home[node] == here[node])
+            touched[node[mine & ~(self._still & (inside[node] == inside[neighbour]))]] = True
         size_then = np.bincount(here[here >= 0], minlength=1)
         size = np.bincount(label[label >= 0], minlength=n_labels)
         same = (home >= 0) & (size == size_then[home])
@@ -130,26 +139,6 @@ class Seeds:
         if level < 0:
             return self._root
         return self._of_level[min(level, len(self._of_level) - 1)]
-
-    def _with_new_edge(self, here: Ints, at_home: Ints, edges: npt.NDArray[np.intp]) -> Bools:
-        """[T] nodes with an edge that was not inside the community of then, or not with its weight."""
-        ends = self._edges.ends[edges]
-        one, other = ends[:, 0], ends[:, 1]
-        home = at_home[one]
-        was = (self._match[edges] >= 0) & (here[one] == home) & (here[other] == home)
-        found = np.zeros(self._n_all, dtype=np.bool_)
-        found[ends[~was].ravel()] = True
-        return found
-
-    def _with_lost_edge(self, here: Ints, at_home: Ints, inside: Ints) -> Bools:
-        """[T] nodes with an edge that is not inside their community any more, or not with its weight."""
-        found = np.zeros(self._n_all, dtype=np.bool_)
-        then = self._then.inside(here)
-        for one, other in ((0, 1), (1, 0)):
-            node, neighbour = self._then.ends[:, one], self._then.ends[:, other]
-            mine = then & (inside[node] >= 0) & (at_home[node] == here[node])
-            found[node[mine & ~(self._still & (inside[node] == inside[neighbour]))]] = True
-        return found
 
 
 def divide(

@@ -3,13 +3,11 @@ section 3) within one group of texts.
 
 Vectors are brought into few dimensions by UMAP, a Gaussian mixture is fitted, whose number of components the
 Bayesian information criterion (BIC) decides, and a text belongs to each component that is likelier than
-`MEMBERSHIP`. First of all texts (global: as many neighbours as the root of their number), then within each
-cluster (local: 10 neighbours). A cluster whose texts are longer than allowed is divided again.
+`MEMBERSHIP`: first of all texts, then within each cluster. Clusters longer than allowed are divided again.
 
 Departures, so that the work is bounded and it always ends:
 
-- The number of components is not tried one by one: a ladder of numbers, then those about the best. As good by
-  BIC within its noise, and half of the time or less.
+- Numbers of components are tried on a ladder, then about the best. As good by BIC within its noise.
 - A text is in at most `MOST_CLUSTERS` components. Divided again, it is in its likeliest alone.
 - Where dividing again brings little, or there are few texts, a cluster is cut into halves (`halved`).
 - A text that stands alone joins the cluster nearest to it, where that has room.
@@ -20,6 +18,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from itertools import pairwise
 from math import isqrt
@@ -70,78 +69,55 @@ def soft_clusters(vectors: Vectors, sizes: Ints, most: int, reduction: Reduction
     of one that is a single node. UMAP compares all pairs of up to 4,096 rows: a caller bounds their number
     (`summary_tree.MOST_NODES`).
     """
-    every = np.arange(len(vectors))
-    if not len(every):
+    if not len(vectors):
         return []
-    divided = _Divided(vectors, sizes, most, reduction)
-    clusters = [narrow for broad in divided.broadly(every) for narrow in divided.narrowly(broad)]
-    found = [piece for cluster in clusters for piece in divided.within_size(cluster)]
-    return _distinct(_with_company(found, vectors, sizes, most))
 
-
-class _Divided:
-    """Ways to divide some of the rows."""
-
-    def __init__(self, vectors: Vectors, sizes: Ints, most: int, reduction: Reduction) -> None:
-        self._vectors, self._sizes, self._most = vectors, sizes, most
-        self._reduce: Callable[[Vectors, int], _Floats] = _by_umap if reduction == "umap" else _by_pca
-
-    def broadly(self, members: Ints, soft: bool = True) -> list[Ints]:
-        return self._mixed(members, isqrt(max(1, len(members) - 1)), soft)
-
-    def narrowly(self, members: Ints, soft: bool = True) -> list[Ints]:
-        return self._mixed(members, LOCAL_NEIGHBOURS, soft)
-
-    def within_size(self, members: Ints) -> list[Ints]:
-        """The cluster itself where it is short enough, else its parts."""
-        open_, found = [members], []
-        while open_:
-            own = open_.pop()
-            if len(own) == 1 or self._sizes[own].sum() <= self._most:
-                found.append(own)
-                continue
-            parts = [p for broad in self.broadly(own, False) for p in self.narrowly(broad, False)]
-            if max(len(part) for part in parts) <= LEAST_PROGRESS * len(own):
-                open_ += parts[::-1]
-            else:
-                found += halved(own, self._vectors, self._sizes, self._most)
-        return found
-
-    def _mixed(self, members: Ints, neighbours: int, soft: bool) -> list[Ints]:
+    def divided(members: Ints, neighbours: int, soft: bool) -> list[Ints]:
         if len(members) <= DIMENSIONS + 1:
             return [members]
-        few = np.round(self._reduce(self._vectors[members], neighbours), _DIGITS)
+        few = np.round(_reduced(vectors[members], neighbours, reduction), _DIGITS)
         return [members[rows] for rows in _mixture(few, soft)]
 
+    def parts_of(members: Ints, soft: bool) -> list[Ints]:
+        broad = divided(members, isqrt(max(1, len(members) - 1)), soft)
+        return [narrow for part in broad for narrow in divided(part, LOCAL_NEIGHBOURS, soft)]
 
-def _by_umap(vectors: Vectors, neighbours: int) -> _Floats:
-    from umap import UMAP
+    open_, found = parts_of(np.arange(len(vectors)), True)[::-1], []
+    while open_:
+        own = open_.pop()
+        if len(own) == 1 or sizes[own].sum() <= most:
+            found.append(own)
+            continue
+        parts = parts_of(own, False)
+        if max(len(part) for part in parts) <= LEAST_PROGRESS * len(own):
+            open_ += parts[::-1]
+        else:
+            found += halved(own, vectors, sizes, most)
+    by_rows = {tuple(c.tolist()): c for c in _with_company(found, vectors, sizes, most)}
+    return [by_rows[rows] for rows in sorted(by_rows)]
 
-    if len(np.unique(vectors, axis=0)) <= DIMENSIONS + 1:
-        return _by_pca(vectors, neighbours)
-    dimensions = min(DIMENSIONS, len(vectors) - 2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what it does for a seed, and of graphs that fall apart
-        try:
+
+def _reduced(vectors: Vectors, neighbours: int, reduction: Reduction) -> _Floats:
+    """[n, DIMENSIONS or fewer] by UMAP or by principal components, which take its place where it fails."""
+    if reduction == "umap" and len(np.unique(vectors, axis=0)) > DIMENSIONS + 1:
+        from umap import UMAP
+
+        errors = (ValueError, TypeError, ArithmeticError, np.linalg.LinAlgError)
+        with warnings.catch_warnings(), suppress(*errors):
+            warnings.simplefilter("ignore")  # of what it does for a seed, and of graphs that fall apart
             # One thread: with several the same seed gives other results.
             found = UMAP(
                 n_neighbors=max(2, neighbours),
-                n_components=dimensions,
+                n_components=min(DIMENSIONS, len(vectors) - 2),
                 metric="cosine",
                 random_state=_SEED,
                 n_jobs=1,
             ).fit_transform(vectors)
-        except (ValueError, TypeError, ArithmeticError, np.linalg.LinAlgError):
-            return _by_pca(vectors, neighbours)
-    reduced: _Floats = np.asarray(found, dtype=np.float64)
-    return reduced if np.isfinite(reduced).all() else _by_pca(vectors, neighbours)
-
-
-def _by_pca(vectors: Vectors, neighbours: int) -> _Floats:
+            if np.isfinite(found).all():
+                return np.asarray(found, dtype=np.float64)
     centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
     _, _, axes = np.linalg.svd(centred, full_matrices=False)
-    reduced: _Floats = centred @ axes[:DIMENSIONS].T
-    return reduced
+    return np.asarray(centred @ axes[:DIMENSIONS].T)
 
 
 def _mixture(points: _Floats, soft: bool) -> list[Ints]:
@@ -214,11 +190,6 @@ def _with_company(clusters: list[Ints], vectors: Vectors, sizes: Ints, most: int
             others[at] = np.sort(np.append(others[at], row))
             free[at] -= sizes[row]
     return others
-
-
-def _distinct(clusters: list[Ints]) -> list[Ints]:
-    by_rows = {tuple(c.tolist()): c for c in clusters}
-    return [by_rows[rows] for rows in sorted(by_rows)]
 
 
 def halved(members: Ints, vectors: Vectors, sizes: Ints, most: int) -> list[Ints]:

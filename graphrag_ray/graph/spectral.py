@@ -1,20 +1,15 @@
 """Spectral clustering (Shi and Malik 2000; Yu and Shi 2003) by scikit-learn, component by component.
 
 The weights of edges are affinities. The eigenvectors of a component's normalised Laplacian are turned into
-clusters by `discretize`, which on graphs of many small groups did better than k-means and pivoted QR
-(modularity .65, .44 and .53 for 50 clusters of 1,443 nodes).
+clusters by `discretize`, which on graphs of many small groups did better than k-means and pivoted QR.
 
-Departure: as many eigenvectors as clusters would cost the third power of the nodes. Where more than
-`AT_ONCE` clusters are wanted, a component is divided into so many first, and each of these again.
-
-5,000 nodes with 15,000 edges, a third of them at random, into 333 clusters: 9 seconds of CPU. The same
-with 20,000 nodes was stopped after 3 minutes of it: factorising such a Laplacian is nearly cubic.
+Departure: as many eigenvectors as clusters would cost the third power of the nodes. Where more than `AT_ONCE`
+clusters are wanted, a component is divided into so many first, and each of these again. 5,000 nodes with
+15,000 edges, a third of them at random, into 333 clusters take 9 seconds of CPU; 20,000 nodes more than 3
+minutes.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -28,8 +23,6 @@ AT_ONCE = 64
 """Clusters that one component is divided into at a time."""
 _DEPTH = 4  # divisions one inside another
 _LEAST = 1e-9  # of the largest weight; what is below counts as much
-
-Divide = Callable[[Any, int], Ints]
 
 
 def spectral(n: int, edges: Edges, n_clusters: int, seed: int) -> Ints:
@@ -45,13 +38,13 @@ def spectral(n: int, edges: Edges, n_clusters: int, seed: int) -> Ints:
             f"spectral clustering takes up to {MOST_NODES:,} nodes and this graph has {n:,}: "
             "Leiden or SCAN will do"
         )
-    divide = _clustering(seed)
+    check_installed()
     if len(edges) == 0:
         return np.arange(n, dtype=np.int64)
-    return numbered(_divided(n, edges, n_clusters, divide, _DEPTH))
+    return numbered(_divided(n, edges, n_clusters, seed, _DEPTH))
 
 
-def _divided(n: int, edges: Edges, n_clusters: int, divide: Divide, depth: int) -> Ints:
+def _divided(n: int, edges: Edges, n_clusters: int, seed: int, depth: int) -> Ints:
     """[n] clusters, numbered from 0 in any order."""
     component = components(n, edges.ends)
     size = np.bincount(component)
@@ -71,50 +64,44 @@ def _divided(n: int, edges: Edges, n_clusters: int, divide: Divide, depth: int) 
         local[nodes] = np.arange(len(nodes))
         inside = edges[by_component[edge_bounds[c] : edge_bounds[c + 1]]]
         among = Edges(local[inside.ends], inside.weight)
-        part = numbered(_parts(len(nodes), among, int(share[c]), divide, depth))
+        part = numbered(_parts(len(nodes), among, int(share[c]), seed, depth))
         label[nodes] = born + part
         born += int(part.max()) + 1
     return numbered(label)
 
 
-def _parts(n: int, edges: Edges, n_clusters: int, divide: Divide, depth: int) -> Ints:
+def _parts(n: int, edges: Edges, n_clusters: int, seed: int, depth: int) -> Ints:
     """[n] clusters of a connected graph."""
     from scipy import sparse
+    from sklearn.cluster import SpectralClustering
 
     weight = np.maximum(edges.weight / edges.weight.max(), _LEAST)
     one, other = edges.ends.astype(np.int32).T  # scikit-learn takes no wider ones
     upper = sparse.coo_array((weight, (one, other)), shape=(n, n))
-    part = divide(sparse.csr_matrix(upper + upper.T), min(n_clusters, AT_ONCE))
+    clustering = SpectralClustering(
+        min(n_clusters, AT_ONCE),
+        affinity="precomputed",
+        assign_labels="discretize",
+        random_state=seed & 0x7FFFFFFF,
+    )
+    affinity = sparse.csr_matrix(upper + upper.T)
+    try:
+        found = clustering.fit_predict(affinity)
+    except np.linalg.LinAlgError:  # its rotation did not converge
+        found = clustering.set_params(assign_labels="cluster_qr").fit_predict(affinity)
+    part = numbered(np.asarray(found, dtype=np.int64))
     if n_clusters <= AT_ONCE or depth == 1 or part.max() == 0:
         return part
     # The rest is a graph of as many components as parts, or more.
-    return _divided(n, edges[edges.inside(part)], n_clusters, divide, depth - 1)
+    return _divided(n, edges[edges.inside(part)], n_clusters, seed, depth - 1)
 
 
 def check_installed() -> None:
     """Raises SettingsError where scikit-learn is missing."""
-    _clustering(0)
-
-
-def _clustering(seed: int) -> Divide:
     try:
-        from sklearn.cluster import SpectralClustering
+        import sklearn.cluster  # noqa: F401
     except ImportError as e:
         raise SettingsError(
             f"spectral clustering needs scikit-learn ({e}): pip install 'graphrag-ray[archrag]', "
             "or take Leiden or SCAN"
         ) from e
-
-    def divide(affinity: Any, n_clusters: int) -> Ints:
-        def by(labels: str) -> Ints:
-            clustering = SpectralClustering(
-                n_clusters, affinity="precomputed", assign_labels=labels, random_state=seed & 0x7FFFFFFF
-            )
-            return np.asarray(clustering.fit_predict(affinity), dtype=np.int64)
-
-        try:
-            return numbered(by("discretize"))
-        except np.linalg.LinAlgError:  # its rotation did not converge
-            return numbered(by("cluster_qr"))
-
-    return divide

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from graphrag_ray.base import records
-from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Chunking, Settings, Tree
 from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.graph.descriptions import whole_sentences
+from graphrag_ray.graph.extraction_dialogue import check_not_withheld, usable_reply
 from graphrag_ray.graph.plan import HEADING_TOKENS, NUMBER_TOKENS
 from graphrag_ray.graph.report_context import Context, fold
 from graphrag_ray.graph.report_dialogue import Report
@@ -70,24 +70,15 @@ def summary(context: Context, spec: SummarySpec) -> Dialogue[Report]:
 
     Raises DialogueFailed where the second reply is empty, too, and for a content filter.
     """
-    variables = {
-        "context": context.text,
-        "language": spec.language,
-        **reply_lengths(spec.max_tokens),
-    }
+    variables = {"context": context.text, "language": spec.language, **reply_lengths(spec.max_tokens)}
     request = ChatRequest("summary", spec.prompt.fill(variables), spec.call, variables)
-    reply: ChatReply = yield request
-    title, text = read_summary(reply)
-    if not text and reply.finish_reason != "content_filter":
-        problem = {"problem": ReplyProblem("it is empty").text}
-        reply = yield request.followed_by(
-            reply, "correct", spec.correct.text(problem), variables={**variables, **problem}
-        )
+
+    def read(reply: ChatReply) -> tuple[str, str] | ReplyProblem:
+        check_not_withheld(reply, "summary")
         title, text = read_summary(reply)
-    if reply.finish_reason == "content_filter":
-        raise DialogueFailed("summary: the endpoint's content filter withheld the reply")
-    if not text:
-        raise DialogueFailed("summary: the reply is empty, also after a correction")
+        return (title, text) if text else ReplyProblem("it is empty")
+
+    (title, text), _ = yield from usable_reply(request, spec.correct, read)
     shown = tuple(records.Reference(section, id_) for (section, _), id_ in context.numbering.items())
     return Report(title, text, None, "", (), shown, 0)
 

@@ -1,17 +1,16 @@
 """A tree of summaries over texts: RAPTOR's (Sarthi et al. 2024, section 3), built level upon level.
 
 The nodes of the lowest level are texts, those above are summaries, each of a cluster of nodes of the level
-below. A node may be in several clusters (`soft_clusters.py`), so this is no tree in the strict sense, but all
-texts are equally deep.
+below. A node may be in several clusters (`soft_clusters.py`), but all texts are equally deep.
 
 Departures, where the paper is silent or its code did not end:
 
-- More than `MOST_NODES` nodes are divided first, by k-means into groups that mean nearly the same and by
-  halves where these are too large. Each group is clustered by itself, so work grows with the number of nodes.
-- Texts too few for two levels have one.
-- A tree that exists is kept: nodes stay in their clusters, a new one joins the cluster nearest to it, and
-  what has become too long by that is divided. So an update writes few summaries anew. Where it brings more
-  than `MOST_NEW` of the nodes, or much was deleted, its level is clustered afresh.
+- More than `MOST_NODES` nodes are divided first, by k-means and by halves, and each group is clustered by
+  itself, so work grows with the number of nodes. Texts too few for two levels have one.
+- A tree that exists is kept: a new node joins the cluster nearest to it, and what has become too long by that
+is
+  divided. Where an update brings more than `MOST_NEW` of the nodes, or much was deleted, its level is
+  clustered afresh.
 """
 
 from __future__ import annotations

@@ -148,9 +148,9 @@ def _place(
     if before and same and files and all(before.settings.get(n) == now[n] for n in rest):
         # Files that are newer than the snapshot, and as many as it did not know, roughly.
         with suppress(ValueError, TypeError, KeyError, OverflowError):  # it does not tell when it was made
-            began = datetime.fromisoformat(before.created_at).timestamp() - sum(
-                before.run["seconds"].values()
-            )
+            steps = before.steps.keys() - {"finish"}  # which begins when the snapshot is said to be made
+            took = sum(seconds for name, seconds in before.run["seconds"].items() if name in steps)
+            began = datetime.fromisoformat(before.created_at).timestamp() - took
             more = max(0, len(files) - int(before.steps["read"]["counts"]["files"]))
             newer = sum(f.size for f in files if f.modified is None or f.modified > began)
             changed = newer + more * sum(f.size for f in files) // len(files)
@@ -191,12 +191,12 @@ def _on_ray(
         models,
         settings.run.max_failed_fraction,
         settings.run.flush_s,
-        settings.run.workers_per_node,
         observer.progress,
         Spending(settings.budget, time.monotonic()),
+        Stop(say=observer.note),
+        workers_per_node=settings.run.workers_per_node,
         fit=fit,
     )
-    executor.stop = Stop(say=observer.note)
     held.enter_context(listening(executor.stop))
     executor.start()
     held.callback(executor.close)

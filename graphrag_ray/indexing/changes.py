@@ -24,8 +24,7 @@ from graphrag_ray.graph.signatures import content_hashes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.store.files import Store
-from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.files import Store, in_threads
 from graphrag_ray.store.parts import Part, read_part
 
 ROWS_AT_ONCE = 1 << 17

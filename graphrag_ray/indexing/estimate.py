@@ -30,8 +30,7 @@ from graphrag_ray.indexing.stages.list_input import list_input
 from graphrag_ray.indexing.stages.read_stage import read_file
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.journal_parts import list_parts
+from graphrag_ray.store.journal import JournalIndex, list_parts
 from graphrag_ray.store.parts import read_part
 from graphrag_ray.store.snapshots import Manifest, readable
 

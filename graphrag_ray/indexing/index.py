@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
@@ -130,22 +131,8 @@ def index(
         names = load_names(run.settings)
         if told := tell_unfinished(store, JOURNALS):
             observer.note(told)
-        extracting = run.settings.model(run.settings.model_name("extract"))
-        if run.parent and run.parent.hierarchies and run.settings.build == "names":
-            observer.note(
-                "--build names: the new snapshot has names of the offline engine, and no reports. The same "
-                "command without it brings back what the index has now; what was paid for is kept."
-            )
-        elif (
-            run.parent
-            and not run.parent.hierarchies
-            and run.settings.build == "all"
-            and extracting.provider != "offline"
-        ):
-            observer.note(
-                f"The index holds names alone: this run makes the rest, by {extracting.model_id}. "
-                "--build names keeps it as it is."
-            )
+        if told := _tell_build(run):
+            observer.note(told)
         told_to = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
         record = stack.enter_context(recorded(run, told_to, now))
         look_over(run, JOURNALS, verify)
@@ -154,42 +141,54 @@ def index(
         while True:
             try:
                 corpus = read(run, given, add=add, allow_deletes=allow_deletes)
-                return _build(run, corpus, names, shown_input, record, now)
-            except CorruptPart as e:
+                tell_unknown_columns(run, corpus)
+                tell_ahead(run, corpus)
+                return _commit(run, derive(run, corpus, names), shown_input, record, now)
+            except CorruptPart as e:  # also after much is done
                 put_right(run, e)
 
 
-def _build(
+def _tell_build(run: Run) -> str:
+    """Where this run makes less, or more, than the one before; "" where it does not."""
+    if run.parent is None:
+        return ""
+    if run.parent.hierarchies and run.settings.build == "names":
+        return (
+            "--build names: the new snapshot has names of the offline engine, and no reports. The same "
+            "command without it brings back what the index has now; what was paid for is kept."
+        )
+    model = run.settings.model(run.settings.model_name("extract"))
+    if not run.parent.hierarchies and run.settings.build == "all" and model.provider != "offline":
+        return (
+            f"The index holds names alone: this run makes the rest, by {model.model_id}. --build names keeps "
+            "it as it is."
+        )
+    return ""
+
+
+def _commit(
     run: Run,
-    corpus: Result,
-    names: EntityNames,
+    results: Results,
     shown_input: str,
     record: RunRecorder,
     now: Callable[[], float],
 ) -> Indexed:
-    """Raises CorruptPart for a damaged part, also after much is done: it is set aside then, and this called
-    again."""
+    """Commit a snapshot, unless nothing has changed."""
     store, parent = run.store, run.parent
     number = snapshots.next_number(store)
-    tell_unknown_columns(run, corpus)
-    tell_ahead(run, corpus)
-    results = derive(run, corpus, names)
-    failed = [part for step in results for part in step.failures]
-    failures = read_table(store, failed, None, schema.FAILURES)
-    if failures.num_rows:  # with the paths of documents instead of their ids
-        documents = read_table(store, corpus.parts("documents"), ["id", "path"], schema.DOCUMENTS)
-        row = pc.index_in(failures["document"], value_set=documents["id"].combine_chunks())
-        paths = pc.coalesce(documents["path"].take(row), failures["document"])
-        failures = failures.set_column(failures.schema.get_field_index("document"), "document", paths)
+    failures = _failures(run, results)
     if parent is not None and run.unchanged():
         record.finish("unchanged", parent.number, failures.num_rows)
         return Indexed(parent, False, run.seconds, run.accounts)
     at = now()
     finished = finish(run, results, iso(at)[:10], failures)
+    counts = _counts(finished.tables, results)
+    changed = changes(run, finished.tables)
     settings, notes = run.settings, {}
-    last = STAGES[HIERARCHIES[settings.hierarchies[0]].stages[-1]]
-    writes = "extract" if settings.has_graph else last.dialogue or "report"
-    if settings.model(settings.model_name(writes)).provider == "offline":
+    writes = (
+        "extract" if settings.has_graph else STAGES[HIERARCHIES[settings.hierarchies[0]].stages[-1]].dialogue
+    )
+    if settings.model(settings.model_name(writes or "report")).provider == "offline":
         notes["offline"] = "Written by the offline engine, without a language model."
     manifest = Manifest(
         number=number,
@@ -197,7 +196,7 @@ def _build(
         created_at=iso(at),
         version=__version__,
         tables=finished.tables,
-        counts=_counts(finished.tables, results),
+        counts=counts,
         settings=settings.kept(),
         steps=run.memo,
         usage=run.accounts.to_dict(),
@@ -209,7 +208,7 @@ def _build(
             "inputs": run.inputs,
             "seconds": {k: round(v, 3) for k, v in run.seconds.items()},
             "code": code_version(),
-            "changes": changes(run, finished.tables),
+            "changes": changed,
             "asked": {stage: n for stage, n in run.asked.items() if n},
         },
     )
@@ -257,6 +256,19 @@ def settings_before(store: Store, parent: Manifest | None) -> Mapping[str, Any] 
     """Those of the snapshot, else of the last run that left its record; None where there was none."""
     before = parent or runs.latest(store)
     return before.settings if before is not None else None
+
+
+def _failures(run: Run, results: Results) -> pa.Table:
+    """Every item without a result, with the path of its document instead of the document's id."""
+    corpus = results.corpus
+    parts = [part for step in results for part in step.failures]
+    table = read_table(run.store, parts, None, schema.FAILURES)
+    if not table.num_rows:
+        return table
+    documents = read_table(run.store, corpus.parts("documents"), ["id", "path"], schema.DOCUMENTS)
+    row = pc.index_in(table["document"], value_set=documents["id"].combine_chunks())
+    shown = pc.coalesce(documents["path"].take(row), table["document"])
+    return table.set_column(table.schema.get_field_index("document"), "document", shown)
 
 
 def _counts(tables: Mapping[str, list[Part]], results: Results) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store import compaction, damaged_files, locks, snapshots
 from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.journal_parts import WORK, list_parts
+from graphrag_ray.store.journal import WORK, list_parts
 from graphrag_ray.store.parts import MEND, Part
 from graphrag_ray.store.snapshots import Manifest
 

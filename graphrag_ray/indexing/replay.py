@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -26,7 +26,7 @@ from graphrag_ray.base.messages import ChatReply, ChatRequest
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.drive import Driver, Open, Refused, answered, failure_of, replay
-from graphrag_ray.engine.executor import ItemSource, Sweep
+from graphrag_ray.engine.executor import ItemSource, RowSource, Sweep
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
@@ -158,7 +158,8 @@ class _Again(Run):
         if self.only is None:
             return super().sweep_rows(work, load, inputs, total)
         everything = self.executor.stream(work.name, partial(all_items, work, load), inputs)
-        self._sweep_tables(work, everything, total, self.journal(work.name))
+        with closing(RowSource[T](everything, total)) as source:
+            self.sweep(work, source, self.journal(work.name))
         return self.executor.share(self.journal(work.name))
 
     def before(self, name: str) -> None:
@@ -233,7 +234,7 @@ class _Noting(JournalIndex):
 
     @classmethod
     def of(cls, index: JournalIndex, seen: list[Keys]) -> _Noting:
-        made = cls(index._store, index.dialogue, index._entries)
+        made = cls(index._store, index.dialogue, index._held)
         made.seen = seen
         return made
 

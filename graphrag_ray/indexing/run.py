@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -305,7 +305,8 @@ class Run:
         tables = self.executor.stream(work.name, look, inputs)
         # How many are left is known beforehand only where nothing was answered yet.
         try:
-            self._sweep_tables(work, tables, None if index.n_parts else total, index)
+            with closing(RowSource[T](tables, None if index.n_parts else total)) as source:
+                self.sweep(work, source, index)
         except ProcessDied:
             # To replay some item kills: the workers do it instead, since they find out which one that is.
             self.observer.note(
@@ -313,17 +314,9 @@ class Run:
                 "workers look at every item instead, and find out which one it is."
             )
             everything = self.executor.stream(work.name, partial(all_items, work, load), inputs)
-            self._sweep_tables(work, everything, total, self.journal(work.name))
+            with closing(RowSource[T](everything, total)) as source:
+                self.sweep(work, source, self.journal(work.name))
         return self.executor.share(self.journal(work.name))
-
-    def _sweep_tables(
-        self, work: Work[T], tables: Iterator[pa.Table], total: int | None, index: JournalIndex
-    ) -> None:
-        source: RowSource[T] = RowSource(tables, total)
-        try:
-            self.sweep(work, source, index)
-        finally:
-            source.close()
 
     def journal(self, name: str) -> JournalIndex:
         """The journal of a dialogue. Raises CorruptPart for a part of it that is damaged, to be set aside."""

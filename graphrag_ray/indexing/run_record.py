@@ -134,13 +134,13 @@ class Heartbeat:
         return {"step": step, "seconds": round(time.monotonic() - since, 1), "pace": shown}
 
     def __enter__(self) -> Heartbeat:
-        self._run.executor.on_progress = self._note  # type: ignore[misc]
+        self._run.executor.on_progress = self._note
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """No more beats; what they wrote goes, unless it is to be kept."""
-        self._run.executor.on_progress = self._on_progress  # type: ignore[misc]
+        self._run.executor.on_progress = self._on_progress
         self._over.set()
         self._thread.join(LAST_WITHIN_S)
         if self._beats and not self.keep:

@@ -7,7 +7,6 @@ are as they were, its parts are those that are there, and nothing of them is rea
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
@@ -75,7 +74,7 @@ class TakenOver(Generic[X]):
     new      inputs whose result is not known, in order
     before   where the others' parts are
     at       of each input, its place there; -1: it is new
-    hashes   of each input; "": it is done by every run
+    hashes   of each input; "": every run does it
     retried  changes when items of the step's dialogue are put back
     """
 
@@ -166,20 +165,13 @@ def passing(store: Store, tables: Mapping[str, list[list[Part]]]) -> bool:
     return bool(parts) and "transient" in read_table(store, parts, ["kind"])["kind"].to_pylist()
 
 
-def add_counts(
-    store: Store, tables: Mapping[str, list[list[Part]]], before: Result | None = None
-) -> dict[str, int]:
-    """The step's counts tables (COUNTED) added up. before: a result of the step whose counts are such
-    sums; of parts that it shares nothing is read."""
-    now = Counter(part for group in tables["counts"] for part in group)
-    then = Counter(before.parts("counts") if before else ())
-    totals = Counter({name: int(n) for name, n in before.counts.items()} if before else {})
-    for parts, sign in ((now - then, 1), (then - now, -1)):
-        rows = read_table(store, list(parts.elements()), ["name", "value"], COUNTED)
-        sums = rows.group_by("name", use_threads=False).aggregate([("value", "sum")])
-        for name, value in zip(sums["name"].to_pylist(), sums["value_sum"].to_pylist(), strict=True):
-            totals[name] += sign * value
-    return {name: n for name, n in totals.items() if n}
+def add_counts(store: Store, tables: Mapping[str, list[list[Part]]]) -> dict[str, int]:
+    """The step's counts tables (COUNTED) added up."""
+    rows = read_table(
+        store, [part for group in tables["counts"] for part in group], ["name", "value"], COUNTED
+    )
+    sums = rows.group_by("name", use_threads=False).aggregate([("value", "sum")])
+    return dict(sorted(zip(sums["name"].to_pylist(), sums["value_sum"].to_pylist(), strict=True)))
 
 
 def spec_key(spec: Any) -> dict[str, Any]:

@@ -6,10 +6,10 @@ Pure. `merged` is associative and commutative: counts and costs are whole number
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import reduce
 from typing import Any, Literal, TypeAlias
 
 from graphrag_ray.base.index_settings import Model, Price
@@ -21,9 +21,35 @@ Quirks: TypeAlias = Mapping[str, Mapping[str, Collection[str]]]
 CallStatus: TypeAlias = Literal["ok", "transient", "permanent", "fatal", "cancelled"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
+class InFlight:
+    """What was sent and not yet answered.
+
+    tokens, cost_pico_usd   as estimated when they were sent; and of failed attempts of calls that are tried
+                            again, what these are paid for
+    """
+
+    calls: int = 0
+    tokens: int = 0
+    cost_pico_usd: int = 0
+
+    def add(self, other: InFlight, sign: Literal[1, -1] = 1) -> None:
+        self.calls += sign * other.calls
+        self.tokens += sign * other.tokens
+        self.cost_pico_usd += sign * other.cost_pico_usd
+
+    @staticmethod
+    def sum(many: Iterable[InFlight]) -> InFlight:
+        out = InFlight()
+        for one in many:
+            out.add(one)
+        return out
+
+
+@dataclass(slots=True)
 class CallRecord:
-    """One logical call: a chat request, or a pack of embedding requests, with all its attempts.
+    """One logical call: a chat request, or a pack of embedding requests, with all its attempts. It is kept
+    up to date while the call goes on.
 
     endpoint        address of the last attempt; empty for the offline engine
     status          how it ended: "ok", or the kind of its last failure
@@ -31,33 +57,90 @@ class CallRecord:
     cost_pico_usd   picodollars; None where the price is unknown
     latency_s       seconds of the last attempt, without waiting for the limiter
     busy_s          seconds in flight, of all requests
-    attempts        requests sent, without hedges
+    attempts        requests sent, without hedges; excused: of these, not counted against max_attempts
     rate_limited    of all requests, answered 429
     hedged          second requests sent because the first was slow. Of a request that was cancelled for the
                     other's answer, nobody says what it used: it is taken to have used as much
     unanswered      requests that timed out, broke off or were given up after they were sent. They may be
                     billed: each is taken to have used its prompt and a usual reply, which is in `usage` too
     learned         what its endpoint taught with this call (`quirks.NAMES`)
+    sent            what the attempt in flight is expected to use, by our own count, and its price
+    owed            what failed attempts are paid for: counted with what is in flight until the call has
+                    ended, so that a budget need not wait for its last attempt
     """
 
     stage: str
     prompt: str
     model_id: str
-    endpoint: str
-    status: CallStatus
-    usage: Usage
-    cost_pico_usd: int | None
-    latency_s: float
-    attempts: int
-    rate_limited: int
+    endpoint: str = ""
+    status: CallStatus = "cancelled"
+    usage: Usage = field(default_factory=Usage)
+    cost_pico_usd: int | None = 0
+    latency_s: float = 0.0
+    attempts: int = 0
+    rate_limited: int = 0
     busy_s: float = 0.0
     hedged: int = 0
     unanswered: tuple[Usage, ...] = ()
     learned: frozenset[str] = frozenset()
+    excused: int = 0
+    sent: tuple[Usage, Price | None] | None = None
+    owed: InFlight = field(default_factory=InFlight)
 
     @property
     def cost_usd(self) -> float | None:
         return None if self.cost_pico_usd is None else self.cost_pico_usd / PICO_USD
+
+    def begin(self, endpoint: str, usage: Usage, price: Price | None) -> InFlight:
+        """Count an attempt that is sent now. Returns what it is expected to use; an unknown price costs
+        nothing there."""
+        self.attempts += 1
+        self.endpoint, self.sent = endpoint, (usage, price)
+        tokens = usage.prompt_tokens + usage.completion_tokens
+        return InFlight(1, tokens, cost_pico_usd(usage, price) or 0)
+
+    def pay(self, usage: Usage, price: Price | None) -> InFlight:
+        """Add what an attempt used. Returns it, without a call."""
+        cost = cost_pico_usd(usage, price)
+        self.cost_pico_usd = _sum(self.cost_pico_usd, cost)
+        self.usage = sum_usage([self.usage, usage])
+        return InFlight(0, usage.prompt_tokens + usage.completion_tokens, cost or 0)
+
+    def owe(self, usage: Usage, price: Price | None) -> InFlight:
+        """`pay`, for an attempt that failed."""
+        paid = self.pay(usage, price)
+        self.owed.add(paid)
+        return paid
+
+    def give_up(self) -> InFlight:
+        """`owe`, for what is in flight and will not be answered."""
+        if self.sent is None:
+            return InFlight()
+        (usage, price), self.sent = self.sent, None
+        self.unanswered += (replace(usage, reported=False),)
+        return self.owe(self.unanswered[-1], price)
+
+    def add_hedge(self, other: CallRecord) -> None:
+        """Count what a second request came to."""
+        self.hedged += other.attempts
+        self.busy_s += other.busy_s
+        self.rate_limited += other.rate_limited
+        self.cost_pico_usd = _sum(self.cost_pico_usd, other.cost_pico_usd)
+        self.usage = sum_usage([self.usage, other.usage])
+        self.unanswered += other.unanswered
+        self.owed.add(other.owed)
+        self.learned |= other.learned
+
+
+def sum_usage(usages: Iterable[Usage]) -> Usage:
+    prompt = completion = cached = 0
+    reported = True
+    for usage in usages:
+        prompt += usage.prompt_tokens
+        completion += usage.completion_tokens
+        cached += usage.cached_tokens
+        reported = reported and usage.reported
+    return Usage(prompt, completion, cached, reported)
 
 
 _FIRST_S = 0.001
@@ -68,12 +151,12 @@ _PER_DOUBLING = 8
 class Latencies:
     """A histogram of durations from 1 ms on, in buckets 9% wide, and the longest."""
 
-    counts: dict[int, int] = field(default_factory=dict)
+    counts: Counter[int] = field(default_factory=Counter)
     longest_s: float = 0.0
 
     def add(self, seconds: float) -> None:
         bucket = math.floor(math.log2(max(seconds, _FIRST_S) / _FIRST_S) * _PER_DOUBLING)
-        self.counts[bucket] = self.counts.get(bucket, 0) + 1
+        self.counts[bucket] += 1
         self.longest_s = max(self.longest_s, seconds)
 
     @staticmethod
@@ -92,8 +175,7 @@ class Latencies:
         return None
 
     def absorb(self, other: Latencies) -> None:
-        for bucket, n in other.counts.items():
-            self.counts[bucket] = self.counts.get(bucket, 0) + n
+        self.counts.update(other.counts)
         self.longest_s = max(self.longest_s, other.longest_s)
 
 
@@ -160,32 +242,11 @@ class CallTotals:
         self.cost_pico_usd = cost
 
 
+_SHOWN = (
+    *("calls", "requests", "retries", "hedged", "rate_limited", "failed", "unanswered", "unreported"),
+    *("prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd"),
+)
 _COUNTS = [f.name for f in fields(CallTotals) if f.name not in ("latency", "cost_pico_usd")]
-
-
-@dataclass
-class InFlight:
-    """What was sent and not yet answered.
-
-    tokens, cost_pico_usd   as estimated when they were sent; and of failed attempts of calls that are tried
-                            again, what these are paid for
-    """
-
-    calls: int = 0
-    tokens: int = 0
-    cost_pico_usd: int = 0
-
-    def add(self, other: InFlight, sign: Literal[1, -1] = 1) -> None:
-        self.calls += sign * other.calls
-        self.tokens += sign * other.tokens
-        self.cost_pico_usd += sign * other.cost_pico_usd
-
-    @staticmethod
-    def sum(many: Iterable[InFlight]) -> InFlight:
-        out = InFlight()
-        for one in many:
-            out.add(one)
-        return out
 
 
 @dataclass
@@ -287,21 +348,8 @@ class Accounts:
             yield {
                 "stage": stage,
                 "model": model_id,
-                "calls": t.calls,
-                "requests": t.requests,
-                "retries": t.retries,
-                "hedged": t.hedged,
-                "rate_limited": t.rate_limited,
-                "failed": t.failed,
-                "unanswered": t.unanswered,
-                "unreported": t.unreported,
-                "prompt_tokens": t.prompt_tokens,
-                "cached_tokens": t.cached_tokens,
-                "completion_tokens": t.completion_tokens,
-                "cost_usd": t.cost_usd,
-                "latency_p50_s": t.latency.quantile(0.50),
-                "latency_p95_s": t.latency.quantile(0.95),
-                "latency_p99_s": t.latency.quantile(0.99),
+                **{name: getattr(t, name) for name in _SHOWN},
+                **{f"latency_p{percent}_s": t.latency.quantile(percent / 100) for percent in (50, 95, 99)},
                 "seconds": seconds,
                 "mean_in_flight": t.busy_ms / span.ms if span and span.ms else None,
                 "peak_in_flight": span.peak_in_flight if span else None,
@@ -336,7 +384,7 @@ class Accounts:
         )
         add_quirks(out.quirks, data.get("quirks", {}))
         for row in data.get("stages", []):
-            histogram = {int(k): int(v) for k, v in row["latency_histogram"].items()}
+            histogram = Counter({int(k): int(v) for k, v in row["latency_histogram"].items()})
             latency = Latencies(histogram, float(row["latency_longest_s"]))
             known = {c: row[c] for c in counts if c in row}  # a snapshot of an earlier version has fewer
             out.by_stage[row["stage"], row["model"]] = CallTotals(**known, latency=latency)
@@ -370,94 +418,3 @@ def add_quirks(known: dict[str, dict[str, list[str]]], learned: Quirks) -> None:
 
 def _sum(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else a + b
-
-
-@dataclass
-class SentAttempt:
-    """An attempt in flight: what it is expected to use, by our own count, and at which price."""
-
-    usage: Usage
-    price: Price | None
-
-    @property
-    def in_flight(self) -> InFlight:
-        """An unknown price costs nothing here."""
-        return InFlight(1, _tokens(self.usage), cost_pico_usd(self.usage, self.price) or 0)
-
-
-@dataclass
-class CallProgress:
-    """Becomes the call's record.
-
-    sent         the attempt that is in flight; of one that was cancelled, it stays
-    unanswered   what attempts are taken to have used that were sent and never answered
-    learned      what its endpoint taught, that nobody else had learned (`quirks.NAMES`)
-    owed         what failed attempts are paid for, as long as no record says it: counted with what is in
-                 flight, so that a budget need not wait for the call's last attempt
-    """
-
-    endpoint: str = ""
-    attempts: int = 0
-    excused: int = 0
-    rate_limited: int = 0
-    hedged: int = 0
-    latency_s: float = 0.0
-    busy_s: float = 0.0
-    usage: Usage = field(default_factory=Usage)
-    cost_pico_usd: int | None = 0
-    status: CallStatus = "cancelled"
-    sent: SentAttempt | None = None
-    unanswered: tuple[Usage, ...] = ()
-    owed: InFlight = field(default_factory=InFlight)
-    learned: set[str] = field(default_factory=set)
-
-    def pay(self, usage: Usage, price: Price | None) -> InFlight:
-        """What was paid, without a call."""
-        cost = cost_pico_usd(usage, price)
-        self.cost_pico_usd = None if cost is None or self.cost_pico_usd is None else self.cost_pico_usd + cost
-        self.usage = add_usage(self.usage, usage)
-        return InFlight(0, _tokens(usage), cost or 0)
-
-    def owe(self, usage: Usage, price: Price | None) -> InFlight:
-        """`pay`, for an attempt that failed."""
-        paid = self.pay(usage, price)
-        self.owed.add(paid)
-        return paid
-
-    def give_up(self) -> InFlight:
-        """`owe`, for what is in flight and will not be answered."""
-        if self.sent is None:
-            return InFlight()
-        sent, self.sent = self.sent, None
-        usage = replace(sent.usage, reported=False)
-        self.unanswered += (usage,)
-        return self.owe(usage, sent.price)
-
-    def add_hedge(self, other: CallProgress) -> None:
-        """Count what a second request came to."""
-        self.hedged += other.attempts
-        self.busy_s += other.busy_s
-        self.rate_limited += other.rate_limited
-        unknown = self.cost_pico_usd is None or other.cost_pico_usd is None
-        self.cost_pico_usd = None if unknown else (self.cost_pico_usd or 0) + (other.cost_pico_usd or 0)
-        self.usage = add_usage(self.usage, other.usage)
-        self.unanswered += other.unanswered
-        self.owed.add(other.owed)
-        self.learned |= other.learned
-
-
-def sum_usage(usages: Iterable[Usage]) -> Usage:
-    return reduce(add_usage, usages, Usage())
-
-
-def add_usage(a: Usage, b: Usage) -> Usage:
-    return Usage(
-        a.prompt_tokens + b.prompt_tokens,
-        a.completion_tokens + b.completion_tokens,
-        a.cached_tokens + b.cached_tokens,
-        a.reported and b.reported,
-    )
-
-
-def _tokens(usage: Usage) -> int:
-    return usage.prompt_tokens + usage.completion_tokens

@@ -228,13 +228,15 @@ class AdaptiveBound:
             self._direction = 1 if up > 1.0 else 0
             self._begin(now, self.bound * (up if self._starting else math.exp(SHORTEST_STEP)))
             return
-        gain = _elasticity(before, result, self._tokens)
-        if gain is None:
+        # Elasticity: change of throughput by change of calls in flight, both relative, at the mean length.
+        change = math.log(result.in_flight / before.in_flight)
+        if abs(change) < SHORTEST_STEP / 4.0:
             self._streak, self._direction = 0, 1
             self._begin(now, self.bound * math.exp(SHORTEST_STEP))
-        else:
-            low, high = sorted((before.in_flight, result.in_flight))
-            self._begin(now, self._next(low, high, gain))
+            return
+        slower = math.log(result.at(self._tokens) / before.at(self._tokens))
+        low, high = sorted((before.in_flight, result.in_flight))
+        self._begin(now, self._next(low, high, (change - slower) / change))
 
     def _next(self, low: float, high: float, gain: float) -> float:
         """The next bound, after two trials at low and high calls in flight with this elasticity."""
@@ -262,13 +264,3 @@ class AdaptiveBound:
         if self.bound == old and self._direction > 0 and old < self._ceiling:
             self.bound = old + 1
         self._trial = _Trial(now)
-
-
-def _elasticity(before: _Result, result: _Result, tokens: float) -> float | None:
-    """Relative change of throughput by relative change of calls in flight, for replies of so many tokens;
-    None where the calls in flight hardly differ."""
-    change = math.log(result.in_flight / before.in_flight)
-    if abs(change) < SHORTEST_STEP / 4.0:
-        return None
-    slower = math.log(result.at(tokens) / before.at(tokens))
-    return (change - slower) / change

@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 from urllib.parse import urlsplit
 
 from graphrag_ray.base.errors import (
@@ -111,6 +112,15 @@ class HttpRefusal:
         param = inner.get("param") or ""
         return HttpRefusal(status, *(whole(str(said)[:MAX_MESSAGE]) for said in (message, code, param)))
 
+    @staticmethod
+    def within(body: Mapping[str, Any]) -> HttpRefusal | None:
+        """An error in a body, or an event, that came with status 200; None where it holds something else."""
+        error = body.get("error")
+        if not error or body.get("choices") or body.get("data"):
+            return None
+        code = error.get("code") if isinstance(error, Mapping) else None
+        return HttpRefusal.read(code if isinstance(code, int) and 400 <= code < 600 else 500, body)
+
 
 def failure_of(refusal: HttpRefusal, where: str, retry_after_s: float | None = None) -> CallError:
     """The error that an HTTP answer means. where: the endpoint, as it may be shown."""
@@ -126,11 +136,8 @@ def failure_of(refusal: HttpRefusal, where: str, retry_after_s: float | None = N
         text += " (base_url names no path: for most servers it ends in /v1)"
     if status < 500 and _CONTENT_TEXT.search(f"{code} {refusal.message}"):
         return PermanentCallError(text, status=status)
-    if (
-        code in _FATAL_CODES
-        or status in _FATAL_STATUS
-        or (status < 500 and _FATAL_TEXT.search(refusal.message))
-    ):
+    fatal_text = status < 500 and _FATAL_TEXT.search(refusal.message)
+    if code in _FATAL_CODES or status in _FATAL_STATUS or fatal_text:
         return FatalCallError(text, status=status)
     if status == 429 and _TOO_LARGE_TEXT.search(refusal.message):
         return PermanentCallError(text, status=status)
@@ -156,12 +163,9 @@ def classify(error: Exception, where: str, wall_now: float) -> CallError:
         if 300 <= error.status_code < 400:
             refusal = replace(refusal, message=display_url(error.response.headers.get("location", ""))[:200])
         return failure_of(refusal, where, retry_after_s(error.response.headers, wall_now))
-    if type(error) is openai.APIError:  # an event of a stream that says so
-        told = error.body if isinstance(error.body, Mapping) else {"message": error.message}
-        code = told.get("code")
-        status = code if isinstance(code, int) and 400 <= code < 600 else 500
-        return failure_of(HttpRefusal.read(status, told), where)
-    causes = _causes(error)
+    causes: list[BaseException] = [error]  # the library's own message is only "Connection error."
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
     reason = causes[-1]
     # The client library's own types tell a connection that failed from one that broke off only sometimes.
     unsent = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
@@ -179,11 +183,3 @@ def transport_errors() -> tuple[type[Exception], ...]:
 
     return (openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL,
             aiohttp.ClientError, OSError, TimeoutError, UnicodeError)  # fmt: skip
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    """From an error to its innermost cause: the library's own message is only "Connection error."."""
-    seen = [error]
-    while seen[-1].__cause__ is not None:
-        seen.append(seen[-1].__cause__)
-    return seen

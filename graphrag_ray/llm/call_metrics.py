@@ -87,29 +87,22 @@ class CallMeter:
         for endpoint, seen in zip(endpoints, watched.endpoints, strict=True):
             labels = {"stage": stage, "model": model, "endpoint": endpoint}
             now = replace(seen, in_flight=0, pause_s=0.0) if over else seen
-            # A limiter that comes back counts from nothing.
-            self._endpoint(now, labels, (watched.life, watched.model, endpoint))
-
-    def _endpoint(self, seen: EndpointState, labels: Mapping[str, str], of: Hashable) -> None:
-        tally = seen.tally
-        for result, count in (("answered", tally.answered), ("failed", tally.failed)):
-            self.rise("llm_requests", count, {**labels, "result": result}, (of, result))
-        self.rise("llm_rate_limited", tally.rate_limited, labels, of)
-        self.rise("llm_charged_tokens", tally.tokens, labels, of)
-        self._spread("llm_latency_seconds", tally.latency, labels, of)
-        self.set("llm_requests_in_flight", seen.in_flight, labels)
-        self.set("llm_max_in_flight", seen.most_in_flight, labels)
-        self.set("llm_limit_tokens_per_minute", seen.tokens_per_minute, labels)
-        self.set("llm_limit_requests_per_minute", seen.requests_per_minute, labels)
-        self.set("llm_pause_seconds", seen.pause_s, labels)
-
-    def _spread(self, name: str, so_far: Latencies, labels: Mapping[str, str], of: Hashable) -> None:
-        """A histogram, told all durations so far."""
-        for bucket, count in so_far.counts.items():
-            key = (name, of, bucket)
-            for _ in range(count - int(self._counted.get(key, 0))):
-                self._recorder.observe(name, Latencies.middle_s(bucket), labels)
-            self._counted[key] = count
+            of = watched.life, watched.model, endpoint  # a limiter that comes back counts from nothing
+            tally = now.tally
+            for result, count in (("answered", tally.answered), ("failed", tally.failed)):
+                self.rise("llm_requests", count, {**labels, "result": result}, (of, result))
+            self.rise("llm_rate_limited", tally.rate_limited, labels, of)
+            self.rise("llm_charged_tokens", tally.tokens, labels, of)
+            for bucket, so_far in tally.latency.counts.items():
+                key = ("llm_latency_seconds", of, bucket)
+                for _ in range(so_far - int(self._counted.get(key, 0))):
+                    self._recorder.observe("llm_latency_seconds", Latencies.middle_s(bucket), labels)
+                self._counted[key] = so_far
+            self.set("llm_requests_in_flight", now.in_flight, labels)
+            self.set("llm_max_in_flight", now.most_in_flight, labels)
+            self.set("llm_limit_tokens_per_minute", now.tokens_per_minute, labels)
+            self.set("llm_limit_requests_per_minute", now.requests_per_minute, labels)
+            self.set("llm_pause_seconds", now.pause_s, labels)
 
 
 def sums(totals: CallTotals) -> dict[str, float]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -36,10 +36,8 @@ def decoded(content: bytes, where: str) -> Mapping[str, Any]:
     if not isinstance(body, dict):
         start = content[:80].decode("utf-8", "replace")
         raise TransientCallError(f"{where} answered with something that is not JSON: {start!r}")
-    if body.get("error") and not body.get("choices") and not body.get("data"):
-        code = body["error"].get("code") if isinstance(body["error"], Mapping) else None
-        status = code if isinstance(code, int) and 400 <= code < 600 else 500
-        raise failure_of(HttpRefusal.read(status, body), where)
+    if refusal := HttpRefusal.within(body):
+        raise failure_of(refusal, where)
     return body
 
 
@@ -72,7 +70,10 @@ def read_chat(
     """
     try:
         choice = body["choices"][0]
-        text = _text(choice["message"].get("content"))
+        text = choice["message"].get("content") or ""
+        if not isinstance(text, str):  # a list of parts
+            text = "".join(part.get("text") or "" for part in text if part.get("type", "text") == "text")
+        text = whole(text)
         finish = str(choice.get("finish_reason") or "stop")
         refused = choice["message"].get("refusal")
     except (KeyError, IndexError, TypeError, AttributeError):
@@ -81,7 +82,14 @@ def read_chat(
     own = Usage(prompt_tokens, count(text), 0, reported=False)
     if usage is None or not plausible(usage, own, limit, window):
         usage = own
-    _check_not_truncated(usage, prompt_tokens, where)
+    least = prompt_tokens * TRUNCATED_BELOW
+    if usage.reported and prompt_tokens > TRUNCATION_FROM_TOKENS and usage.prompt_tokens < least:
+        raise PromptTruncated(
+            f"{where} read {usage.prompt_tokens} tokens of a prompt of some {prompt_tokens}: it cuts prompts "
+            "to its own context size. Raise that size at the endpoint, or lower context_window and the sizes "
+            "of chunks and contexts",
+            usage=usage,
+        )
     if not text and (refused or finish == "content_filter"):
         reason = refused if isinstance(refused, str) else "content filter"
         raise PermanentCallError(f"the model at {where} would not answer: {reason}")
@@ -100,8 +108,17 @@ def read_embeddings(
     another length than was asked for, UselessVector where one holds nothing but zeros.
     """
     try:
-        data = _in_order(body["data"])
-        vectors = [_vector(d["embedding"]) for d in data]
+        data = body["data"]
+        numbers = [d.get("index", 0) if len(data) == 1 else d["index"] for d in data]
+        if any(type(n) is not int for n in numbers) or sorted(numbers) != list(range(len(data))):
+            raise ValueError("they are not numbered from 0")
+        with np.errstate(over="ignore"):  # an infinity is told below
+            vectors = [
+                np.frombuffer(base64.b64decode(value, validate=True), dtype="<f4")
+                if isinstance(value := data[at]["embedding"], str)
+                else np.asarray(value, dtype="<f4").reshape(-1)
+                for at in np.argsort(numbers)
+            ]
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         raise TransientCallError(f"{where} answered without embeddings: {str(body)[:200]}") from None
     lengths = {v.size for v in vectors}
@@ -129,37 +146,8 @@ def read_embeddings(
 
 def split_proportionally(total: int, weights: Sequence[int]) -> list[int]:
     """Whole shares in proportion to the weights (to all alike if they are all 0) that add up to total."""
-    if not sum(weights):
-        weights = [1] * len(weights)
-    ends = [0]
-    seen = 0
-    for weight in weights:
-        seen += weight
-        ends.append(total * seen // sum(weights))
-    return [b - a for a, b in pairwise(ends)]
-
-
-def _check_not_truncated(usage: Usage, counted: int, where: str) -> None:
-    if (
-        usage.reported
-        and counted > TRUNCATION_FROM_TOKENS
-        and usage.prompt_tokens < counted * TRUNCATED_BELOW
-    ):
-        raise PromptTruncated(
-            f"{where} read {usage.prompt_tokens} tokens of a prompt of some {counted}: it cuts prompts to "
-            "its own context size. Raise that size at the endpoint, or lower context_window and the sizes of "
-            "chunks and contexts",
-            usage=usage,
-        )
-
-
-def _text(content: Any) -> str:
-    """A message's content: text, nothing, or a list of parts."""
-    if content is None:
-        return ""
-    if not isinstance(content, str):
-        content = "".join(part.get("text") or "" for part in content if part.get("type", "text") == "text")
-    return whole(content)
+    seen = [0, *accumulate(weights if sum(weights) else [1] * len(weights))]
+    return [total * b // seen[-1] - total * a // seen[-1] for a, b in pairwise(seen)]
 
 
 def _usage(reported: Any) -> Usage | None:
@@ -199,77 +187,40 @@ def has_thoughts(body: Mapping[str, Any], text: str) -> bool:
     )
 
 
-def _in_order(data: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Embeddings by their numbers, each of which there is once. Raises ValueError."""
-    numbers = [d.get("index", 0) if len(data) == 1 else d["index"] for d in data]
-    if any(type(n) is not int for n in numbers) or sorted(numbers) != list(range(len(data))):
-        raise ValueError("they are not numbered from 0")
-    return sorted(data, key=lambda d: d.get("index", 0))
-
-
 def _is_count(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS
 
 
-def _vector(value: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
-    if isinstance(value, str):
-        return np.frombuffer(base64.b64decode(value, validate=True), dtype="<f4")
-    with np.errstate(over="ignore"):  # an infinity is told by whoever looks at it
-        return np.asarray(value, dtype="<f4").reshape(-1)
-
-
-class Events:
-    """Server-sent events out of bytes as they come. Linear, however the bytes are cut."""
-
-    def __init__(self) -> None:
-        self._line: list[bytes] = []
-        self._data: list[bytes] = []
-
-    def add(self, received: bytes) -> Iterator[bytes]:
-        """The data of each event that is complete now."""
-        lines = received.splitlines(keepends=True)
-        for i, line in enumerate(lines):
-            self._line.append(line)
-            if i < len(lines) - 1 or line.endswith((b"\n", b"\r")):
-                yield from self._ended(b"".join(self._line).rstrip(b"\r\n"))
-                self._line = []
-
-    def end(self) -> Iterator[bytes]:
-        """The data of an event that nothing closes."""
-        yield from self._ended(b"".join(self._line))
-        yield from self._ended(b"")
-
-    def _ended(self, line: bytes) -> Iterator[bytes]:
-        if line.startswith(b"data:"):
-            self._data.append(line[5:].removeprefix(b" "))
-        elif not line and self._data:
-            data, self._data = b"\n".join(self._data), []
-            yield data
-
-
 async def events_of(received: AsyncIterator[bytes], where: str) -> AsyncIterator[object]:
-    """The events of a chat reply, up to its end. Raises the CallError of one that says what went wrong, and
-    TransientCallError for one that is not JSON."""
-    events = Events()
+    """The events of a chat reply, up to its end, out of bytes as they come: linear, however these are cut.
+    Raises the CallError of one that says what went wrong, and TransientCallError for one that is not JSON."""
 
-    async def data() -> AsyncIterator[bytes]:
+    async def lines() -> AsyncIterator[bytes]:
+        cut: list[bytes] = []
         async for some in received:
-            for one in events.add(some):
-                yield one
-        for one in events.end():
-            yield one
+            *ended, rest = (some + b"\0").splitlines()
+            for line in ended:
+                yield b"".join([*cut, line])
+                cut = []
+            cut.append(rest[:-1])
+        yield b"".join(cut)
+        yield b""
 
-    async for one in data():
+    data: list[bytes] = []
+    async for line in lines():
+        if line.startswith(b"data:"):
+            data.append(line[5:].removeprefix(b" "))
+        if line or not data:
+            continue
+        one, data = b"\n".join(data), []
         if one.startswith(b"[DONE]"):
             return
         try:
             event = json.loads(one)
         except (ValueError, RecursionError):
             raise TransientCallError(f"{where} sent an event that is not JSON") from None
-        if isinstance(event, dict) and (error := event.get("error")) and not event.get("choices"):
-            code = error.get("code") if isinstance(error, dict) else None
-            status = code if isinstance(code, int) and 400 <= code < 600 else 500
-            raise failure_of(HttpRefusal.read(status, event), where)
+        if isinstance(event, dict) and (refusal := HttpRefusal.within(event)):
+            raise failure_of(refusal, where)
         yield event
 
 
@@ -304,19 +255,16 @@ class Pieces:
             delta = choices[0].get("delta") or {}
             self._refusals.append("" + (delta.get("refusal") or ""))
             self._thought = self._thought or bool(delta.get("reasoning_content") or delta.get("reasoning"))
-            piece = self._whole(delta.get("content") or "")
+            said = self._half + (delta.get("content") or "")
+            # Half a character at its end is held back for the next piece.
+            self._half = said[-1] if said and "\ud800" <= said[-1] <= "\udbff" else ""
+            piece = whole(said.removesuffix(self._half))
             self._texts.append(piece)
         except (AssertionError, AttributeError, IndexError, KeyError, TypeError):
             raise TransientCallError(
                 f"{self._where} sent an event without a message: {str(event)[:200]}"
             ) from None
         return piece
-
-    def _whole(self, piece: str) -> str:
-        """The piece, with half a character of the one before; what it ends with in half is held back."""
-        piece = self._half + piece
-        self._half = piece[-1] if piece and "\ud800" <= piece[-1] <= "\udbff" else ""
-        return whole(piece.removesuffix(self._half))
 
     def body(self) -> dict[str, Any]:
         """The body of the whole reply. Raises Unanswered where its end is missing: what there is may

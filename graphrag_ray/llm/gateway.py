@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from graphrag_ray.base.errors import FatalCallError, NoWay, PermanentCallError
 from graphrag_ray.base.index_settings import Model
@@ -31,7 +28,7 @@ from graphrag_ray.base.messages import (
 )
 from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.providers import PROVIDERS, Client, LocalProvider
-from graphrag_ray.llm.accounting import CallRecord, InFlight, sum_usage
+from graphrag_ray.llm.accounting import CallRecord, sum_usage
 from graphrag_ray.llm.limiter import Limiter
 from graphrag_ray.llm.model_client import Called, Lane, Runtime
 from graphrag_ray.llm.request_sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, text_size
@@ -42,18 +39,10 @@ PACK_HOLD_S = 0.01
 class Gateway:
     """Asks models. Belongs to one event loop; `close` it when done.
 
-    models          by logical name; a name that is not here is answered offline
-    limiter         of all models with endpoints, shared with whoever else calls them
-    clients         for each model with endpoints: of `RemoteProvider.connect`
-    local           the providers of models that are answered in this process; of others, the offline engine
-    on_call         told of every logical call when it has ended
-    in_flight       kept up to date with what is sent and not yet answered
-    hedge           send a second request for a call slower than nearly all of its stage
-    at_the_end      whether nothing is left to ask beside what is in flight
-    attempts_before that somebody has made of each call before
-    aside           where offline models answer; None: in the event loop
-    pool            of processes where they answer once these are up
-    dropped_for_s   an endpoint that refused us as a whole is tried again then
+    models    by logical name; a name that is not here is answered offline
+    clients   for each model with endpoints: of `RemoteProvider.connect`
+    local     the providers of models that are answered in this process; of others, the offline engine
+    runtime   the other fields of `Runtime`
     """
 
     def __init__(
@@ -61,44 +50,27 @@ class Gateway:
         models: Mapping[str, Model],
         limiter: Limiter,
         clients: Mapping[str, Sequence[Client | FatalCallError]],
-        *,
         local: Mapping[str, LocalProvider] | None = None,
-        max_attempts: int,
-        on_call: Callable[[CallRecord], None],
-        in_flight: InFlight | None = None,
-        rng: random.Random,
-        hedge: bool = False,
-        at_the_end: Callable[[], bool] = lambda: False,
-        attempts_before: int = 0,
-        aside: Executor | None = None,
-        pool: Processes | None = None,
-        dropped_for_s: float = math.inf,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        **runtime: Any,
     ) -> None:
-        sent = in_flight or InFlight()
-        runtime = Runtime(
-            limiter,
-            on_call,
-            sent,
-            max_attempts,
-            rng,
-            clock,
-            sleep,
-            hedge,
-            at_the_end,
-            attempts_before,
-            dropped_for_s,
-        )
+        self._runtime = Runtime(limiter, **runtime)
         self._lanes = {
-            name: Lane(name, model, clients[name], runtime)
+            name: Lane(name, model, clients[name], self._runtime)
             for name, model in models.items()
             if not model.is_local
         }
-        self._packers = {name: _packer(lane) for name, lane in self._lanes.items()}
+        self._packers = {}
+        for name, lane in self._lanes.items():
+            limits = (limit for e in lane.model.endpoints if (limit := e.tokens_per_minute) is not None)
+            self._packers[name] = Packer(
+                lane.embed,
+                partial(text_size, model=lane.model),
+                lane.model.embedding_batch,
+                PACK_HOLD_S,
+                min(limits, default=math.inf),
+            )
         self._local = dict(local or {})
         self._local_lanes: dict[str, LocalLane] = {}
-        self._local_runtime = (on_call, clock, aside, pool)
 
     async def ask(self, request: Request, stage: str) -> Reply:
         """The reply to one request; stage: for the accounts.
@@ -138,20 +110,8 @@ class Gateway:
         if name not in self._local_lanes:
             provider = self._local.get(name) or PROVIDERS["offline"]
             assert isinstance(provider, LocalProvider)
-            self._local_lanes[name] = LocalLane(provider, *self._local_runtime)
+            self._local_lanes[name] = LocalLane(provider, self._runtime)
         return self._local_lanes[name]
-
-
-def _packer(lane: Lane) -> Packer:
-    model = lane.model
-    limits = [e.tokens_per_minute for e in model.endpoints if e.tokens_per_minute is not None]
-    return Packer(
-        lane.embed,
-        lambda text: text_size(text, model),
-        texts=model.embedding_batch,
-        hold_s=PACK_HOLD_S,
-        max_tokens=min(limits, default=float("inf")),
-    )
 
 
 _Answer: TypeAlias = asyncio.Future[Called[EmbeddingReply]]
@@ -230,15 +190,15 @@ class Packer:
         """Send one pack and hand out the answers, or the error."""
         try:
             called = await self._send([request for request, _ in wanted], stage)
-        except PermanentCallError as e:
-            if len(wanted) == 1:
-                _fail(wanted, e)
-                return
-            middle = len(wanted) // 2
-            await self._deliver(wanted[:middle], stage)
-            await self._deliver(wanted[middle:], stage)
         except Exception as e:  # noqa: BLE001 - handed to those who asked, with its type
-            _fail(wanted, e)
+            if isinstance(e, PermanentCallError) and len(wanted) > 1:
+                middle = len(wanted) // 2
+                await self._deliver(wanted[:middle], stage)
+                await self._deliver(wanted[middle:], stage)
+                return
+            for _, answer in wanted:
+                if not answer.done():
+                    answer.set_exception(e)
         except asyncio.CancelledError:
             for _, answer in wanted:
                 answer.cancel()
@@ -247,12 +207,6 @@ class Packer:
             for (_, answer), reply in zip(wanted, called.reply, strict=True):
                 if not answer.done():
                     answer.set_result(Called(reply, called.endpoint, called.latency_s, called.attempts))
-
-
-def _fail(wanted: list[_Wanted], error: Exception) -> None:
-    for _, answer in wanted:
-        if not answer.done():
-            answer.set_exception(error)
 
 
 T = TypeVar("T")
@@ -265,39 +219,14 @@ TOGETHER = 16
 _MODEL = Model()
 
 
-class Processes(Protocol):
-    """Processes that compute beside this one, once they are up."""
-
-    def is_up(self) -> bool: ...
-
-    def here(self, fn: Callable[..., T], *args: Any) -> T: ...
-
-    def submit(self, fn: Callable[..., T], *args: Any) -> Future[T] | None: ...
-
-    def result(self, future: Future[T]) -> T: ...
-
-
 class LocalLane:
-    """Calls run here and now: they are short, and this process has nothing better to do. After each,
-    the event loop gets its turn. Tokens are our own counts.
+    """Calls run here and now, or where `Runtime` says: they are short. After each, the event loop gets its
+    turn. In other processes many run together: a message takes as long as a short call. Tokens are our own
+    counts."""
 
-    aside   where they run instead, for an event loop that serves others meanwhile
-    pool    where they run once it is up, many together: a message to a process takes as long as a short call
-    """
-
-    def __init__(
-        self,
-        provider: LocalProvider,
-        on_call: Callable[[CallRecord], None],
-        clock: Callable[[], float],
-        aside: Executor | None = None,
-        pool: Processes | None = None,
-    ) -> None:
+    def __init__(self, provider: LocalProvider, runtime: Runtime) -> None:
         self._provider = provider
-        self._on_call = on_call
-        self._clock = clock
-        self._aside = aside
-        self._pool = pool
+        self._runtime, self._pool = runtime, runtime.pool
         self._waiting: list[tuple[ChatRequest, asyncio.Future[_Counted | None]]] = []
         self._sending: set[asyncio.Task[None]] = set()
 
@@ -305,7 +234,7 @@ class LocalLane:
         self, request: ChatRequest, stage: str, listener: Listener | None = None
     ) -> Called[ChatReply]:
         """listener: hears the reply, which is written at once, in one piece."""
-        started = self._clock()
+        started = self._runtime.clock()
         counted = await self._beside(request) if self._pool and self._pool.is_up() else None
         if counted is None:
             work = partial(_counted, self._provider, request)
@@ -314,25 +243,24 @@ class LocalLane:
         if listener is not None:
             listener.begins()
             listener.piece(reply.text)
-        called = Called(replace(reply, usage=usage), latency_s=self._clock() - started)
+        called = Called(replace(reply, usage=usage), latency_s=self._runtime.clock() - started)
         self._note(stage, request, usage, called.latency_s)
         await asyncio.sleep(0)
         return called
 
     async def embed(self, requests: Sequence[EmbeddingRequest], stage: str) -> Called[list[EmbeddingReply]]:
-        started = self._clock()
+        started = self._runtime.clock()
         replies = await self._run(partial(self._provider.embed, requests))
         usages = [Usage(text_size(r.text, _MODEL), reported=False) for r in requests]
         counted = [replace(reply, usage=u) for reply, u in zip(replies, usages, strict=True)]
-        called = Called(counted, latency_s=self._clock() - started)
+        called = Called(counted, latency_s=self._runtime.clock() - started)
         self._note(stage, requests[0], sum_usage(usages), called.latency_s)
         await asyncio.sleep(0)
         return called
 
     async def _run(self, work: Callable[[], T]) -> T:
-        if self._aside is None:
-            return work()
-        return await asyncio.get_running_loop().run_in_executor(self._aside, work)
+        aside = self._runtime.aside
+        return work() if aside is None else await asyncio.get_running_loop().run_in_executor(aside, work)
 
     async def _beside(self, request: ChatRequest) -> _Counted | None:
         """The pool's answer, asked for with those that are asked for now; None where it failed."""
@@ -365,21 +293,9 @@ class LocalLane:
                 answer.set_result(counted)
 
     def _note(self, stage: str, request: Request, usage: Usage, latency_s: float) -> None:
-        self._on_call(
-            CallRecord(
-                stage=stage,
-                prompt=request.prompt,
-                model_id=request.call.model_id,
-                endpoint="",
-                status="ok",
-                usage=usage,
-                cost_pico_usd=0,
-                latency_s=latency_s,
-                attempts=1,
-                rate_limited=0,
-                busy_s=latency_s,
-            )
-        )
+        record = CallRecord(stage, request.prompt, request.call.model_id, "", "ok", usage, 0, latency_s)
+        record.attempts, record.busy_s = 1, latency_s
+        self._runtime.on_call(record)
 
 
 def _counted(provider: LocalProvider, request: ChatRequest) -> _Counted:
@@ -396,10 +312,8 @@ def _counted(provider: LocalProvider, request: ChatRequest) -> _Counted:
 
 def _counted_together(provider: LocalProvider, requests: Sequence[ChatRequest]) -> list[_Counted | None]:
     """None for one that fails: it is answered again by whoever asked, who sees where it does."""
-    found: list[_Counted | None] = []
-    for request in requests:
-        try:
-            found.append(_counted(provider, request))
-        except BaseException:  # noqa: BLE001 - see above; a panic of a library in Rust is no Exception
-            found.append(None)
+    found: list[_Counted | None] = [None] * len(requests)
+    for n, request in enumerate(requests):
+        with suppress(BaseException):  # a panic of a library in Rust is no Exception
+            found[n] = _counted(provider, request)
     return found

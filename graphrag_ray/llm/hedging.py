@@ -11,6 +11,7 @@ few of all calls were. By prompt and not by stage: a question that is answered b
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -43,24 +44,23 @@ class CallDurations:
     def __init__(self) -> None:
         self._latencies: dict[str, Latencies] = {}
         self._slow: dict[tuple[str, float], tuple[int, float]] = {}
-        self._seen: dict[str, int] = {}
-        self._hedged: dict[str, int] = {}
+        self._seen, self._hedged = Counter[str](), Counter[str]()
 
     def note(self, prompt: str, seconds: float) -> None:
         self._latencies.setdefault(prompt, Latencies()).add(seconds)
-        self._seen[prompt] = self._seen.get(prompt, 0) + 1
+        self._seen[prompt] += 1
 
     def hedged(self, prompt: str) -> None:
         """A second request was sent."""
-        self._hedged[prompt] = self._hedged.get(prompt, 0) + 1
+        self._hedged[prompt] += 1
 
     def slow_s(self, prompt: str, at_the_end: bool = False) -> float | None:
         """From when on a call of this prompt is slow; None where too few were seen. at_the_end: nothing else
         is left to send."""
-        seen = self._seen.get(prompt, 0)
+        seen = self._seen[prompt]
         if seen < FEWEST_SEEN:
             return None
-        few = self._hedged.get(prompt, 0) < MOST_HEDGED * seen
+        few = self._hedged[prompt] < MOST_HEDGED * seen
         share = SLOW_AT_THE_END if at_the_end and few else SLOW
         at, seconds = self._slow.get((prompt, share), (0, 0.0))
         if seen >= at + _LOOK_AGAIN:
@@ -99,11 +99,20 @@ async def race(
     """
     sent: list[tuple[asyncio.Future[T], Place]] = []
 
+    async def next_place(last: asyncio.Future[T]) -> Place:
+        """As soon as the last request is slow or over."""
+        waited_s = 0.0
+        while not last.done() and ((slow := slow_s()) is None or waited_s < slow):
+            step_s = ASK_AGAIN_S if slow is None else min(ASK_AGAIN_S, slow - waited_s)
+            await sleep(step_s)
+            waited_s += step_s
+        return await another()
+
     def start(at: Place) -> asyncio.Future[Place] | None:
         sent.append((asyncio.ensure_future(send(at)), at))
         if len(sent) == MOST_REQUESTS:
             return None
-        return asyncio.ensure_future(_next_place(sent[-1][0], slow_s, another, sleep))
+        return asyncio.ensure_future(next_place(sent[-1][0]))
 
     coming = start(place)
     try:
@@ -128,21 +137,6 @@ async def race(
         for future in left:
             future.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-
-
-async def _next_place(
-    last: asyncio.Future[T],
-    slow_s: Callable[[], float | None],
-    another: Callable[[], Awaitable[Place]],
-    sleep: Callable[[float], Awaitable[None]],
-) -> Place:
-    """A place for the next request, as soon as the last one is slow or over."""
-    waited_s = 0.0
-    while not last.done() and ((slow := slow_s()) is None or waited_s < slow):
-        step_s = ASK_AGAIN_S if slow is None else min(ASK_AGAIN_S, slow - waited_s)
-        await sleep(step_s)
-        waited_s += step_s
-    return await another()
 
 
 def _has_result(done: asyncio.Future[Any]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -72,9 +72,17 @@ class LimitHeaders:
             limit = number(headers.get(f"x-ratelimit-limit-{kind}"))
             if reset_s is None or limit == 0:
                 continue
-            known = self._kinds[kind]
-            if limit is not None:
-                _learn(known, limit, limit - remaining, reset_s)
+            known, used = self._kinds[kind], (limit or 0.0) - remaining
+            if limit is not None and limit != known.limit:
+                known.limit, known.agreed, known.used = limit, 0, -1.0
+            if limit is not None and used not in (0, known.used) and 1 <= limit <= LARGEST_LIMIT:
+                known.used = used
+                low, high = MINUTE_S
+                if 0 < used <= limit and low * used <= reset_s * limit <= high * used:
+                    known.agreed += 1
+                    known.per_minute = limit if known.agreed >= READINGS else known.per_minute
+                elif known.agreed < READINGS:
+                    known.agreed = 0
             if remaining == 0:
                 wait_s = min(reset_s, REFILLS_S if known.agreed >= READINGS else LONGEST_WAIT_S)
                 self._wait_s = max(self._wait_s, wait_s)
@@ -90,21 +98,6 @@ class LimitHeaders:
         return told._replace(wait_s=wait_s)
 
 
-def _learn(known: _Kind, limit: float, used: float, reset_s: float) -> None:
-    if limit != known.limit:
-        known.limit, known.agreed, known.used = limit, 0, -1.0
-    if used in (0, known.used) or not 1 <= limit <= LARGEST_LIMIT:
-        return
-    known.used = used
-    low, high = MINUTE_S
-    if 0 < used <= limit and low * used <= reset_s * limit <= high * used:
-        known.agreed += 1
-        if known.agreed >= READINGS:
-            known.per_minute = limit
-    elif known.agreed < READINGS:
-        known.agreed = 0
-
-
 def retry_after_s(headers: Mapping[str, str], wall_now: float) -> float | None:
     """How long the endpoint asks us to wait, in seconds; None where it does not say.
 
@@ -116,12 +109,9 @@ def retry_after_s(headers: Mapping[str, str], wall_now: float) -> float | None:
         return ms / 1000.0
     if (after := headers.get("retry-after")) is not None:
         seconds = number(after)
-        return seconds if seconds is not None else _until_date(after, wall_now)
-    resets = {}
-    for kind in KINDS:
-        reset = duration(headers.get(f"x-ratelimit-reset-{kind}"), wall_now)
-        if reset is not None:
-            resets[kind] = reset
+        return seconds if seconds is not None else _until(parsedate_to_datetime, after, wall_now)
+    told = {kind: duration(headers.get(f"x-ratelimit-reset-{kind}"), wall_now) for kind in KINDS}
+    resets = {kind: reset_s for kind, reset_s in told.items() if reset_s is not None}
     used_up = [s for k, s in resets.items() if number(headers.get(f"x-ratelimit-remaining-{k}")) == 0]
     if used_up:
         return min(RESET_S, max(used_up))
@@ -143,7 +133,7 @@ def duration(text: str | None, wall_now: float) -> float | None:
         return max(0.0, plain - wall_now) if plain > 1e8 else plain
     match = _GO_DURATION.fullmatch(text.strip())
     if match is None or not any(match.groups()):
-        return _until_iso(text.strip(), wall_now)
+        return _until(datetime.fromisoformat, text.strip(), wall_now)
     hours, minutes, seconds, ms = (float(g or 0) for g in match.groups())
     return hours * 3600 + minutes * 60 + seconds + ms / 1000
 
@@ -157,25 +147,10 @@ def number(text: str | None) -> float | None:
     return value if math.isfinite(value) and value >= 0 else None
 
 
-def _until_date(text: str, wall_now: float) -> float | None:
+def _until(parse: Callable[[str], datetime], text: str, wall_now: float) -> float | None:
     try:
-        at = parsedate_to_datetime(text)
-    except (ValueError, OverflowError):
-        return None
-    return _until(at, wall_now)
-
-
-def _until_iso(text: str, wall_now: float) -> float | None:
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return _until(at, wall_now)
-
-
-def _until(at: datetime, wall_now: float) -> float | None:
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    try:
+        at = parse(text)
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
         return max(0.0, at.timestamp() - wall_now)
     except (OverflowError, ValueError):
         return None

@@ -79,7 +79,8 @@ class LocalLimiter:
         that is shared: it may be a restarted one.
         """
         now = clock()
-        self._quirks: dict[tuple[str, int], frozenset[str]] = {}
+        self._clock = clock
+        self.all_quirks: dict[tuple[str, int], frozenset[str]] = {}
         self._lines = {
             name: _Line(LimiterState(model.endpoints, default_in_flight, now), clock)
             for name, model in models.items()
@@ -103,20 +104,19 @@ class LocalLimiter:
 
     def settle_all(self, model: str, settled: Iterable[Settled], holder: str = "") -> None:
         """Several places of one holder are free again; who waits for them is answered once."""
-        self._lines[model].settle(holder, settled)
+        line = self._lines[model]
+        for one in settled:
+            line.state.settle(self._clock(), holder, *one)
+        line.serve()
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
-        self._lines[model].penalise(endpoint, retry_after_s)
+        self._lines[model].state.penalise(self._clock(), endpoint, retry_after_s)
 
     def learn(self, model: str, endpoint: int, quirks: Iterable[str]) -> None:
-        self._quirks[model, endpoint] = self.quirks(model, endpoint) | frozenset(quirks)
+        self.all_quirks[model, endpoint] = self.quirks(model, endpoint) | frozenset(quirks)
 
     def quirks(self, model: str, endpoint: int) -> frozenset[str]:
-        return self._quirks.get((model, endpoint), frozenset())
-
-    def all_quirks(self) -> Mapping[tuple[str, int], frozenset[str]]:
-        """Of all endpoints that have taught anything."""
-        return dict(self._quirks)
+        return self.all_quirks.get((model, endpoint), frozenset())
 
     def forget(self, holder: str) -> None:
         """A holder died: what it had in flight is over."""
@@ -133,82 +133,64 @@ class LocalLimiter:
 
     def seen(self, model: str) -> list[EndpointState]:
         """Each endpoint as it is now."""
-        line = self._lines[model]
-        return line.state.seen(line.clock())
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiter:
-    holder: str
-    wants: tuple[int, ...]
-    future: asyncio.Future[Sequence[int]]
+        return self._lines[model].state.seen(self._clock())
 
 
 class _Line:
-    """Futures and a timer around the state of one model."""
+    """Futures and a timer around the state of one model. waiting: by ticket, whoever asked, what for, and the
+    answer."""
 
     def __init__(self, state: LimiterState, clock: Callable[[], float]) -> None:
         self.state = state
-        self.clock = clock
-        self._waiting: dict[int, _Waiter] = {}
+        self._clock = clock
+        self._waiting: dict[int, tuple[str, Sequence[int], asyncio.Future[Sequence[int]]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     async def acquire(self, holder: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
         ticket = self.state.ask(holder, wants, usable)
-        waiter = _Waiter(holder, tuple(wants), asyncio.get_running_loop().create_future())
-        self._waiting[ticket] = waiter
-        self._serve()
+        answer: asyncio.Future[Sequence[int]] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = holder, wants, answer
+        self.serve()
         try:
-            return await waiter.future
+            return await answer
         except asyncio.CancelledError:
             self.state.withdraw(ticket)
             self._waiting.pop(ticket, None)
-            if not waiter.future.cancelled():  # granted, but nobody will use the places
-                self._give_back(waiter, waiter.future.result())
-            if self._waiting:
-                self._serve()
+            if not answer.cancelled():  # granted, but nobody will use the places
+                self._give_back(holder, wants, answer.result())
+            self.serve()
             raise
-
-    def settle(self, holder: str, settled: Iterable[Settled]) -> None:
-        now = self.clock()
-        for one in settled:
-            self.state.settle(now, holder, *one)
-        if self._waiting:
-            self._serve()
-
-    def penalise(self, endpoint: int, retry_after_s: float | None) -> None:
-        self.state.penalise(self.clock(), endpoint, retry_after_s)
 
     def forget(self, holder: str) -> None:
         self.state.forget(holder)
-        for ticket, waiter in list(self._waiting.items()):
-            if waiter.holder == holder:
-                waiter.future.cancel()
+        for ticket, (waiter, _, answer) in list(self._waiting.items()):
+            if waiter == holder:
+                answer.cancel()
                 del self._waiting[ticket]
-        if self._waiting:
-            self._serve()
+        self.serve()
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
         """Answer who may go now, and set the timer for the next."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        now = self.clock()
+        if not self._waiting:
+            return
+        now = self._clock()
         granted, look_again_at = self.state.grants(now)
         for grant in granted:
-            waiter = self._waiting.pop(grant.ticket)
-            if waiter.future.done():  # cancelled in this turn of the event loop
-                self._give_back(waiter, grant.endpoints)
+            holder, wants, answer = self._waiting.pop(grant.ticket)
+            if answer.done():  # cancelled in this turn of the event loop
+                self._give_back(holder, wants, grant.endpoints)
                 look_again_at = now
             else:
-                waiter.future.set_result(grant.endpoints)
+                answer.set_result(grant.endpoints)
         if look_again_at is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, look_again_at - now), self._serve)
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, look_again_at - now), self.serve)
 
-    def _give_back(self, waiter: _Waiter, places: Sequence[int]) -> None:
-        for endpoint, tokens in zip(places, waiter.wants, strict=False):
-            self.state.settle(self.clock(), waiter.holder, endpoint, -tokens)
+    def _give_back(self, holder: str, wants: Sequence[int], places: Sequence[int]) -> None:
+        for endpoint, tokens in zip(places, wants, strict=False):
+            self.state.settle(self._clock(), holder, endpoint, -tokens)
 
 
 MAX_ASKED = 256
@@ -223,12 +205,6 @@ class Place:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Queued:
-    tokens: Callable[[], int]
-    place: asyncio.Future[Place]
-
-
 class PermitQueue:
     """Waiters are served in order. A waiter that is cancelled gives its place back."""
 
@@ -238,7 +214,7 @@ class PermitQueue:
         self._model = model
         self._limiter = limiter
         self._usable = usable
-        self._waiters: deque[_Queued] = deque()
+        self._waiters: deque[tuple[Callable[[], int], asyncio.Future[Place]]] = deque()
         self._asking: asyncio.Task[None] | None = None
 
     async def place(self, tokens: Callable[[], int]) -> Place:
@@ -246,15 +222,15 @@ class PermitQueue:
 
         tokens: what to reserve, by the best estimate at the time when the limiter is asked.
         """
-        waiter = _Queued(tokens, asyncio.get_running_loop().create_future())
-        self._waiters.append(waiter)
+        place: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+        self._waiters.append((tokens, place))
         if self._asking is None or self._asking.done():
             self._asking = asyncio.ensure_future(self._ask())
         try:
-            return await waiter.place
+            return await place
         except asyncio.CancelledError:
-            if not waiter.place.cancelled() and waiter.place.exception() is None:
-                self.give_back(waiter.place.result())
+            if not place.cancelled() and place.exception() is None:
+                self.give_back(place.result())
             raise
 
     async def close(self) -> None:
@@ -264,30 +240,26 @@ class PermitQueue:
 
     async def _ask(self) -> None:
         """Ask for all who wait, hand out what is granted, until nobody waits."""
-        while asked := list(islice((w for w in self._waiters if not w.place.done()), MAX_ASKED)):
+        while asked := list(islice((w for w in self._waiters if not w[1].done()), MAX_ASKED)):
             wants: list[int] = []
             try:
-                wants = [w.tokens() for w in asked]
+                wants = [tokens() for tokens, _ in asked]
                 endpoints = await self._limiter.acquire(self._model, wants, self._usable(max(wants)))
-            except RequestTooLarge as e:
-                self._fail([w for w, tokens in zip(asked, wants, strict=True) if tokens == max(wants)], e)
-                continue
             except Exception as e:  # noqa: BLE001 - handed to those who wait, with its type
-                self._fail(self._waiters, e)
-                continue
-            for waiter, endpoint, tokens in zip(asked, endpoints, wants, strict=False):
-                if waiter.place.done():
+                failed = [place for _, place in self._waiters]
+                if isinstance(e, RequestTooLarge):
+                    failed = [p for (_, p), n in zip(asked, wants, strict=True) if n == max(wants)]
+                for place in failed:
+                    if not place.done():
+                        place.set_exception(e)
+                endpoints = ()
+            for (_, place), endpoint, tokens in zip(asked, endpoints, wants, strict=False):
+                if place.done():
                     self.give_back(Place(endpoint, tokens))
                 else:
-                    waiter.place.set_result(Place(endpoint, tokens))
-            while self._waiters and self._waiters[0].place.done():
+                    place.set_result(Place(endpoint, tokens))
+            while self._waiters and self._waiters[0][1].done():
                 self._waiters.popleft()
-
-    def _fail(self, waiters: Iterable[_Queued], error: Exception) -> None:
-        for waiter in waiters:
-            if not waiter.place.done():
-                waiter.place.set_exception(error)
-        self._waiters = deque(w for w in self._waiters if not w.place.done())
 
     def give_back(self, place: Place) -> None:
         """A place that nobody will use."""

@@ -19,7 +19,7 @@ from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.accounting import Latencies
 from graphrag_ray.llm.adaptive import AdaptiveBound
 from graphrag_ray.llm.limit_headers import RateLimitInfo
-from graphrag_ray.llm.token_bucket import BURST_S, Bucket, check_within_limit
+from graphrag_ray.llm.token_bucket import Bucket, check_within_limit
 
 logger = logging.getLogger(__name__)
 
@@ -127,10 +127,10 @@ class _Gate:
                 with every settle
     """
 
-    def __init__(self, endpoint: Endpoint, default_in_flight: int, now: float, burst_s: float) -> None:
+    def __init__(self, endpoint: Endpoint, default_in_flight: int, now: float) -> None:
         rpm, tpm = endpoint.requests_per_minute, endpoint.tokens_per_minute
         self.endpoint = endpoint
-        self.bucket = Bucket(rpm, tpm, now, burst_s)
+        self.bucket = Bucket(rpm, tpm, now)
         self.max_in_flight = endpoint.max_in_flight
         self.adaptive: AdaptiveBound | None = None
         if self.max_in_flight is None and not self.bucket.limited:
@@ -167,7 +167,7 @@ class _Gate:
 
     def learn(self, now: float, ended: Ended) -> None:
         if ended.told is not None:
-            self._adopt(now, ended.told)
+            self.adopt(now, ended.told)
         if self.adaptive is not None:
             self.adaptive.ended(now, self.busy, ended.latency_s, ended.tokens, ended.ok, ended.ago_s)
             self.max_in_flight = self.adaptive.bound
@@ -178,34 +178,35 @@ class _Gate:
             self.adaptive.refused(now, self.busy)
             self.max_in_flight = self.adaptive.bound
 
-    def _adopt(self, now: float, told: RateLimitInfo) -> None:
+    def adopt(self, now: float, told: RateLimitInfo) -> None:
         """Limits that the endpoint tells stand where the settings have none, and where they are lower."""
         if told.wait_s > 0:
             self.bucket.pause_until(now, now + told.wait_s)
-        ours, bucket = self.endpoint, self.bucket
-        rpm = _lower(ours.requests_per_minute, told.requests_per_minute, bucket.requests_per_minute)
-        tpm = _lower(ours.tokens_per_minute, told.tokens_per_minute, bucket.tokens_per_minute)
-        if (rpm, tpm) == (bucket.requests_per_minute, bucket.tokens_per_minute):
+        ours, bucket, where = self.endpoint, self.bucket, display_url(self.endpoint.base_url)
+
+        def lower(what: str, ours: float | None, told: float | None, before: float | None) -> float | None:
+            after = before if told is None else told if ours is None else min(ours, told)
+            if after is not None and after != before and ours is None:
+                logger.info(
+                    "%s says that it allows %s %s a minute: this is used", where, f"{after:,.0f}", what
+                )
+            elif after is not None and after != before and ours is not None and after < ours:
+                logger.warning(
+                    "%s says that it allows %s %s a minute, the settings say %s: the lower is used",
+                    where, f"{after:,.0f}", what, f"{ours:,.0f}",
+                )  # fmt: skip
+            return after
+
+        before = bucket.requests_per_minute, bucket.tokens_per_minute
+        rpm = lower("requests", ours.requests_per_minute, told.requests_per_minute, before[0])
+        tpm = lower("tokens", ours.tokens_per_minute, told.tokens_per_minute, before[1])
+        if (rpm, tpm) == before:
             return
-        self._say("requests", ours.requests_per_minute, bucket.requests_per_minute, rpm)
-        self._say("tokens", ours.tokens_per_minute, bucket.tokens_per_minute, tpm)
         bucket.relimit(now, rpm, tpm)
         self.dearest = math.inf if tpm is None else tpm
         if self.adaptive is not None and bucket.limited:
             self.adaptive = None
             self.max_in_flight = None
-
-    def _say(self, what: str, ours: float | None, before: float | None, after: float | None) -> None:
-        where = display_url(self.endpoint.base_url)
-        if before == after or after is None:
-            return
-        if ours is None:
-            logger.info("%s says that it allows %s %s a minute: this is used", where, f"{after:,.0f}", what)
-        elif after < ours:
-            logger.warning(
-                "%s says that it allows %s %s a minute, the settings say %s: the lower is used",
-                where, f"{after:,.0f}", what, f"{ours:,.0f}",
-            )  # fmt: skip
 
     def seen(self, now: float) -> EndpointState:
         bucket, pause_s = self.bucket, max(0.0, self.paused_until - now)
@@ -226,10 +227,8 @@ class LimiterState:
     an answer may hold fewer places than were wanted, and the rest asks again.
     """
 
-    def __init__(
-        self, endpoints: Sequence[Endpoint], default_in_flight: int, now: float, burst_s: float = BURST_S
-    ) -> None:
-        self._gates = [_Gate(e, default_in_flight, now, burst_s) for e in endpoints]
+    def __init__(self, endpoints: Sequence[Endpoint], default_in_flight: int, now: float) -> None:
+        self._gates = [_Gate(e, default_in_flight, now) for e in endpoints]
         self._queue: list[_Ticket] = []
         self._next = 0
         self._peak = 0
@@ -314,7 +313,8 @@ class LimiterState:
         """Who may go now, and when to look again (None: not before somebody asks or settles)."""
         granted: list[Granted] = []
         waiting: list[_Ticket] = []
-        open_ = self._open(now)
+        # Endpoints that answer now: they have a place, and room for the first who would use them.
+        open_ = {i for i, gate in enumerate(self._gates) if gate.has_place and self._opens_in(now, i) == 0}
         for n, ticket in enumerate(self._queue):
             if not open_:
                 waiting += self._queue[n:]
@@ -328,10 +328,6 @@ class LimiterState:
         waits = [self._opens_in(now, i) for i, gate in enumerate(self._gates) if gate.has_place]
         known = [w for w in waits if w is not None]
         return granted, now + min(known) if known and self._queue else None
-
-    def _open(self, now: float) -> set[int]:
-        """Endpoints that answer now: they have a place, and room for the first who would use them."""
-        return {i for i, gate in enumerate(self._gates) if gate.has_place and self._opens_in(now, i) == 0}
 
     def _opens_in(self, now: float, endpoint: int) -> float | None:
         """Seconds until an endpoint's bucket answers those who wait for it; None if nobody does."""
@@ -372,8 +368,3 @@ class LimiterState:
         for i in ticket.usable:
             self._gates[i].waiting += sign * len(ticket.wants)
             self._gates[i].waiting_tokens += sign * ticket.tokens
-
-
-def _lower(ours: float | None, told: float | None, before: float | None) -> float | None:
-    """The lower of our limit and what was told; as before where nothing was."""
-    return before if told is None else told if ours is None else min(ours, told)

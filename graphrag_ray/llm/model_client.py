@@ -6,9 +6,11 @@ import asyncio
 import logging
 import math
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Protocol, TypeVar
 
 from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
 from graphrag_ray.base.index_settings import Model
@@ -22,7 +24,7 @@ from graphrag_ray.base.messages import (
 )
 from graphrag_ray.base.providers import Client
 from graphrag_ray.base.urls import display_url
-from graphrag_ray.llm.accounting import CallProgress, CallRecord, InFlight, SentAttempt, sum_usage
+from graphrag_ray.llm.accounting import CallRecord, InFlight, sum_usage
 from graphrag_ray.llm.call_failures import GaveUp, Paid, ParameterRefused, Unanswered
 from graphrag_ray.llm.hedging import CallDurations, race
 from graphrag_ray.llm.limiter import Limiter, PermitQueue, Place
@@ -60,8 +62,10 @@ class Roster:
         left = self.left(now)
         awake = [i for i in left if self._resting_until[i] <= now]
         others = [i for i in awake if i != other_than]
-        wanted = (some for some in (others, awake) if any(self._takes(i, tokens) for i in some))
-        return next(wanted, left)
+        for some in (others, awake):
+            if any((limit := self._limits[i]) is None or tokens <= limit for i in some):
+                return some
+        return left
 
     def left(self, now: float) -> list[int]:
         """Endpoints that were not dropped, never empty. Raises FatalCallError when all were."""
@@ -79,10 +83,6 @@ class Roster:
         """The most tokens that one request may have at any endpoint that is left; None: no limit."""
         limits = [self._limits[i] for i in self.left(now)]
         return None if None in limits else max(limit for limit in limits if limit is not None)
-
-    def _takes(self, endpoint: int, tokens: int) -> bool:
-        limit = self._limits[endpoint]
-        return limit is None or tokens <= limit
 
     def worked(self, endpoint: int) -> None:
         self._in_a_row[endpoint] = self._rests[endpoint] = 0
@@ -122,30 +122,47 @@ REMEMBERED_REPLIES = 200
 """Replies over which the mean length runs, so that it follows a change of what is asked."""
 
 
+class Processes(Protocol):
+    """Processes that compute beside this one, once they are up."""
+
+    def is_up(self) -> bool: ...
+
+    def here(self, fn: Callable[..., T], *args: Any) -> T: ...
+
+    def submit(self, fn: Callable[..., T], *args: Any) -> Future[T] | None: ...
+
+    def result(self, future: Future[T]) -> T: ...
+
+
 @dataclass(frozen=True)
 class Runtime:
-    """What a lane needs besides its model; tests give their own clock and sleep.
+    """What asking needs besides models and clients; tests give their own clock and sleep.
 
-    on_call   told of every logical call when it has ended
-    in_flight kept up to date with what is sent and not yet answered
-    rng       for the jitter of back-offs
-    hedge     send a second request for a slow call
-    at_the_end   whether nothing is left to send beside what is in flight
-    attempts_before   that somebody has made of each call before: they count, and the waits go on growing
+    limiter    of all models with endpoints, shared with whoever else calls them
+    on_call    told of every logical call when it has ended: `Accounts.add`, say
+    in_flight  kept up to date with what is sent and not yet answered
+    rng        for the jitter of back-offs
+    hedge      send a second request for a call slower than nearly all of its prompt
+    at_the_end whether nothing is left to send beside what is in flight
+    attempts_before  made of each call before, by somebody else: they count, and the waits go on growing
     dropped_for_s  an endpoint that refused us as a whole is tried again then
+    aside      where local models answer; None: in the event loop, which has nothing better to do
+    pool       of processes where they answer once these are up
     """
 
     limiter: Limiter
     on_call: Callable[[CallRecord], None]
-    in_flight: InFlight
     max_attempts: int
-    rng: random.Random
-    clock: Callable[[], float]
-    sleep: Callable[[float], Awaitable[None]]
+    in_flight: InFlight = field(default_factory=InFlight)
+    rng: random.Random = field(default_factory=random.Random)
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     hedge: bool = False
     at_the_end: Callable[[], bool] = lambda: False
     attempts_before: int = 0
     dropped_for_s: float = math.inf
+    aside: Executor | None = None
+    pool: Processes | None = None
 
 
 @dataclass(frozen=True)
@@ -178,11 +195,11 @@ class Lane:
         self, name: str, model: Model, clients: Sequence[Client | FatalCallError], runtime: Runtime
     ) -> None:
         """name: under `models:`. clients: one per endpoint, or why there is none."""
-        names = [display_url(e.base_url) for e in model.endpoints]
         self.model = model
         self._name = name
         self._clients = clients
         self._runtime = runtime
+        names = [display_url(e.base_url) for e in model.endpoints]
         limits = [e.tokens_per_minute for e in model.endpoints]
         self._roster = Roster(names, limits, runtime.dropped_for_s)
         self._line = PermitQueue(
@@ -196,29 +213,36 @@ class Lane:
                 self._roster.drop(i, client)
         text_size("", model)  # loads the vocabulary now rather than between two calls
 
-    async def chat(
+    def chat(
         self, request: ChatRequest, stage: str, listener: Listener | None = None
-    ) -> Called[ChatReply]:
+    ) -> Awaitable[Called[ChatReply]]:
         """listener: hears each attempt while it is written. Such a call is not hedged."""
         size = prompt_size(request, self.model)
-        self._check(size)
+        yes_no = request.response == "yes_no"
+        guess = 1 if yes_no else min(FIRST_GUESS_TOKENS, output_limit(request, self.model))
+
+        def tokens() -> int:
+            """The reply is expected to be as long as those before, with thoughts."""
+            expected = size + round(self._reply_tokens.get(request.prompt, (0, guess))[1])
+            largest = self._roster.largest(self._runtime.clock())
+            return expected if largest is None else min(expected, int(largest))
+
         call = _Call[ChatReply](
             stage,
             request.prompt,
             size,
-            lambda: self._reservation(size + self._expected_reply(request)),
+            tokens,
             lambda c: c.chat(request, size, listener),
             lambda reply: reply.usage,
             hedge=listener is None,
         )
-        called = await self._run(call)
-        self._learn(request.prompt, called.reply.usage.completion_tokens)
-        return called
+        return self._run(call)
 
-    async def embed(self, requests: Sequence[EmbeddingRequest], stage: str) -> Called[list[EmbeddingReply]]:
+    def embed(
+        self, requests: Sequence[EmbeddingRequest], stage: str
+    ) -> Awaitable[Called[list[EmbeddingReply]]]:
         """One call for all texts."""
         size = sum(text_size(r.text, self.model) for r in requests)
-        self._check(size)
         call = _Call[list[EmbeddingReply]](
             stage,
             requests[0].prompt,
@@ -227,7 +251,7 @@ class Lane:
             lambda c: c.embed(requests),
             lambda replies: sum_usage(r.usage for r in replies),
         )
-        return await self._run(call)
+        return self._run(call)
 
     async def close(self) -> None:
         for line in (self._line, *self._beside.values()):
@@ -237,88 +261,123 @@ class Lane:
                 await client.close()
 
     async def _run(self, call: _Call[T]) -> Called[T]:
-        """Attempts until one succeeds or there is no point in another; accounts for them as one call."""
-        progress, line = CallProgress(), self._line
-        in_flight = self._runtime.in_flight
+        """Attempts until one succeeds or there is no point in another; accounts for them as one call. Raises
+        RequestTooLarge where the prompt alone is more than a minute's limit."""
+        runtime, line = self._runtime, self._line
+        check_within_limit(call.prompt_tokens, self._roster.largest(runtime.clock()))
+        record = CallRecord(call.stage, call.prompt, self.model.model_id)
         try:
             while True:
                 place = await line.place(call.tokens)
                 if not self._roster.has(place.endpoint):  # dropped while we waited
                     line.give_back(place)
                     continue
-                attempt = self._hedged if self._runtime.hedge and call.hedge else self._attempt
-                result = await attempt(place, call, progress)
+                attempt = self._hedged if runtime.hedge and call.hedge else self._attempt
+                result = await attempt(place, call, record)
+                attempts = runtime.attempts_before + record.attempts
                 if not isinstance(result, CallError):
-                    self._pace.note(call.prompt, progress.latency_s)
-                    progress.status = "ok"
-                    attempts = self._runtime.attempts_before + progress.attempts
-                    return Called(result, progress.endpoint, progress.latency_s, attempts)
-                await self._before_next(result, progress)
-                line = self._line_after(result, place.endpoint)
+                    self._pace.note(call.prompt, record.latency_s)
+                    n, mean = self._reply_tokens.get(call.prompt, (0, 0.0))
+                    n = min(n + 1, REMEMBERED_REPLIES)
+                    made = call.usage(result).completion_tokens
+                    self._reply_tokens[call.prompt] = n, mean + (made - mean) / n
+                    record.status = "ok"
+                    return Called(result, record.endpoint, record.latency_s, attempts)
+                line = self._line
+                if isinstance(result, PermanentCallError):
+                    record.status = "permanent"
+                    raise result
+                if isinstance(result, FatalCallError):
+                    record.status = "fatal"
+                    self._roster.left(runtime.clock())  # raises when no endpoint is left
+                if not isinstance(result, TransientCallError) or isinstance(result, ParameterRefused):
+                    record.excused += 1
+                    continue
+                record.status = "transient"
+                attempts -= record.excused
+                if attempts >= runtime.max_attempts:
+                    told = f"{result} (attempt {attempts}, the last)"
+                    raise GaveUp(told, status=result.status, attempts=attempts)
+                if result.status != 429 or result.retry_after_s is None:  # else the limiter makes us wait
+                    longest_s = min(LONGEST_BACK_OFF_S, FIRST_BACK_OFF_S * 2.0 ** (attempts - 1))
+                    await runtime.sleep(runtime.rng.uniform(0.0, longest_s))  # full jitter
+                # What failed at an endpoint goes elsewhere, or a call could use up its attempts at one that
+                # is gone. Of a 429 the limiter knows.
+                if result.status != 429 and len(self._clients) > 1:
+                    line = self._line_beside(place.endpoint)
         except asyncio.CancelledError:
-            in_flight.add(progress.give_up())
+            runtime.in_flight.add(record.give_up())
             raise
         finally:
-            in_flight.add(progress.owed, -1)
-            if progress.attempts:
-                self._runtime.on_call(self._record(call, progress))
+            runtime.in_flight.add(record.owed, -1)
+            if record.attempts:
+                runtime.on_call(record)
 
-    async def _attempt(self, place: Place, call: _Call[T], progress: CallProgress) -> T | CallError:
+    async def _attempt(self, place: Place, call: _Call[T], record: CallRecord) -> T | CallError:
         """One call of one endpoint, for which the limiter gave a place: call, settle, price."""
-        client = self._client(place.endpoint)
+        runtime, limiter, in_flight = self._runtime, self._runtime.limiter, self._runtime.in_flight
+        at, started = place.endpoint, self._runtime.clock()
+        client = self._clients[at]
+        assert not isinstance(client, FatalCallError)  # these were dropped from the roster at the start
         spent = place.tokens  # of a call without an answer we know no better
         made: tuple[int, bool] | None = None
-        started = self._runtime.clock()
-        progress.attempts += 1
-        progress.endpoint = client.where
-        expected_usage = Usage(call.prompt_tokens, max(0, place.tokens - call.prompt_tokens))
-        progress.sent = SentAttempt(expected_usage, client.price)
-        in_flight, expected = self._runtime.in_flight, progress.sent.in_flight
-        in_flight.add(expected)
-        limiter = self._runtime.limiter
-        client.learn(limiter.quirks(self._name, place.endpoint))
+        expected = Usage(call.prompt_tokens, max(0, place.tokens - call.prompt_tokens))
+        flying = record.begin(client.where, expected, client.price)
+        in_flight.add(flying)
+        client.learn(limiter.quirks(self._name, at))
         try:
             reply = await call.send(client)
-            progress.sent = None
+            record.sent = None
             usage = call.usage(reply)
             spent = usage.prompt_tokens + usage.completion_tokens
             made = usage.completion_tokens or usage.prompt_tokens, True
-            progress.pay(usage, client.price)
-            self._roster.worked(place.endpoint)
+            record.pay(usage, client.price)
+            self._roster.worked(at)
             return reply
         except CallError as e:
             if isinstance(e, Unanswered):
-                in_flight.add(progress.give_up())
+                in_flight.add(record.give_up())
             elif isinstance(e, Paid):
-                in_flight.add(progress.owe(e.usage, client.price))
+                in_flight.add(record.owe(e.usage, client.price))
             elif e.status is not None and e.status < 500:
                 spent = 0  # refused, not run
-            if isinstance(e, TransientCallError) and not isinstance(e, ParameterRefused):
+            record.sent = None
+            # What it says about the endpoint is known before the place is free for another.
+            if isinstance(e, FatalCallError):
+                self._roster.drop(at, e, runtime.clock())
+            elif isinstance(e, ParameterRefused | PermanentCallError):
+                self._roster.worked(at)
+            elif isinstance(e, TransientCallError):
                 made = 0, False
-            progress.sent = None
-            self._note(e, place.endpoint, progress)  # before the place is free for another
+                limited = e.status == 429
+                record.rate_limited += limited
+                if limited or e.retry_after_s is not None:
+                    limiter.penalise(self._name, at, e.retry_after_s)
+                if not limited:
+                    self._roster.failed(at, runtime.clock())
             return e
         finally:
-            progress.latency_s = self._runtime.clock() - started
-            progress.busy_s += progress.latency_s
-            in_flight.add(expected, -1)
-            if news := client.quirks - limiter.quirks(self._name, place.endpoint):
-                progress.learned |= news
-                limiter.learn(self._name, place.endpoint, news)
-            told = client.limits.news(self._runtime.clock()) if made and client.limits else None
-            ended = Ended(progress.latency_s, *made, told) if made else None
-            limiter.settle(self._name, place.endpoint, spent - place.tokens, ended)
+            record.latency_s = runtime.clock() - started
+            record.busy_s += record.latency_s
+            in_flight.add(flying, -1)
+            if news := client.quirks - limiter.quirks(self._name, at):
+                record.learned |= news
+                limiter.learn(self._name, at, news)
+            told = client.limits.news(runtime.clock()) if made and client.limits else None
+            ended = Ended(record.latency_s, *made, told) if made else None
+            limiter.settle(self._name, at, spent - place.tokens, ended)
 
-    async def _hedged(self, place: Place, call: _Call[T], progress: CallProgress) -> T | CallError:
+    async def _hedged(self, place: Place, call: _Call[T], record: CallRecord) -> T | CallError:
         """`_attempt`, with further requests, elsewhere if possible, when it is slow for its stage."""
-        others: list[CallProgress] = []
-        started = self._runtime.clock()
+        runtime = self._runtime
+        others: list[CallRecord] = []
+        started = runtime.clock()
 
         async def send(p: Place) -> T | CallError:
             if p is place:
-                return await self._attempt(p, call, progress)
+                return await self._attempt(p, call, record)
             self._pace.hedged(call.prompt)
-            others.append(CallProgress())
+            others.append(CallRecord(call.stage, call.prompt, self.model.model_id))
             return await self._attempt(p, call, others[-1])
 
         try:
@@ -329,116 +388,32 @@ class Lane:
                 lambda: self._line_beside(place.endpoint).place(call.tokens),
                 self._line.give_back,
                 lambda result: not isinstance(result, CallError),
-                self._runtime.sleep,
+                runtime.sleep,
             )
-            progress.sent = None  # where it lost, it is paid for as the winner is
+            record.sent = None  # where it lost, it is paid for as the winner is
         except asyncio.CancelledError:
             for one in others:
-                self._runtime.in_flight.add(one.give_up())
+                runtime.in_flight.add(one.give_up())
             raise
         finally:
             for other in others:
-                progress.add_hedge(other)
+                record.add_hedge(other)
         if raced.winner:
-            progress.endpoint = others[raced.winner - 1].endpoint
+            record.endpoint = others[raced.winner - 1].endpoint
         if not isinstance(raced.result, CallError):
             usage = replace(call.usage(raced.result), reported=False)
             for endpoint in raced.lost:
-                progress.pay(usage, self._client(endpoint).price)
-        progress.latency_s = self._runtime.clock() - started
+                lost = self._clients[endpoint]
+                record.pay(usage, None if isinstance(lost, FatalCallError) else lost.price)
+        record.latency_s = runtime.clock() - started
         return raced.result
-
-    def _line_after(self, error: CallError, endpoint: int) -> PermitQueue:
-        """Where the next attempt waits. One that failed at an endpoint goes elsewhere, or a call could use up
-        its attempts at one that is gone; of a 429 the limiter knows."""
-        failed = isinstance(error, TransientCallError) and not isinstance(error, ParameterRefused)
-        alone = len(self._clients) == 1
-        return self._line_beside(endpoint) if failed and error.status != 429 and not alone else self._line
 
     def _line_beside(self, endpoint: int) -> PermitQueue:
         """Where calls wait for another endpoint, if one is usable."""
-
-        def usable(tokens: int) -> list[int]:
-            return self._roster.usable(self._runtime.clock(), tokens, other_than=endpoint)
-
         if endpoint not in self._beside:
-            self._beside[endpoint] = PermitQueue(self._name, self._runtime.limiter, usable)
+            self._beside[endpoint] = PermitQueue(
+                self._name,
+                self._runtime.limiter,
+                lambda tokens: self._roster.usable(self._runtime.clock(), tokens, other_than=endpoint),
+            )
         return self._beside[endpoint]
-
-    def _note(self, error: CallError, endpoint: int, progress: CallProgress) -> None:
-        """What a failure says about its endpoint, for this caller or for everyone."""
-        if isinstance(error, FatalCallError):
-            self._roster.drop(endpoint, error, self._runtime.clock())
-        elif isinstance(error, ParameterRefused | PermanentCallError):
-            self._roster.worked(endpoint)
-        elif isinstance(error, TransientCallError):
-            limited = error.status == 429
-            progress.rate_limited += limited
-            if limited or error.retry_after_s is not None:
-                self._runtime.limiter.penalise(self._name, endpoint, error.retry_after_s)
-            if not limited:
-                self._roster.failed(endpoint, self._runtime.clock())
-
-    async def _before_next(self, error: CallError, progress: CallProgress) -> None:
-        """Returns when another attempt should follow, else raises."""
-        if isinstance(error, PermanentCallError):
-            progress.status = "permanent"
-            raise error
-        if isinstance(error, FatalCallError):
-            progress.status = "fatal"
-            self._roster.left(self._runtime.clock())  # raises when no endpoint is left
-        if isinstance(error, FatalCallError | ParameterRefused):
-            progress.excused += 1
-            return
-        assert isinstance(error, TransientCallError)
-        progress.status = "transient"
-        attempts = self._runtime.attempts_before + progress.attempts - progress.excused
-        if attempts >= self._runtime.max_attempts:
-            raise GaveUp(f"{error} (attempt {attempts}, the last)", status=error.status, attempts=attempts)
-        if error.status != 429 or error.retry_after_s is None:  # else the limiter makes us wait
-            longest_s = min(LONGEST_BACK_OFF_S, FIRST_BACK_OFF_S * 2.0 ** (attempts - 1))
-            await self._runtime.sleep(self._runtime.rng.uniform(0.0, longest_s))  # full jitter
-
-    def _client(self, endpoint: int) -> Client:
-        client = self._clients[endpoint]
-        assert not isinstance(client, FatalCallError)  # these were dropped from the roster at the start
-        return client
-
-    def _check(self, prompt_tokens: int) -> None:
-        """Raises RequestTooLarge where the prompt alone is more than a minute's limit."""
-        check_within_limit(prompt_tokens, self._roster.largest(self._runtime.clock()))
-
-    def _reservation(self, tokens: int) -> int:
-        largest = self._roster.largest(self._runtime.clock())
-        return tokens if largest is None else min(tokens, int(largest))
-
-    def _expected_reply(self, request: ChatRequest) -> int:
-        """As many as the replies before had, with thoughts; a guess before the first."""
-        if request.prompt in self._reply_tokens:
-            return round(self._reply_tokens[request.prompt][1])
-        return (
-            1 if request.response == "yes_no" else min(FIRST_GUESS_TOKENS, output_limit(request, self.model))
-        )
-
-    def _learn(self, prompt: str, completion_tokens: int) -> None:
-        n, mean = self._reply_tokens.get(prompt, (0, 0.0))
-        n = min(n + 1, REMEMBERED_REPLIES)
-        self._reply_tokens[prompt] = (n, mean + (completion_tokens - mean) / n)
-
-    def _record(self, call: _Call[T], p: CallProgress) -> CallRecord:
-        return CallRecord(
-            stage=call.stage,
-            prompt=call.prompt,
-            model_id=self.model.model_id,
-            endpoint=p.endpoint,
-            status=p.status,
-            usage=p.usage,
-            cost_pico_usd=p.cost_pico_usd,
-            latency_s=p.latency_s,
-            attempts=p.attempts,
-            rate_limited=p.rate_limited,
-            busy_s=p.busy_s,
-            hedged=p.hedged,
-            unanswered=p.unanswered,
-            learned=frozenset(p.learned),
-        )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from graphrag_ray.base.errors import FatalCallError
-from graphrag_ray.base.index_settings import Model
+from graphrag_ray.base.index_settings import Endpoint, Model
+from graphrag_ray.base.keys import find_key
 from graphrag_ray.base.providers import Client, RemoteProvider
 
 
@@ -18,9 +19,17 @@ class OpenAIProvider(RemoteProvider):
         force_yes_no: bool | None = None,
         quirks: Mapping[str, Collection[str]] | None = None,
     ) -> Sequence[Client | FatalCallError]:
-        from graphrag_ray.llm.client import connect  # the client library takes half a second
+        """Reads key files and may wait for `ask_key`: not for an event loop."""
+        from graphrag_ray.llm.client import EndpointClient  # the client library takes half a second
 
-        return connect(model, environ, ask_key, force_yes_no, quirks)
+        def one(endpoint: Endpoint) -> Client | FatalCallError:
+            try:
+                key = find_key(endpoint, environ, ask_key)
+                return EndpointClient(endpoint, model, key, force_yes_no, quirks)
+            except FatalCallError as e:
+                return e
+
+        return [one(endpoint) for endpoint in model.endpoints]
 
 
 PROVIDER = OpenAIProvider()

@@ -61,13 +61,12 @@ def cost_pico_usd(usage: Usage, price: Price | None) -> int | None:
         return None
     cached = min(usage.cached_tokens, usage.prompt_tokens)
     cached_price = price.cached_usd_per_mtok
-    if cached_price is None:
-        cached_price = price.input_usd_per_mtok
-    return (
-        (usage.prompt_tokens - cached) * _pico_per_token(price.input_usd_per_mtok)
-        + cached * _pico_per_token(cached_price)
-        + usage.completion_tokens * _pico_per_token(price.output_usd_per_mtok)
+    used = (
+        (usage.prompt_tokens - cached, price.input_usd_per_mtok),
+        (cached, price.input_usd_per_mtok if cached_price is None else cached_price),
+        (usage.completion_tokens, price.output_usd_per_mtok),
     )
+    return sum(tokens * round(usd_per_mtok * PICO_USD / 1_000_000) for tokens, usd_per_mtok in used)
 
 
 def cost_usd(usage: Usage, price: Price | None) -> float | None:
@@ -76,39 +75,27 @@ def cost_usd(usage: Usage, price: Price | None) -> float | None:
     return None if pico is None else pico / PICO_USD
 
 
-def _pico_per_token(usd_per_mtok: float) -> int:
-    return round(usd_per_mtok * PICO_USD / 1_000_000)
-
-
 @lru_cache(maxsize=256)
 def _listed_price(name: str, base_url: str) -> Price | None:
     from genai_prices.data_snapshot import get_snapshot
 
-    snapshot = get_snapshot()
-    for provider in _sellers(snapshot, name, base_url):
-        listed = provider.find_model(name.lower(), all_providers=snapshot.providers)
-        if listed is not None:
-            return _as_price(listed.get_prices(datetime.now(UTC)))
-    return None
-
-
-def _sellers(snapshot: Any, name: str, base_url: str) -> list[Any]:
-    known = [p for p in snapshot.providers if base_url and re.match(p.api_pattern, base_url)]
-    if known or not _SOLD_BY_ONE.match(name.lower()):
-        return known
-    makers = [p for p in snapshot.providers if p.model_match and p.model_match.is_match(name.lower())]
-    return makers or [p for p in snapshot.providers if p.id == "openai"]
-
-
-def _as_price(listed: Any) -> Price | None:
     def usd(value: Any) -> float | None:
         return None if value is None else float(getattr(value, "base", value))
 
-    input_usd = usd(listed.input_mtok)
-    if input_usd is None:
-        return None
-    return Price(
-        input_usd_per_mtok=input_usd,
-        output_usd_per_mtok=usd(listed.output_mtok) or 0.0,
-        cached_usd_per_mtok=usd(listed.cache_read_mtok),
-    )
+    snapshot, lower = get_snapshot(), name.lower()
+    sellers = [p for p in snapshot.providers if base_url and re.match(p.api_pattern, base_url)]
+    if not sellers and _SOLD_BY_ONE.match(lower):
+        sellers = [p for p in snapshot.providers if p.model_match and p.model_match.is_match(lower)]
+        sellers = sellers or [p for p in snapshot.providers if p.id == "openai"]
+    for seller in sellers:
+        listed = seller.find_model(lower, all_providers=snapshot.providers)
+        if listed is not None:
+            prices = listed.get_prices(datetime.now(UTC))
+            if (input_usd := usd(prices.input_mtok)) is None:
+                return None
+            return Price(
+                input_usd_per_mtok=input_usd,
+                output_usd_per_mtok=usd(prices.output_mtok) or 0.0,
+                cached_usd_per_mtok=usd(prices.cache_read_mtok),
+            )
+    return None

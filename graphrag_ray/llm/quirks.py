@@ -92,7 +92,13 @@ class Peculiarities:
         max_tokens: of the reply. bias: tokens to force for a yes_no request; None: do not force. stream: the
         reply is wanted piece by piece. room: for thoughts, beside the reply.
         """
-        messages = _without_system(request.messages) if NO_SYSTEM in self.learned else request.messages
+        messages = request.messages
+        if NO_SYSTEM in self.learned:
+            system = [m.content for m in messages if m.role == "system"]
+            first, *rest = [m for m in messages if m.role != "system"] or messages
+            if first.role != "system" and system:
+                first = Message(first.role, "\n\n".join([*system, first.content]))
+            messages = (first, *rest)
         body: dict[str, Any] = {
             "model": model,
             "messages": [{"role": m.role, "content": m.content} for m in messages],
@@ -108,8 +114,16 @@ class Peculiarities:
                 max_tokens, room = 1, 0  # the first token is the word
         renamed = "max_tokens" in self._dropped
         body["max_completion_tokens" if renamed else "max_tokens"] = max_tokens + room
-        if request.response == "json" and (form := self._response_format(request)):
-            body["response_format"] = form
+        if (
+            request.response == "json"
+            and request.schema is not None
+            and not self.learned.intersection(_FORMATS)
+        ):
+            strict = request.schema.get("additionalProperties") is False
+            schema = {"name": request.prompt, "schema": dict(request.schema), "strict": strict}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        elif request.response == "json" and "json_object" not in self.learned:
+            body["response_format"] = {"type": "json_object"}
         if stream and "stream" not in self._dropped:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         return {k: v for k, v in body.items() if k not in self._dropped}
@@ -133,21 +147,10 @@ class Peculiarities:
         name = _named(body, refusal)
         if name is None:
             return False
-        learned = {"response_format": (_format_of(body),), "max_tokens": (name, THINKS)}
+        form = str((body.get("response_format") or {}).get("type"))
+        learned = {"response_format": (form,), "max_tokens": (name, THINKS)}
         self.add(learned.get(name, (name,)))  # whoever counts thoughts as output wants the other name
         return True
-
-    def _response_format(self, request: ChatRequest) -> dict[str, Any] | None:
-        if request.schema is not None and not self.learned.intersection(_FORMATS):
-            strict = request.schema.get("additionalProperties") is False
-            schema = {"name": request.prompt, "schema": dict(request.schema), "strict": strict}
-            return {"type": "json_schema", "json_schema": schema}
-        return None if "json_object" in self.learned else {"type": "json_object"}
-
-
-def _format_of(body: Mapping[str, Any]) -> str:
-    form = body.get("response_format") or {}
-    return str(form.get("type"))
 
 
 def _named(body: Mapping[str, Any], refusal: HttpRefusal) -> str | None:
@@ -160,14 +163,6 @@ def _named(body: Mapping[str, Any], refusal: HttpRefusal) -> str | None:
     if param in sent:
         return param
     return next((name for name in sent if re.search(rf"\b{name}\b", refusal.message)), None)
-
-
-def _without_system(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    system = [m.content for m in messages if m.role == "system"]
-    rest = [m for m in messages if m.role != "system"]
-    if not system or not rest:
-        return tuple(rest) or messages
-    return (Message(rest[0].role, "\n\n".join([*system, rest[0].content])), *rest[1:])
 
 
 @lru_cache(maxsize=8)

@@ -42,10 +42,9 @@ class BucketLevel:
     Levels above the cap come from refunds or from waiting for one large reservation, and are kept.
     """
 
-    def __init__(self, per_minute: float, burst_s: float, window_s: float) -> None:
-        self.limit = per_minute * window_s / 60.0
-        self.window_s = window_s
-        self.cap = self.limit * burst_s / window_s
+    def __init__(self, per_minute: float) -> None:
+        self.limit = per_minute * WINDOW_S / 60.0
+        self.cap = self.limit * BURST_S / WINDOW_S
         self.level = 0.0
         self._largest = [0.0, 0.0]  # of this window and the one before
         self._window_end = 0.0
@@ -53,9 +52,9 @@ class BucketLevel:
     def note_size(self, now: float, amount: float) -> None:
         """Remember the largest reservation of the last one to two windows."""
         if now >= self._window_end:
-            stale = now >= self._window_end + self.window_s
+            stale = now >= self._window_end + WINDOW_S
             self._largest = [0.0, 0.0 if stale else self._largest[0]]
-            self._window_end = now + self.window_s
+            self._window_end = now + WINDOW_S
         self._largest[0] = max(self._largest[0], amount)
 
     @property
@@ -63,7 +62,7 @@ class BucketLevel:
         """Refill per second."""
         burst = max(self.cap, max(self._largest) + self.cap * HOLD)
         share = min(MAX_BURST_SHARE, burst / self.limit)
-        return self.limit / self.window_s * (1.0 - share)
+        return self.limit / WINDOW_S * (1.0 - share)
 
     def refill(self, seconds: float, goal: float) -> None:
         """goal: what the first waiter needs, which may be more than the cap; half a burst may gather
@@ -91,19 +90,13 @@ class Bucket:
         requests_per_minute: float | None,
         tokens_per_minute: float | None,
         now: float,
-        burst_s: float = BURST_S,
-        window_s: float = WINDOW_S,
     ) -> None:
-        self.requests_per_minute = requests_per_minute
-        self.tokens_per_minute = tokens_per_minute
-        self._burst_s, self._window_s = burst_s, window_s
-        self._requests = _changed(None, requests_per_minute, burst_s, window_s)
-        self._tokens = _changed(None, tokens_per_minute, burst_s, window_s)
+        self._requests: BucketLevel | None = None
+        self._tokens: BucketLevel | None = None
         self._goal = (0.0, 0.0)
         self._credit = False
-        self._now = now
-        self._filled_at = now
-        self._paused_until = now
+        self._now = self._filled_at = self._paused_until = now
+        self.relimit(now, requests_per_minute, tokens_per_minute)
 
     def lend(self, now: float) -> None:
         """Let the first request go at once, on credit: what follows waits until it is paid back, so that no
@@ -115,10 +108,17 @@ class Bucket:
         """Other limits from now on. What is saved up stays below a burst of the new ones; a limit that was
         not there starts empty."""
         self._refill(now)
-        self._requests = _changed(self._requests, requests_per_minute, self._burst_s, self._window_s)
-        self._tokens = _changed(self._tokens, tokens_per_minute, self._burst_s, self._window_s)
-        self.requests_per_minute = requests_per_minute
-        self.tokens_per_minute = tokens_per_minute
+        self.requests_per_minute, self.tokens_per_minute = requests_per_minute, tokens_per_minute
+
+        def changed(before: BucketLevel | None, per_minute: float | None) -> BucketLevel | None:
+            if per_minute is None:
+                return None
+            level = BucketLevel(per_minute)
+            level.level = min(before.level, level.cap) if before else 0.0
+            return level
+
+        self._requests = changed(self._requests, requests_per_minute)
+        self._tokens = changed(self._tokens, tokens_per_minute)
 
     @property
     def limited(self) -> bool:
@@ -202,14 +202,3 @@ class Bucket:
             self._requests.refill(seconds, self._goal[0])
         if self._tokens is not None:
             self._tokens.refill(seconds, self._goal[1])
-
-
-def _changed(
-    meter: BucketLevel | None, per_minute: float | None, burst_s: float, window_s: float
-) -> BucketLevel | None:
-    if per_minute is None:
-        return None
-    changed = BucketLevel(per_minute, burst_s, window_s)
-    if meter is not None:
-        changed.level = min(meter.level, changed.cap)
-    return changed

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,12 +18,23 @@ import numpy as np
 from graphrag_ray.base.declarations import REPORT_SECTIONS
 from graphrag_ray.base.records import SECTIONS, parse_sections, write_reference
 from graphrag_ray.corpus.quotes import can_be_found, quoted
-from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.mentions import read
 from graphrag_ray.offline.question_terms import WEAK, QuestionTerms, list_subjects, read_question
 from graphrag_ray.offline.sentences import split_sentences, without_label
-from graphrag_ray.offline.summarise import Floats, bm25, content_stems, mmr, similarities
-from graphrag_ray.offline.units import MARK, NONE, is_balanced, number_in, report_parts, room_in, stands_alone
+from graphrag_ray.offline.summarise import (
+    MARK,
+    NONE,
+    Floats,
+    bm25,
+    content_stems,
+    is_balanced,
+    mmr,
+    number_in,
+    report_parts,
+    room_in,
+    similarities,
+    stands_alone,
+)
 
 Variables = Mapping[str, str]
 
@@ -48,8 +59,13 @@ _RATED = re.compile(r"rated (\d+(?:\.\d)?) of 10")
 _SCORED = "<ANSWER_HELPFULNESS> {} </ANSWER_HELPFULNESS>"
 _CITED = re.compile(r"\s*(\[Data:[^\[\]]*\])")
 _TITLE = re.compile(r"\*\*([^*]+)\*\*:")
-_TITLES = {"Entities": "{entity}", "Relationships": "{source} – {target}", "Claims": "{subject}"}
-"""Under what a record's description is quoted, by section."""
+_TITLES = {
+    "Sources": "{document}",
+    "Entities": "{entity}",
+    "Relationships": "{source} – {target}",
+    "Claims": "{subject}",
+}
+"""Under what a record's text is quoted, by section."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +81,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A sentence, the title it stands under, the reference behind it as written, its answer's score."""
+    """A sentence, the title it stands under, the reference behind it as written, and a score, 1–100: how well
+    the records answer the question."""
 
     text: str
     title: str
     reference: str
     stems: Sequence[str]
-    score: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """score: 1–100, how well the records answer the question; quotes: by falling worth."""
-
-    score: int
-    quotes: list[Quote]
+    score: float
 
 
 def records_of(context: str) -> list[Record]:
@@ -88,28 +97,24 @@ def records_of(context: str) -> list[Record]:
     sections = parse_sections(context)
     for section, row in ((s, row) for s in REPORT_SECTIONS for row in sections.get(s, ())):
         content = row.get("content") or ""
-        said = (s for _, texts in report_parts(content) for s in texts if is_balanced(s))
+        said = dict.fromkeys(s for _, texts in report_parts(content) for s in texts if is_balanced(s))
         rated = _RATED.search(content)
         title = row.get("title") or f"Report {row['id']}"
-        rating = float(rated.group(1)) if rated else 5.0
-        out.append(Record(section, row["id"], title, tuple(dict.fromkeys(said)), rating))
-    for row in sections.get("Sources", ()):
-        out.append(Record("Sources", row["id"], row.get("document") or "", _sentences(row.get("text"))))
+        out.append(Record(section, row["id"], title, tuple(said), float(rated.group(1)) if rated else 5.0))
     for section, form in _TITLES.items():
         for row in sections.get(section, ()):
-            out.append(Record(section, row["id"], form.format_map(row), _sentences(row.get("description"))))
+            title = form.format_map({"document": "", **row})
+            # Without their speakers' labels, and only those that lead back to their place in the text.
+            text = row.get("text" if section == "Sources" else "description")
+            said = dict.fromkeys(without_label(s) for s in split_sentences(text or ""))
+            found = tuple(s for s in said if s and is_balanced(s) and can_be_found(s))
+            out.append(Record(section, row["id"], title, found))
     return out
 
 
-def _sentences(text: str | None) -> tuple[str, ...]:
-    """The sentences, without their speakers' labels, that lead back to their place in the text."""
-    words = lexicon()
-    found = (without_label(s, words) for s in split_sentences(text or "", words))
-    return tuple(dict.fromkeys(s for s in found if s and is_balanced(s) and can_be_found(s)))
-
-
-def find(asked: str, variables: Variables, part: float = 1.0) -> Found | None:
-    """The sentences of `context` that match a question; None if the records say nothing about it.
+def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
+    """The sentences of `context` that match a question, the best first; none if the records say nothing about
+    it.
 
     part: the share of the reply's length that quotations may fill
     """
@@ -123,7 +128,7 @@ def find(asked: str, variables: Variables, part: float = 1.0) -> Found | None:
     ]
     texts = [s for r in records for s in r.sentences]
     if not texts or not question.concerns(said, titles):
-        return None
+        return []
     shares = np.array(
         [question.coverage(title.union(*own)) for title, own in zip(titles, stems, strict=True)]
     )
@@ -140,38 +145,30 @@ def find(asked: str, variables: Variables, part: float = 1.0) -> Found | None:
         relevance += 0.1 * np.array([1 / (1 + i) for r in records for i in range(len(r.sentences))])
     relevance *= np.array([stands_alone(t) for t in texts])
     chosen = _spread(relevance, flat, owner, MAX_QUOTES, texts, part * room_in(variables, 1000))
-    if not chosen:
-        return None
+    # How much of the question the best record covers, and how many records cover much of it.
+    best = float(shares.max(initial=0.0))
+    broad = float(np.minimum(1.0, (shares >= 0.5 * best).mean() * 2))
+    score = int(np.clip(round(75 * best + 20 * broad), FALLBACK_SCORE + 1, 100))
+    if best <= 0:
+        score = FALLBACK_SCORE if question.terms else 40
     holders: dict[str, list[Record]] = {}
     for record in records:
         for text in record.sentences:
             holders.setdefault(text.casefold(), []).append(record)
-    return Found(
-        _score(question, shares),
-        [
-            Quote(
-                texts[i],
-                records[owner[i]].title.replace("*", ""),
-                # The record under whose title it stands comes first: a reference names few of many.
-                _reference(dict.fromkeys([records[owner[i]], *holders[texts[i].casefold()]])),
-                flat[i],
-            )
-            for i in chosen
-        ],
-    )
+    quotes = []
+    for i in chosen:
+        own = records[owner[i]]
+        by_section: dict[str, list[str]] = {}
+        # The record under whose title it stands comes first: a reference names few of many.
+        for record in dict.fromkeys([own, *holders[texts[i].casefold()]]):
+            by_section.setdefault(record.section, []).append(record.number)
+        reference = write_reference({s: by_section[s] for s in SECTIONS if s in by_section})
+        quotes.append(Quote(texts[i], own.title.replace("*", ""), reference, flat[i], score))
+    return quotes
 
 
 def _match(question: QuestionTerms, things: Sequence[str], sentences: Sequence[Sequence[str]]) -> Floats:
     return bm25(things, sentences) + WEAK * bm25(question.verbs, sentences)
-
-
-def _score(question: QuestionTerms, shares: Floats) -> int:
-    """How much of the question the best record covers, and how many records cover much of it."""
-    best = float(shares.max(initial=0.0))
-    if best <= 0:
-        return FALLBACK_SCORE if question.terms else 40
-    broad = float(np.minimum(1.0, (shares >= 0.5 * best).mean() * 2))
-    return int(np.clip(round(75 * best + 20 * broad), FALLBACK_SCORE + 1, 100))
 
 
 def _spread(
@@ -194,13 +191,6 @@ def _spread(
             break
         kept.append(i)
     return kept
-
-
-def _reference(records: Iterable[Record]) -> str:
-    by_section: dict[str, list[str]] = {}
-    for record in records:
-        by_section.setdefault(record.section, []).append(record.number)
-    return write_reference({s: by_section[s] for s in SECTIONS if s in by_section})
 
 
 def _points(quotes: Sequence[Quote]) -> list[str]:
@@ -229,23 +219,23 @@ def _answer(variables: Variables, quotes: Sequence[Quote]) -> str:
 
 def map_answer(variables: Variables) -> str:
     """A score line, then a line for each title."""
-    found = find(variables["question"], variables)
-    return "\n".join([_SCORED.format(found.score), *_points(found.quotes)]) if found else _SCORED.format(0)
+    quotes = find(variables["question"], variables)
+    return "\n".join([_SCORED.format(quotes[0].score if quotes else 0), *_points(quotes)])
 
 
 def context_answer(variables: Variables) -> str:
-    found = find(variables["question"], variables, 0.9)
-    return _answer(variables, found.quotes) if found else _NOTHING
+    quotes = find(variables["question"], variables, 0.9)
+    return _answer(variables, quotes) if quotes else _NOTHING
 
 
 def answer_with_chain(variables: Variables) -> str:
     """The quotations of `context_answer`; the best are the links. Where it has none, and more can be looked
     up, the prompt says so: one word."""
-    found = find(variables["question"], variables, 0.9)
-    if found is None:
+    quotes = find(variables["question"], variables, 0.9)
+    if not quotes:
         return "Insufficient" if _MORE_TO_COME in variables.get("if_missing", "") else _NOTHING
-    links = [f"- {variables['question']} -> “{q.text}” {q.reference}" for q in found.quotes[:MOST_LINKS]]
-    return "\n".join([_answer(variables, found.quotes), "", "Chain:", *links])
+    links = [f"- {variables['question']} -> “{q.text}” {q.reference}" for q in quotes[:MOST_LINKS]]
+    return "\n".join([_answer(variables, quotes), "", "Chain:", *links])
 
 
 def reduce_answer(variables: Variables) -> str:
@@ -258,9 +248,7 @@ def reduce_answer(variables: Variables) -> str:
             score = float(row.get("score") or "")
         except ValueError:
             score = 50.0
-        found = list(
-            _TITLE.finditer(answer)
-        )  # lines are folded into one: marks alone tell what belongs together
+        found = list(_TITLE.finditer(answer))  # lines are folded into one: marks alone part them
         ends = [*(m.start() for m in found), len(answer)]
         parts = [(m.group(1).strip(), answer[m.end() : ends[i + 1]]) for i, m in enumerate(found)]
         for title, part in parts or [("", answer)]:
@@ -286,12 +274,11 @@ def reduce_answer(variables: Variables) -> str:
 
 def map_points(variables: Variables) -> str:
     """The lines of `map_answer` as points, by falling score."""
-    found = find(variables["question"], variables)
-    lines = _points(found.quotes) if found else []
+    quotes = find(variables["question"], variables)
+    lines = _points(quotes)
     points = [
-        {"description": line, "score": max(1, round(found.score * (1 - rank / (2 * len(lines)))))}
+        {"description": line, "score": max(1, round(quotes[0].score * (1 - rank / (2 * len(lines)))))}
         for rank, line in enumerate(lines)
-        if found
     ]
     return as_json({"points": points})
 
@@ -316,20 +303,20 @@ def drift_step(variables: Variables) -> str:
     of their records are to be looked up. A follow-up question shares its terms with what was found for it, so
     the user's question decides how much that helps."""
     asked = variables.get("follow_up", variables["question"])
-    found = find(asked, variables)
-    if found is None:
+    quotes = find(asked, variables)
+    if not quotes:
         return as_json({"answer": "", "score": 0, "follow_ups": []})
-    score = found.score
+    score = quotes[0].score
     if "follow_up" in variables:
-        helps = find(variables["question"], variables)
-        score = max(5, helps.score if helps else 0)
-    names = dict.fromkeys(n.strip() for q in found.quotes for n in q.title.split(","))
+        helpful = find(variables["question"], variables)
+        score = max(5, helpful[0].score if helpful else 0)
+    names = dict.fromkeys(n.strip() for q in quotes for n in q.title.split(","))
     known = variables["question"].casefold() + asked.casefold()
     open_ = [n for n in names if n and n.casefold() not in known][: number_in(variables, "n_follow_ups", 0)]
     follow_ups = [
         {"question": f"What is said about {n}?", "score": max(5, 60 - 5 * i)} for i, n in enumerate(open_)
     ]
-    return as_json({"answer": "\n".join(_points(found.quotes)), "score": score, "follow_ups": follow_ups})
+    return as_json({"answer": "\n".join(_points(quotes)), "score": score, "follow_ups": follow_ups})
 
 
 def ask_next(variables: Variables) -> str:
@@ -343,7 +330,7 @@ def ask_next(variables: Variables) -> str:
             if set(question.things).isdisjoint(question.mark(content_stems(sentence))):
                 continue
             known.append(sentence)
-            titles = (thing.title for thing in read(sentence, lexicon(), False).things)
+            titles = (thing.title for thing in read(sentence, False).things)
             names |= dict.fromkeys(title for title in titles if title.casefold() not in before)
     pairs = zip(question.terms, question.words, strict=True)
     rest = " ".join(word for term, word in pairs if term not in question.names) or "who or what is it"
@@ -375,8 +362,8 @@ def ask_around(variables: Variables) -> str:
 def summarise_subject(variables: Variables) -> str:
     """The lines of `map_answer` for the user's question or, where these records do not match it, for the
     subject."""
-    found = find(variables["question"], variables) or find(variables["entity"], variables)
-    return "\n".join(_points(found.quotes)) if found else NONE
+    quotes = find(variables["question"], variables) or find(variables["entity"], variables)
+    return "\n".join(_points(quotes)) if quotes else NONE
 
 
 def as_json(value: object) -> str:

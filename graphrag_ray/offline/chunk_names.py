@@ -1,27 +1,29 @@
 """Names in a chunk, and which of them name the same thing.
 
-Short names are resolved to the one full name of the chunk that ends, or begins, with them; speakers'
-labels and the long forms of abbreviations are names as well.
+Document-centred casing (Mikheev, "Periods, capitalized words, etc.", Computational Linguistics 2002): a
+capital in mid-sentence is evidence, one at the start of a sentence needs evidence elsewhere in the chunk or a
+word that is not an ordinary one. Titles, in quotation marks or as headings that the text below them begins
+with, are names whatever the casing of their words. Runs that hold two names are divided where both are seen
+alone elsewhere.
 
-Abbreviations and their long forms.
-
-Schwartz and Hearst, "A simple algorithm for identifying abbreviation definitions in biomedical text"
-(PSB 2003). We differ in two points: only `long form (SHORT)` is read, since `SHORT (long form)` is rare
-outside of abstracts, and the long form has to start with a capital, since names are wanted.
+Short names are resolved to the one full name of the chunk that ends, or begins, with them; speakers' labels
+and the long forms of abbreviations are names as well (Schwartz and Hearst, "A simple algorithm for
+identifying abbreviation definitions in biomedical text", PSB 2003). We differ from them in two points: only
+`long form (SHORT)` is read, and the long form has to start with a capital, since names are wanted.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import accumulate
 
-from graphrag_ray.offline.candidates import Candidate, find_candidates
-from graphrag_ray.offline.capital_runs import CapitalRun
-from graphrag_ray.offline.lexicon import Lexicon
+from graphrag_ray.offline.capital_runs import CapitalRun, Word, is_empty, runs_of, trim, words_of
+from graphrag_ray.offline.lexicon import LEXICON
 from graphrag_ray.offline.sentences import Script, Sentence, fold
 
 MAX_LONG_CHARS = 200
@@ -31,27 +33,14 @@ _SHORT = re.compile(r"\(\s*[“\"]?([^\W\d_][\w.&/-]{1,9})[”\"]?\s*[),;]")
 _PLAIN = re.compile(r"[\w\s&'’./-]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """`short` stands for the text[start:end] before it."""
-
-    short: str
-    start: int
-    end: int
-
-
-def definitions(text: str, start: int, end: int) -> list[Definition]:
-    """The abbreviations defined in text[start:end]."""
-    if "(" not in text:
-        return []
+def definitions(text: str, start: int, end: int) -> list[tuple[str, int, int]]:
+    """The abbreviations defined in text[start:end]: (short form, start and end of what it stands for)."""
     found = []
-    for match in _SHORT.finditer(text, start, end):
+    for match in _SHORT.finditer(text, start, end) if "(" in text else ():
         short = match.group(1)
         if sum(c.isupper() for c in short) < 2:
             continue
-        before_end = match.start()
-        while before_end > start and text[before_end - 1] == " ":
-            before_end -= 1
+        before_end = start + len(text[start : match.start()].rstrip(" "))
         # At most min(|A| + 5, |A| * 2) words before the parenthesis hold the long form (section 3.1).
         letters = sum(c.isalnum() for c in short)
         nearest = max(start, before_end - MAX_LONG_CHARS)
@@ -60,7 +49,7 @@ def definitions(text: str, start: int, end: int) -> list[Definition]:
         window = nearest + words[-limit] if len(words) > limit else nearest
         begin = _best_long_form(short, text[window:before_end])
         if begin is not None and text[window + begin].isupper():
-            found.append(Definition(short, window + begin, before_end))
+            found.append((short, window + begin, before_end))
     return found
 
 
@@ -127,33 +116,64 @@ class Name:
         return self.title.upper()
 
 
-def find_names(text: str, script: Script, lexicon: Lexicon) -> dict[str, Name]:
+def find_names(text: str, script: Script) -> dict[str, Name]:
     """The names of a chunk by upper-case title, speakers first, then in order of first mention."""
     names: dict[str, Name] = {}
+
+    def named(title: str) -> Name:
+        if title.upper() not in names:
+            words = (w.strip(',;:!?()“”"') or w for w in title.lower().split())
+            names[title.upper()] = Name(title, tuple(words))
+        return names[title.upper()]
+
     for turn in script.turns:
-        title = speaker_title(turn.speaker, lexicon)
-        name = names.setdefault(title.upper(), _named(title))
+        name = named(speaker_title(turn.speaker))
         name.person = name.speaker = True
-    for candidate in find_candidates(text, script.sentences, lexicon):
-        _add(names, candidate)
-    _define_abbreviations(names, text, script.sentences)
-    _add_labels(names, script, lexicon)
-    return _resolve(names, lexicon)
+    for candidate in find_candidates(text, script.sentences):
+        name = named(candidate.title)
+        name.person = name.person or candidate.person
+        name.quoted = name.quoted or any(r.quoted and not r.defined for r in candidate.runs)
+        name.mentions.extend(Mention(r.sentence, r.start, r.end, r) for r in candidate.runs)
+    # `Friends of Hask Marsh (FHM)`: the long form is a name as a whole, and FHM is short for it.
+    spans: list[tuple[int, int]] = []
+    own: set[tuple[str, int]] = set()
+    for index, sentence in enumerate(script.sentences):
+        for abbreviation, start, end in definitions(text, sentence.start, sentence.end):
+            title = fold(text[start:end]).replace("’", "'").removeprefix("The ")
+            short = names.get(abbreviation.upper())
+            if short is None or title.upper() == short.key:
+                continue
+            long = named(title)
+            long.mentions.append(Mention(index, start, end))
+            short.short_for = long.key
+            spans.append((end, start))
+            own.add((long.key, end))
+    if spans:
+        _drop_parts(names.values(), spans, own)
+    # A label mentions its speaker, in the first sentence of the turn.
+    first: dict[int, int] = {}
+    for index, sentence in enumerate(script.sentences):
+        first.setdefault(sentence.turn, index)
+    for number, turn in enumerate(script.turns):
+        if number in first:
+            mention = Mention(first[number], turn.start, turn.end, None, True)
+            named(speaker_title(turn.speaker)).mentions.append(mention)
+    return _resolve(names)
 
 
-def speaker_title(label: str, lexicon: Lexicon) -> str:
+def speaker_title(label: str) -> str:
     """The name in a label, without its honorifics."""
     words = label.split()
-    while len(words) > 1 and words[0].lower().strip(".") in lexicon.cues["honorific"]:
+    while len(words) > 1 and words[0].lower().strip(".") in LEXICON.cues["honorific"]:
         words.pop(0)
     return fold(" ".join(words)).replace("’", "'")
 
 
-def looks_like_person(title: str, lexicon: Lexicon) -> bool:
+def looks_like_person(title: str) -> bool:
     """By shape: two to four words, a first name or no ordinary word, and no suffix of another type. Where
     the others are not, no word is in capitals or has one inside, but as McKay or O'Hara has it (Azure AI
     and GitHub Copilot are products)."""
-    cues, words = lexicon.cues, tuple(title.lower().split())
+    cues, words = LEXICON.cues, tuple(title.lower().split())
     if not title.isupper() and _UNLIKE_PERSON.search(title):
         return False
     if not 2 <= len(words) <= 4 or any(c.isdigit() for w in words for c in w):
@@ -163,55 +183,12 @@ def looks_like_person(title: str, lexicon: Lexicon) -> bool:
         return False
     suffixed = any(last in cues[s] for s in ("org_suffix", "loc_suffix", "event_suffix", "work_suffix"))
     if words[0] in cues["first_name"]:
-        doubtful = words[0] in cues["place"] or words[0] in lexicon.ordinary
+        doubtful = words[0] in cues["place"] or words[0] in LEXICON.ordinary
         inner = any(w in ("of", "for", "and", "&", "the") for w in words)
         return not inner and not (suffixed and doubtful)
     if suffixed or any(w in cues["place"] for w in words):
         return False
-    return all(not lexicon.is_ordinary(w) or w in cues["particle"] for w in words)
-
-
-def _named(title: str) -> Name:
-    return Name(title, tuple(w.strip(',;:!?()“”"') or w for w in title.lower().split()))
-
-
-def _add(names: dict[str, Name], candidate: Candidate) -> None:
-    key = candidate.title.upper()
-    name = names.setdefault(key, _named(candidate.title))
-    name.person = name.person or candidate.person
-    name.quoted = name.quoted or any(r.quoted and not r.defined for r in candidate.runs)
-    name.mentions.extend(Mention(r.sentence, r.start, r.end, r) for r in candidate.runs)
-
-
-def _add_labels(names: dict[str, Name], script: Script, lexicon: Lexicon) -> None:
-    """A label mentions its speaker, in the first sentence of the turn."""
-    first: dict[int, int] = {}
-    for index, sentence in enumerate(script.sentences):
-        if sentence.turn >= 0:
-            first.setdefault(sentence.turn, index)
-    for number, turn in enumerate(script.turns):
-        if number in first:
-            name = names[speaker_title(turn.speaker, lexicon).upper()]
-            name.mentions.append(Mention(first[number], turn.start, turn.end, None, True))
-
-
-def _define_abbreviations(names: dict[str, Name], text: str, sentences: list[Sentence]) -> None:
-    """`Friends of Hask Marsh (FHM)`: the long form is a name as a whole, and FHM is short for it."""
-    spans: list[tuple[int, int]] = []
-    own: set[tuple[str, int]] = set()
-    for index, sentence in enumerate(sentences):
-        for found in definitions(text, sentence.start, sentence.end):
-            title = fold(text[found.start : found.end]).replace("’", "'").removeprefix("The ")
-            short = names.get(found.short.upper())
-            if short is None or title.upper() == short.key:
-                continue
-            long = names.setdefault(title.upper(), _named(title))
-            long.mentions.append(Mention(index, found.start, found.end))
-            short.short_for = long.key
-            spans.append((found.end, found.start))
-            own.add((long.key, found.end))
-    if spans:
-        _drop_parts(names.values(), spans, own)
+    return all(not LEXICON.is_ordinary(w) or w in cues["particle"] for w in words)
 
 
 def _drop_parts(names: Iterable[Name], spans: list[tuple[int, int]], own: set[tuple[str, int]]) -> None:
@@ -232,13 +209,36 @@ def _drop_parts(names: Iterable[Name], spans: list[tuple[int, int]], own: set[tu
         name.mentions = list(kept.values())
 
 
-def _resolve(names: dict[str, Name], lexicon: Lexicon) -> dict[str, Name]:
+def _resolve(names: dict[str, Name]) -> dict[str, Name]:
     """Short names join the only full name that begins or ends with them. One that fits several is left
     out, as is a first name without any that is mentioned once: whom they mean is not known."""
-    full_names = _full_names(names, lexicon)
+    cues = LEXICON.cues
+    # Names of several words by their first and last words: of persons all, of others ordinary words only (the
+    # Institute, but not Stanford).
+    full_names: dict[str, list[Name]] = defaultdict(list)
+    for name in names.values():
+        if len(name.words) < 2 or not name.mentions or name.short_for or _without_middle(name, names):
+            continue
+        person = name.person or looks_like_person(name.title)
+        for word in dict.fromkeys((name.words[0], name.words[-1])):
+            if person or word in LEXICON.ordinary:
+                full_names[word].append(name)
     out: dict[str, Name] = {}
     for name in names.values():
-        target = _target(name, names, full_names, lexicon)
+        target: Name | None = _without_middle(name, names) or name
+        if target is name and len(name.words) == 1 and not name.quoted:
+            word = name.words[0]
+            fitting = full_names.get(word, [])
+            if all(m.run is not None and m.run.before in _LOCATIVE for m in name.mentions):
+                fitting = []  # in Marrakesh there is no Mr Marrakesh
+            if len(fitting) == 1 or (fitting and name.speaker):
+                target = max(fitting, key=lambda n: len(n.mentions))
+            elif fitting:
+                target = None
+            elif len(name.mentions) < 2 and word in cues["first_name"] and word not in cues["place"]:
+                known = name.speaker or name.person
+                known = known or any(m.run and m.run.after in cues["honorific"] for m in name.mentions)
+                target = name if known else None
         if target is None:
             continue
         if target is not name:
@@ -249,49 +249,275 @@ def _resolve(names: dict[str, Name], lexicon: Lexicon) -> dict[str, Name]:
     return {key: name for key, name in out.items() if name.mentions}
 
 
-def _full_names(names: dict[str, Name], lexicon: Lexicon) -> dict[str, list[Name]]:
-    """Names of several words by their first and last words: of persons all, of others ordinary words
-    only (the Institute, but not Stanford)."""
-    found: dict[str, list[Name]] = defaultdict(list)
-    for name in names.values():
-        if len(name.words) < 2 or not name.mentions or name.short_for:
-            continue
-        if _without_middle(name, names, lexicon) is not None:
-            continue
-        person = name.person or looks_like_person(name.title, lexicon)
-        for word in dict.fromkeys((name.words[0], name.words[-1])):
-            if person or word in lexicon.ordinary:
-                found[word].append(name)
-    return found
-
-
-def _without_middle(name: Name, names: dict[str, Name], lexicon: Lexicon) -> Name | None:
+def _without_middle(name: Name, names: dict[str, Name]) -> Name | None:
     """The person of the chunk who is written with the first and the last of these words (Orla Quist for
     Orla Maria Quist)."""
     if len(name.words) < 3 or name.quoted:
         return None
     plain = names.get(f"{name.words[0]} {name.words[-1]}".upper())
-    if plain is None or not plain.mentions or not looks_like_person(plain.title, lexicon):
+    return plain if plain and plain.mentions and looks_like_person(plain.title) else None
+
+
+MAX_TITLE_WORDS = 9
+MAX_TITLE_CHARS = 90
+
+_CURLY = re.compile(r"“([^“”\n]{1,90})”")
+_STRAIGHT = re.compile(r"\"")
+_YEAR = re.compile(r"[,;]?[\"”]?\s?\((?:1[5-9]|20)\d\d")
+_LAST_WORDS = re.compile(r"([^\W\d_]+)\W{0,2}(?:\s([^\W\d_]+)\W{0,2})?$")
+_NEXT_WORDS = re.compile(r"\W{0,3}([^\W\d_]+)(?:\s([^\W\d_]+))?(?:\s([^\W\d_]+))?")
+_BRACKET = re.compile(r"(?:(?<!\s)\s++)?\([^()]*\)$")
+_GOES_ON = r"[\"”]?\s?(?:\(|,|(?:is|was|are|were|or|may|refers|has)\b)"
+MAX_WORDS = 9
+"""A longer capitalised run is a heading or a list without commas."""
+
+_ADDRESS = re.compile(
+    r"\b(?:https?://|www\.)\S+|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64})+|(?<!\w)[@#]\w+"
+)
+_SPACED_HYPHEN = re.compile(r"(?<=\w)- (?=\w)")
+_LOWER = re.compile(r"(?<![^\W_])[a-zß-ÿ]+(?![^\W_])")
+_LOWER_STRETCH = re.compile(r"(?<![a-zß-ÿ'’&-])[a-zß-ÿ'’&-]+(?: [a-zß-ÿ'’&-]+)+")
+_FIELD = re.compile(r"(?:ing|ics|ions?|ology|ment|ence|ance|ists?|ism|ity|ry|ies|hip|hood|s)$")
+_ADJECTIVE = re.compile(r"(?:ian|ean|esque|ese|ist)$")
+_SUBJECT_OF = frozenset("is was has had will did does would could can and or".split())  # noqa: SIM905
+_INDEFINITE = ("a", "an", "every", "each", "another")
+
+
+@dataclass(slots=True)
+class Candidate:
+    """Runs with one title. `mid`: those whose casing is evidence by itself."""
+
+    title: str
+    runs: list[CapitalRun]
+    mid: int = 0
+
+    @property
+    def words(self) -> list[Word]:
+        return self.runs[0].words
+
+    @property
+    def person(self) -> bool:
+        return any(r.person for r in self.runs)
+
+
+def find_candidates(text: str, sentences: list[Sentence]) -> list[Candidate]:
+    """The accepted candidates of a chunk, in order of first mention."""
+    runs: list[CapitalRun] = []
+    shown = _ADDRESS.sub(lambda m: "|" * len(m.group()), text)
+    headings = heading_runs(shown, sentences)
+    for index, sentence in enumerate(sentences):
+        quoted = quoted_titles(shown, sentence, index) if "“" in shown or '"' in shown else []
+        if index < 2 and headings:
+            own = [h for h in headings if h.sentence == index]
+            quoted = own + [q for q in quoted if not any(h.start <= q.start < h.end for h in own)]
+            quoted.sort(key=lambda r: r.start)
+        starts, ends = [q.start for q in quoted], [q.end for q in quoted]
+        for run in runs_of(shown, index, words_of(shown, sentence)):
+            before = bisect_right(starts, run.end - 1)  # titles begin before the run ends
+            if not before or ends[before - 1] <= run.start:
+                runs.extend(trim(run))
+        runs.extend(quoted)
+    found: dict[str, Candidate] = {}
+    for run in (r for r in runs if len(r.words) <= MAX_WORDS):
+        first = run.words[0]
+        # One word behind an indefinite article, and no noun behind it, is a kind of thing: a Vlogger.
+        is_kind = run.before in _INDEFINITE and len(run.words) == 1 and run.after not in LEXICON.nouns
+        is_kind = is_kind and first.text[0].isupper() and first.text[1:].islower()
+        _put(text, found, run, run.person or not (first.initial or is_kind))
+    # One that an edge of the chunk may have cut (MARA VE at the end, OTT at the start) counts only where the
+    # same is seen elsewhere.
+    for key, candidate in list(found.items()):
+        run = candidate.runs[0]
+        cut = run.end == len(text) or (run.start == 0 and run.words[0].text.isupper())
+        if len(candidate.runs) == 1 and cut:
+            del found[key]
+    _divide(text, found)
+
+    lower_words = frozenset(_LOWER.findall(text))
+
+    @cache
+    def lower_phrases(size: int) -> Counter[str]:
+        stretches = (s.split(" ") for s in _LOWER_STRETCH.findall(text))
+        return Counter(" ".join(s[i : i + size]) for s in stretches for i in range(len(s) - size + 1))
+
+    return [c for c in found.values() if _accepted(c, lower_words, lower_phrases)]
+
+
+def title_of(text: str, words: Iterable[Word]) -> str:
+    """A run as written, white space folded, also behind a hyphen, and apostrophes straight."""
+    listed = list(words)
+    written = fold(text[listed[0].start : listed[-1].end]).replace("’", "'")
+    return _SPACED_HYPHEN.sub("-", written)
+
+
+def _put(text: str, found: dict[str, Candidate], run: CapitalRun, mid: bool = True) -> None:
+    title = title_of(text, run.words)
+    candidate = found.setdefault(title.upper(), Candidate(title, []))
+    candidate.runs.append(run)
+    candidate.mid += mid
+
+
+def quoted_titles(text: str, sentence: Sentence, index: int) -> list[CapitalRun]:
+    """Titles in quotation marks: several words, the content words capitalised; any words, and one alone,
+    behind a noun for works (the song “Avant de dire adieu”); one before a year or beside other titles."""
+    cues = LEXICON.cues
+    runs: list[CapitalRun] = []
+    alone: list[CapitalRun] = []
+    spans = [m.span(1) for m in _CURLY.finditer(text, sentence.start, sentence.end)]
+    marks = [m.start() for m in _STRAIGHT.finditer(text, sentence.start, sentence.end)]
+    for opening, closing in zip(marks[::2], marks[1::2], strict=False):
+        if 1 < closing - opening <= MAX_TITLE_CHARS and "\n" not in text[opening:closing]:
+            spans.append((opening + 1, closing))
+    for opened, end in spans:
+        start = min(end - len(text[opened:end].lstrip()), end - 1)
+        inner = text[start:end].rstrip(" ,.;")
+        words = words_of(text, Sentence(start, start + len(inner)))
+        if not words or len(words) > MAX_TITLE_WORDS or not (inner[0].isupper() or inner[0].isdigit()):
+            continue
+        if any(c in inner[:-1] for c in "!?") or ". " in inner or text[end + 1 : end + 2] in ("", "\n"):
+            continue
+        run = _whole(text, words, index)
+        if run is None:
+            continue
+        content = [w for w in words if w.lower not in cues["small"]]
+        capital = all(w.text[0].isupper() or w.text.isdigit() for w in content)
+        before = _LAST_WORDS.search(text, max(0, start - 40), start)
+        # Called: a noun for works or a verb of naming stands before the opening mark.
+        called = before is not None and "," not in text[before.end(2 if before[2] else 1) : start]
+        word = (before[2] or before[1]).lower() if before else ""
+        # Spoken: a comma at a mark, and a verb of saying beside it.
+        beside = [w.lower() for m in (before, _NEXT_WORDS.match(text, end)) if m for w in m.groups() if w]
+        comma = text[max(0, start - 4) : start].rstrip(' "“').endswith((",", ":"))
+        comma = comma or text[start:end].rstrip().endswith(",")
+        if called and (word in cues["before_work"] or word in cues["work_noun"]):
+            runs.append(run)
+        elif not capital or (comma and any(w in cues["say"] for w in beside)):
+            continue
+        elif len(content) > 1 or _YEAR.match(text, end):
+            runs.append(run)
+        elif content:
+            alone.append(run)
+    return sorted(runs + alone, key=lambda r: r.start) if runs else []
+
+
+def heading_runs(text: str, sentences: list[Sentence]) -> list[CapitalRun]:
+    """The subject of a text, where its first line is a heading that the sentence below begins with
+    (a page titled In the Room begins: In the Room may refer to …). It is looked for in both, without
+    what stands in brackets or behind a comma of the heading."""
+    if len(sentences) < 2 or "\n" not in text[sentences[0].end : sentences[1].start]:
+        return []
+    first, second = sentences[0], sentences[1]
+    heading = _BRACKET.sub("", text[first.start : first.end])
+    if len(heading) > MAX_TITLE_CHARS or not (heading[:1].isupper() or heading[:1].isdigit()):
+        return []
+    below = text[second.start : second.end].lstrip('"“ ')
+    at = second.end - len(below)
+    for subject in dict.fromkeys((heading, heading.partition(",")[0])):
+        parts = subject.split("-")
+        if not below.startswith((parts[0], f"The {parts[0]}")):
+            continue
+        # A white space that the heading lacks may stand behind its hyphens.
+        written = r"-\s?".join(map(re.escape, parts))
+        found = re.match(rf"(?:The )?({written}){_GOES_ON}", below)
+        if found is None:
+            continue
+        spans = [(first.start, first.start + len(subject), 0), (at + found.start(1), at + found.end(1), 1)]
+        runs = [_whole(text, words_of(text, Sentence(a, b)), index) for a, b, index in spans]
+        return [replace(run, defined=True) for run in runs if run and len(run.words) <= MAX_TITLE_WORDS]
+    return []
+
+
+def _whole(text: str, words: list[Word], index: int) -> CapitalRun | None:
+    """All words as one run that is not trimmed; None where it opens a bracket that it does not close."""
+    if not words:
         return None
-    return plain
+    start, end = words[0].start, words[-1].end
+    if text.count("(", start, end) > text.count(")", start, end):
+        if text[end : end + 1] != ")":
+            return None
+        end += 1  # Song (You Lied)
+    kept = [Word(w.text, w.lower, w.start, w.end, False, False) for w in words]
+    kept[-1] = replace(kept[-1], end=end)
+    return CapitalRun(kept, index, quoted=True)
 
 
-def _target(
-    name: Name, names: dict[str, Name], full_names: dict[str, list[Name]], lexicon: Lexicon
-) -> Name | None:
-    """The name under which the mentions of `name` count; None: nobody knows."""
-    if (plain := _without_middle(name, names, lexicon)) is not None:
-        return plain
-    if len(name.words) > 1 or name.quoted:
-        return name
-    fitting = full_names.get(name.words[0], [])
-    if all(m.run is not None and m.run.before in _LOCATIVE for m in name.mentions):
-        fitting = []  # in Marrakesh there is no Mr Marrakesh
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
-        return max(fitting, key=lambda n: len(n.mentions)) if name.speaker else None
-    cues, word = lexicon.cues, name.words[0]
-    bare = word in cues["first_name"] and word not in cues["place"] and not name.speaker and not name.person
-    bare = bare and not any(m.run and m.run.after in cues["honorific"] for m in name.mentions)
-    return None if bare and len(name.mentions) < 2 else name
+def _divide(text: str, found: dict[str, Candidate]) -> None:
+    """Take apart runs that hold two names side by side (In Tolverton Mara Venn said …), then an opener glued
+    to a name (Building Microsoft), which is seen once, from a name that is seen alone elsewhere."""
+    first_names = LEXICON.cues["first_name"]
+    for key, candidate in list(found.items()):
+        run = candidate.runs[0]
+        if len(candidate.runs) > 1 or len(run.words) < 3 or run.quoted:
+            continue
+        for at in range(1, len(run.words)):
+            head, tail = run.words[:at], run.words[at:]
+            person = len(tail) > 1 and tail[0].lower in first_names and not LEXICON.is_ordinary(tail[1].lower)
+            # A body ends and a person begins: Ostrey Publishing | Peter Quist.
+            parted = person and head[-1].lower in LEXICON.cues["org_suffix"]
+            parted = parted and head[0].lower not in first_names
+            if title_of(text, head).upper() in found:
+                alone = head[-1].lower not in first_names or tail[0].lower not in first_names
+            else:
+                alone = at == 1 and (run.opened or head[0].lower in LEXICON.cues["place"])
+            if alone and len(tail) > 1 and tail[0].capital:
+                parted = parted or person or title_of(text, tail).upper() in found
+            if parted:
+                del found[key]
+                _put(text, found, replace(run, words=head, after=tail[0].lower))
+                _put(text, found, replace(run, words=tail, before=head[-1].lower, before2=""))
+                break
+    for key, candidate in list(found.items()):
+        run = candidate.runs[0]
+        if candidate.mid or len(run.words) < 2 or len(candidate.runs) > 1:
+            continue
+        if run.words[1].capital and LEXICON.is_ordinary(run.words[0].lower):
+            rest = found.get(title_of(text, run.words[1:]).upper())
+            if rest is not None and rest.mid:
+                del found[key]
+                _put(text, found, replace(run, words=run.words[1:]))
+
+
+def _accepted(
+    candidate: Candidate, lower_words: frozenset[str], lower_phrases: Callable[[int], Counter[str]]
+) -> bool:
+    """lower_words, lower_phrases: how the chunk writes words, and phrases of some words, in lower case."""
+    words, run, cues = candidate.words, candidate.runs[0], LEXICON.cues
+    word, lower = words[0], words[0].lower
+    ordinary = all(LEXICON.is_ordinary(w.lower) for w in words)
+    if any(r.quoted for r in candidate.runs):
+        return True
+    if len(words) > 1:
+        if not ordinary:
+            return True
+        if not candidate.mid and LEXICON.is_leading(lower):
+            return False
+        return lower_phrases(len(words))[" ".join(w.lower for w in words)] <= candidate.mid
+    if word.text.isupper() and lower in cues["place"]:
+        return True  # US
+    if is_empty(lower):
+        return False
+    if word.text.isupper():
+        return not ordinary and lower not in lower_words
+    if candidate.person:
+        return True
+    if lower in lower_words:
+        return False
+    if _ADJECTIVE.search(lower) and LEXICON.is_ordinary(run.after):
+        return lower in cues["first_name"]
+    if ordinary:
+        if candidate.mid >= 2 or (candidate.mid and lower in cues["first_name"]):
+            return True
+        return bool(candidate.mid) and run.before in cues["before_name"] and not _FIELD.search(lower)
+    # A word seen at the start of sentences only is a name where it is used as one: twice, known as one,
+    # owning something, or the subject of a verb that names take.
+    return bool(candidate.mid) or (
+        word.initial
+        and (
+            len(candidate.runs) > 1
+            or lower in cues["first_name"]
+            or lower in cues["place"]
+            or word.possessive
+            or run.after in cues["say"]
+            or run.after in _SUBJECT_OF
+        )
+    )

@@ -21,15 +21,19 @@ from graphrag_ray.graph.about_corpus import NONE as NO_LINES
 from graphrag_ray.graph.report_context import SEPARATE
 from graphrag_ray.offline.answerer import as_json, records_of
 from graphrag_ray.offline.sentences import fold
-from graphrag_ray.offline.summarise import MAX_SENTENCES, Floats, content_stems, lexrank, mmr, similarities
-from graphrag_ray.offline.units import (
+from graphrag_ray.offline.summarise import (
     JOIN,
     MARK,
+    MAX_SENTENCES,
+    content_stems,
     first_name,
     is_balanced,
+    lexrank,
+    mmr,
     pieces,
     report_parts,
     room_in,
+    similarities,
     stands_alone,
 )
 
@@ -48,6 +52,12 @@ NOTHING_KNOWN = "A collection of texts."
 _DEFINES = re.compile(
     r"['’)]?s?,? (?:is|was|are|were|has been) (?:a|an|the|one of)\b|, (?:a|an|the|who|whose)\b", re.I
 )
+_NOUNS = {
+    "Entities": ("member", "members"),
+    "Relationships": ("relationship", "relationships"),
+    "Claims": ("claim", "claims"),
+    "Reports": ("sub-community", "sub-communities"),
+}
 _WORD = re.compile(r"[^\W\d_][\w'’-]*")
 _SEPARATE = re.compile(re.escape(SEPARATE).replace(r"\{\}", r"(\d+)"))
 
@@ -174,13 +184,8 @@ def write_report(variables: Variables) -> str:
             texts[member].append(unit.text)
     names = {m: _written_as(m, texts[m]) if m.isupper() else m for m in members}
     summary, findings = _choose(units, members, min(REPORT_CHARS, int(room_in(variables, 2000) * 0.6)))
-    n = {name: len(sections.get(name, ())) for name in ("Entities", "Relationships", "Claims", "Reports")}
-    nouns = ("member", "relationship", "claim", "sub-community")
-    many = ("members", "relationships", "claims", "sub-communities")
-    counted = [
-        f"{k} {one if k == 1 else more}" for k, one, more in zip(n.values(), nouns, many, strict=True) if k
-    ]
-    counts = ", ".join(counted) or "no records"
+    n = {name: len(sections.get(name, ())) for name in _NOUNS}
+    counts = ", ".join(f"{k} {_NOUNS[name][k != 1]}" for name, k in n.items() if k) or "no records"
     # A sub-community's report counts as ten records.
     size = n["Entities"] + n["Relationships"] + 0.5 * n["Claims"] + 10 * n["Reports"]
     rating = round(min(10.0, 1.2 * log2(1 + size)), 1)
@@ -191,6 +196,19 @@ def write_report(variables: Variables) -> str:
     distinct: dict[str, str] = {}
     for name in names.values():
         distinct.setdefault(name.casefold(), name)
+    neighbours: dict[str, set[str]] = defaultdict(set)
+    for row in sections.get("Relationships", ()):
+        source, target = row.get("source") or "", row.get("target") or ""
+        neighbours[source].add(target)
+        neighbours[target].add(source)
+    written = []
+    for member, found in findings:
+        beside = [name for other, name in names.items() if other in neighbours[member]][:3]
+        with_whom = f" — with {', '.join(beside)}" if beside else ""
+        written.append((names[member] + with_whom, " ".join(u.cite() for u in found)))
+    if not written:
+        what = next(iter(names.values()), "Nothing")
+        written = [(what, "The corpus names it, and no sentence says more.")]
     return as_json(
         {
             "title": ", ".join(list(distinct.values())[:TITLE_NAMES]) or "Unnamed records",
@@ -199,7 +217,7 @@ def write_report(variables: Variables) -> str:
             ),
             "rating": rating,
             "rating_explanation": f"Rated by size and links alone: {counts}.",
-            "findings": _findings(findings, names, sections),
+            "findings": [{"summary": short, "explanation": long} for short, long in written],
         }
     )
 
@@ -256,11 +274,10 @@ def _members(sections: Sections, units: Sequence[Quotation]) -> list[str]:
 def _written_as(key: str, texts: Sequence[str]) -> str:
     """A key as the corpus writes it: MARA VENN becomes Mara Venn where a quotation has that, NASA stays."""
     seen: Counter[str] = Counter(form for t in texts[:12] for form in _forms(key, t.replace("’", "'")))
-    mixed = [form for form, _ in seen.most_common() if not form.isupper()]
-    if mixed and (" " in key or not seen[key]):
-        return mixed[0]
     if seen[key] and " " not in key:
         return key
+    if mixed := [form for form, _ in seen.most_common() if not form.isupper()]:
+        return mixed[0]
     return " ".join(w if len(w) < 3 or "." in w else w[0] + w[1:].lower() for w in key.split())
 
 
@@ -293,10 +310,18 @@ def _choose(
     ]
     relevance = np.maximum(lexrank(similarity) * weights, 1e-6)
     free = np.ones(len(units), dtype=bool)
-    spread = mmr(relevance, similarity, min(REPORT_SUMMARY_QUOTES, len(units) - 1))
-    summary = [units[i] for i in spread]
-    _take(free, spread, similarity)
-    used = sum(len(u.text) for u in summary)
+    used = 0
+
+    def take(chosen: Sequence[int]) -> list[Quotation]:
+        """What is chosen, and what says the same, is not chosen again."""
+        nonlocal used
+        for index in chosen:
+            free[similarity[index] >= 0.85] = False
+            free[index] = False
+            used += len(units[index].text)
+        return [units[i] for i in chosen]
+
+    summary = take(mmr(relevance, similarity, min(REPORT_SUMMARY_QUOTES, len(units) - 1)))
     findings: list[tuple[str, list[Quotation]]] = []
     units_of_member: dict[str, list[int]] = defaultdict(list)
     for place, unit in enumerate(units):
@@ -306,40 +331,9 @@ def _choose(
         if len(findings) >= MAX_FINDINGS or used >= room:
             break
         own = [i for i in units_of_member[member] if free[i]]
-        if not own:
-            continue
-        chosen = [own[i] for i in mmr(relevance[own], similarity[np.ix_(own, own)], MAX_FINDING_QUOTES)]
-        _take(free, chosen, similarity)
-        findings.append((member, [units[i] for i in chosen]))
-        used += sum(len(units[i].text) for i in chosen)
+        if own:
+            best = mmr(relevance[own], similarity[np.ix_(own, own)], MAX_FINDING_QUOTES)
+            findings.append((member, take([own[i] for i in best])))
     if not findings and members:  # one quotation in all: it belongs to a finding
         return [], [(members[0], summary or list(units[:1]))]
     return summary, findings
-
-
-def _take(free: np.ndarray, chosen: Sequence[int], similarity: Floats) -> None:
-    """What is chosen, and what says the same, is not chosen again."""
-    for index in chosen:
-        free &= similarity[index] < 0.85
-        free[index] = False
-
-
-def _findings(
-    findings: Sequence[tuple[str, list[Quotation]]], names: Mapping[str, str], sections: Sections
-) -> list[dict[str, str]]:
-    """names: of all members, the best connected first."""
-    if not findings:
-        what = next(iter(names.values()), "Nothing")
-        return [{"summary": what, "explanation": "The corpus names it, and no sentence says more."}]
-    neighbours: dict[str, set[str]] = defaultdict(set)
-    for row in sections.get("Relationships", ()):
-        source, target = row.get("source") or "", row.get("target") or ""
-        neighbours[source].add(target)
-        neighbours[target].add(source)
-    out = []
-    for member, units in findings:
-        beside = [name for n, name in names.items() if n in neighbours[member]][:3]
-        with_whom = f" — with {', '.join(beside)}" if beside else ""
-        explanation = " ".join(u.cite() for u in units)
-        out.append({"summary": names[member] + with_whom, "explanation": explanation})
-    return out

@@ -15,7 +15,7 @@ Both answers are counted by themselves, so their order cannot matter. References
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from zlib import crc32
 
@@ -24,12 +24,10 @@ from graphrag_ray.corpus.boundaries import CLOSERS
 from graphrag_ray.corpus.quotes import folded_words, quoted
 from graphrag_ray.offline.answerer import as_json
 from graphrag_ray.offline.chunk_names import find_names
-from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.mentions import read
 from graphrag_ray.offline.question_terms import QuestionTerms, read_question
 from graphrag_ray.offline.sentences import fold, has_cells, read_script
-from graphrag_ray.offline.summarise import content_stems
-from graphrag_ray.offline.units import JOIN, MARK, is_balanced, number_in
+from graphrag_ray.offline.summarise import JOIN, MARK, content_stems, is_balanced, number_in
 
 Variables = Mapping[str, str]
 
@@ -150,7 +148,7 @@ def _interest(persona: str) -> str:
 def _subjects(description: str, about: str = "") -> list[str]:
     """What a description names, then what most corpora tell of; no two that differ in case alone. The list
     begins with the subject that `about` ends with."""
-    named = (fold(thing.title) for thing in read(description, lexicon(), with_terms=True).things)
+    named = (fold(thing.title) for thing in read(description, with_terms=True).things)
     found: dict[str, str] = {}
     for name in (name for name in named if 0 < len(name) <= MAX_SUBJECT_CHARS):
         if len(found) < MAX_SUBJECTS:
@@ -168,61 +166,41 @@ def judge(variables: Variables) -> str:
     """`{"reason": …, "winner": 1, 2 or 0}`. The reason states the figures that decide."""
     question = read_question(variables["question"])
     name = variables["criterion"].partition(":")[0].strip().casefold()
+    measured = (_measured(name, question, variables[answer]) for answer in ("answer_1", "answer_2"))
     reason = ""
-    for what, figure, worth in _MEASURES.get(name, _OVERALL):
-        figures = [figure(question, variables[answer]) for answer in ("answer_1", "answer_2")]
-        first, second = map(worth, figures)
-        reason = f"{what}: {figures[0]:.9g} in answer 1, {figures[1]:.9g} in answer 2."
+    for (what, one, first), (_, other, second) in zip(*measured, strict=True):
+        reason = f"{what}: {one:.9g} in answer 1, {other:.9g} in answer 2."
         if first != second and abs(first - second) >= ALIKE * max(abs(first), abs(second)):
             return as_json({"reason": reason, "winner": 1 if first > second else 2})
     return as_json({"reason": f"{reason} They hardly differ.", "winner": 0})
 
 
+def _measured(criterion: str, question: QuestionTerms, answer: str) -> list[tuple[str, float, float]]:
+    """(what is counted, its figure, how good that is) of an answer; the next one counts where two tie."""
+    text = _said(answer)
+    if criterion == "diversity":
+        n = len(find_names(text, read_script(text)))
+        return [("Distinct names", n, n)]
+    if criterion == "empowerment":
+        blind = {n for found in _BLIND.findall(answer) for n in _NUMBER.findall(found)}
+        n = len(references_in(answer)) + len(blind) + len(_NUMBER.findall(text))
+        n += len(quoted(text)) + text.count('"') // 2
+        return [("References, quotations and figures", n, n)]
+    stems = set(content_stems(text))
+    terms = [term for term in question.terms if stems.issuperset(term.split(" "))]
+    if criterion == "directness":
+        words = len(_WORD.findall(text))
+        worth = -words if words else float("-inf")  # an empty answer is not direct
+        return [("Terms of the question", len(terms), bool(terms)), ("Words", words, worth)]
+    content = ("Distinct content words", len(stems), len(stems))
+    share = round(100 * question.coverage(terms), 1)
+    of_terms = [] if criterion == "comprehensiveness" else [("Percent of the question's terms", share, share)]
+    return [*of_terms, content]
+
+
 def _said(answer: str) -> str:
     """Without references, also those that a judge is shown (`records.blind_references`)."""
     return _BLIND.sub("", strip_references(answer))
-
-
-def _terms_in(question: QuestionTerms, answer: str) -> list[str]:
-    """The question's terms whose words all stand in an answer, wherever."""
-    stems = set(content_stems(_said(answer)))
-    return [term for term in question.terms if stems.issuperset(term.split(" "))]
-
-
-def _support(question: QuestionTerms, answer: str) -> int:
-    """What backs an answer: the records it cites, what it quotes, and numbers."""
-    text = _said(answer)
-    blind = {n for found in _BLIND.findall(answer) for n in _NUMBER.findall(found)}
-    quotations = len(quoted(text)) + text.count('"') // 2
-    return len(references_in(answer)) + len(blind) + quotations + len(_NUMBER.findall(text))
-
-
-def _names(question: QuestionTerms, answer: str) -> int:
-    text = _said(answer)
-    return len(find_names(text, read_script(text, lexicon()), lexicon()))
-
-
-Measure = tuple[str, Callable[[QuestionTerms, str], float], Callable[[float], float]]
-"""What is counted, its figure for an answer, how good a figure is."""
-_CONTENT: Measure = (
-    "Distinct content words",
-    lambda _, answer: len(set(content_stems(_said(answer)))),
-    float,
-)
-_OVERALL: Sequence[Measure] = (
-    ("Percent of the question's terms", lambda q, a: round(100 * q.coverage(_terms_in(q, a)), 1), float),
-    _CONTENT,
-)
-_MEASURES: Mapping[str, Sequence[Measure]] = {
-    "comprehensiveness": (_CONTENT,),
-    "diversity": (("Distinct names", _names, float),),
-    "empowerment": (("References, quotations and figures", _support, float),),
-    "directness": (
-        ("Terms of the question", lambda q, a: len(_terms_in(q, a)), lambda n: float(n > 0)),
-        # An empty answer is not direct.
-        ("Words", lambda _, a: len(_WORD.findall(_said(a))), lambda n: -n if n else float("-inf")),
-    ),
-}
 
 
 def list_claims(variables: Variables) -> str:
@@ -235,27 +213,23 @@ def list_claims(variables: Variables) -> str:
         # What this engine says of an answer, at its end, is no part of it.
         if not (_HEADING.fullmatch(line) or line.rstrip().endswith(MARK))
     )
-    script = read_script(text, lexicon())
-    names = find_names(text, script, lexicon()).values()
+    script = read_script(text)
+    names = find_names(text, script).values()
     named = {m.sentence for name in names for m in name.mentions if not m.label}
     claims: dict[str, None] = {}
     for index, sentence in enumerate(script.sentences):
-        said = _unquoted(fold(text[sentence.start : sentence.end]))
+        said = fold(text[sentence.start : sentence.end])
+        for opened, closed in (("“", "”"), ("“", ""), ("", "”")):  # around the whole of a quotation
+            inner = said.removeprefix(opened).removesuffix(closed)
+            if said == f"{opened}{inner}{closed}" and is_balanced(inner):
+                said = inner.strip()
+                break
         asks = said.rstrip(CLOSERS)[-1:] in ("", "?", "？", "؟", ":")
         if asks or has_cells(said) or len(folded_words(said)) < MIN_CLAIM_WORDS:
             continue
         if index in named or _NUMBER.search(said):
             claims[said] = None
     return _listed("claim", list(claims))
-
-
-def _unquoted(said: str) -> str:
-    """A sentence of a quotation without the marks around the whole."""
-    for opened, closed in (("“", "”"), ("“", ""), ("", "”")):
-        inner = said.removeprefix(opened).removesuffix(closed)
-        if said == f"{opened}{inner}{closed}" and is_balanced(inner):
-            return inner.strip()
-    return said
 
 
 def check_answer(variables: Variables) -> str:

@@ -1,12 +1,9 @@
-"""The answer to the extraction prompt: entities and relationships of one chunk, as the paper's tuples.
+"""The answers to the extraction prompts: entities, relationships and claims of one chunk, as the paper's
+tuples.
 
-Which sentence says most about a thing, and how a sentence is quoted.
-
-A quotation is a stretch of the text as it stands, white space folded. Copulas and appositions are the
-classical patterns of definitional sentences (Hearst 1992, "Automatic acquisition of hyponyms from large
-text corpora"; Fleischman, Hovy and Echihabi 2003, "Offline strategies for online question answering").
-
-Relationships in a chunk: things named in one sentence, and people who talk with one another.
+Descriptions are quotations: stretches of the text as it stands, white space folded. Copulas and appositions
+are the classical patterns of definitional sentences (Hearst 1992, "Automatic acquisition of hyponyms from
+large text corpora"; Fleischman, Hovy and Echihabi 2003, "Offline strategies for online question answering").
 
 Co-occurrence within a sentence is the classical evidence of a relation (Church and Hanks 1990, "Word
 association norms, mutual information, and lexicography"); which pairs are more than chance is decided at
@@ -14,26 +11,22 @@ the merge by log-likelihood (Dunning 1993; graph/prune.py). He or she is the per
 last sentence that names one (recency and subject preference, Lappin and Leass 1994, without their other
 factors). In a transcript speakers are related to what they name.
 
-The answer to the claims prompt: dated and decisive sentences about the entities that were found.
-
-A claim is quoted as it stands. Which sentences state a fact worth keeping is told by patterns: a date, a
-sum, or a verb of deciding, founding, winning, dying and their like (open information extraction from
-shallow patterns: Etzioni et al. 2008, "Open information extraction from the web", without its learning).
+Sentences that state a claim are told by patterns: a date, or a verb of deciding, founding, winning, dying and
+their like (Etzioni et al. 2008, "Open information extraction from the web", without its learning).
 """
 
 from __future__ import annotations
 
 import re
 from calendar import month_name
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from graphrag_ray.base.ids import entity_key
-from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.mentions import Reading, Thing, read
 from graphrag_ray.offline.sentences import fold, has_cells
-from graphrag_ray.offline.types import CONCEPT, LOCATION, PERSON, in_one_list, listed_kind, type_names
+from graphrag_ray.offline.types import CONCEPT, LOCATION, PERSON, list_numbers, listed_kind, type_names
 
 MAX_QUOTE_CHARS = 480
 """A longer sentence is cut at a clause, around what it is quoted for."""
@@ -58,29 +51,46 @@ _FILLER = re.compile(
 
 def describe(reading: Reading, thing: Thing) -> str:
     """The quotation that says most about a thing of the chunk."""
+    places = thing.places
     if thing.speaker:
         own = reading.said_by.get(thing.key, [])
-        mentioned = [p for p in thing.places if p[1] >= reading.sentence(p[0]).start]  # no label
-        if not mentioned and own:
-            return _own_words(reading, own)
-        places = mentioned or thing.places
-    else:
-        places = thing.places
+        mentioned = [p for p in places if p[1] >= reading.sentence(p[0]).start]  # no label
+
+        def worth(index: int) -> tuple[float, int]:
+            sentence = reading.sentence(index)
+            size = sentence.end - sentence.start
+            filler = _FILLER.match(reading.text[sentence.start : sentence.start + 12]) is not None
+            question = reading.text[sentence.end - 1] == "?"
+            worth = size if size <= 300 else 300 - size
+            return worth - 60 * filler - 100 * question - 200 * (not sentence.whole), -index
+
+        if own and not mentioned:  # nobody names this speaker: a sentence of theirs
+            return quote(reading, max(own, key=worth), [])
+        places = mentioned or places
     best = max(places[:12], key=lambda place: (_worth(reading, place), -place[1]))
     return quote(reading, best[0], [(best[1], best[2])])
 
 
 def quote(reading: Reading, index: int, spans: list[tuple[int, int]]) -> str:
-    """Sentence `index`, cut at clauses around the `spans` where it is long."""
-    sentence = reading.script.sentences[index]
+    """Sentence `index`, around the `spans` where it is long: at most MAX_QUOTE_CHARS that begin and end at a
+    clause, or at a word."""
+    sentence, text = reading.script.sentences[index], reading.text
     start = min([sentence.start, *(a for a, _ in spans)])
     end = sentence.end
     if end - start > MAX_QUOTE_CHARS:
         first, last = min((a for a, _ in spans), default=start), max((b for _, b in spans), default=start)
         if last - first > MAX_QUOTE_CHARS:  # far apart: around the second of two
             first = max(a for a, _ in spans)
-        start, end = _clip(reading.text, start, end, first, last)
-    return balanced(fold(reading.text[start:end]))
+        room = max(0, MAX_QUOTE_CHARS - (last - first))
+        low, high = max(start, first - room // 2), min(end, last + room // 2)
+        if low > start:
+            cuts = [m.end() for m in _CLAUSE.finditer(text, low, first)]
+            low = cuts[0] if cuts else text.find(" ", low, first) + 1 or first
+        if high < end:
+            cuts = [m.start() for m in _CLAUSE.finditer(text, last, high)]
+            high = cuts[-1] if cuts else max(text.rfind(" ", last, high), last)
+        start, end = low, high
+    return balanced(fold(text[start:end]))
 
 
 def balanced(text: str) -> str:
@@ -93,40 +103,19 @@ def balanced(text: str) -> str:
     while text != before:  # a cut at one kind of mark may leave half a pair of the other
         before = text
         for pair in _PAIRS:
-            text = _balanced(text, pair)
+            opened, cuts = list[int](), [-1]
+            for mark in pair.finditer(text):
+                if mark.lastgroup == "opening":
+                    opened.append(mark.start())
+                elif opened:
+                    opened.pop()
+                else:
+                    cuts.append(mark.start())
+            cuts = sorted([*cuts, *opened, len(text)])
+            if len(cuts) > 2:
+                start, end = max(pairwise(cuts), key=lambda c: c[1] - c[0])
+                text = text[start + 1 : end].strip()
     return text
-
-
-def _balanced(text: str, pair: re.Pattern[str]) -> str:
-    opened: list[int] = []
-    cuts = [-1]
-    for mark in pair.finditer(text):
-        if mark.lastgroup == "opening":
-            opened.append(mark.start())
-        elif opened:
-            opened.pop()
-        else:
-            cuts.append(mark.start())
-    cuts = sorted([*cuts, *opened, len(text)])
-    if len(cuts) == 2:
-        return text
-    start, end = max(pairwise(cuts), key=lambda c: c[1] - c[0])
-    return text[start + 1 : end].strip()
-
-
-def _own_words(reading: Reading, said: list[int]) -> str:
-    """For a speaker whom nobody names: the sentence of theirs that says most, without the label."""
-
-    def worth(index: int) -> float:
-        sentence = reading.sentence(index)
-        size = sentence.end - sentence.start
-        filler = _FILLER.match(reading.text[sentence.start : sentence.start + 12]) is not None
-        question = reading.text[sentence.end - 1] == "?"
-        return (
-            (size if size <= 300 else 300 - size) - 60 * filler - 100 * question - 200 * (not sentence.whole)
-        )
-
-    return quote(reading, max(said, key=lambda i: (worth(i), -i)), [])
 
 
 def _worth(reading: Reading, place: tuple[int, int, int]) -> float:
@@ -151,20 +140,6 @@ def _worth(reading: Reading, place: tuple[int, int, int]) -> float:
     worth -= 2.0 * (not sentence.whole) + 0.7 * (text[sentence.end - 1] == "?")
     worth -= 0.5 * (_FILLER.match(text[sentence.start : sentence.start + 12]) is not None)
     return worth
-
-
-def _clip(text: str, start: int, end: int, first: int, last: int) -> tuple[int, int]:
-    """The largest stretch of at most MAX_QUOTE_CHARS around first…last that begins and ends at a clause,
-    or at a word."""
-    room = max(0, MAX_QUOTE_CHARS - (last - first))
-    low, high = max(start, first - room // 2), min(end, last + room // 2)
-    if low > start:
-        cuts = [m.end() for m in _CLAUSE.finditer(text, low, first)]
-        low = cuts[0] if cuts else text.find(" ", low, first) + 1 or first
-    if high < end:
-        cuts = [m.start() for m in _CLAUSE.finditer(text, last, high)]
-        high = cuts[-1] if cuts else max(text.rfind(" ", last, high), last)
-    return low, high
 
 
 MAX_STRENGTH = 10
@@ -211,53 +186,47 @@ class Relation:
         return min(MAX_STRENGTH, said + (self.turns + 1) // 2)
 
 
-class _FoundRelations(dict[tuple[str, str], Relation]):
-    def between(self, one: Thing, other: Thing) -> Relation:
-        key = (one.key, other.key) if one.key <= other.key else (other.key, one.key)
-        if key not in self:
-            self[key] = Relation(one, other)
-        return self[key]
-
-
 def relations(reading: Reading) -> list[Relation]:
     """The relations of a chunk in order of their first evidence."""
-    found = _FoundRelations()
-    subjects = _carry_subjects(reading, found)
+    found: dict[tuple[str, str], Relation] = {}
+
+    def between(one: Thing, other: Thing) -> Relation:
+        key = (one.key, other.key) if one.key <= other.key else (other.key, one.key)
+        return found.setdefault(key, Relation(one, other))
+
+    carried = set()
+    for index, since, subject in _carried_subjects(reading):
+        carried.add(index)
+        for other in reading.in_sentence.get(index, []):
+            if other is not subject and other.kind != CONCEPT:
+                between(subject, other).carried.append((since, index))
     for index in range(len(reading.script.sentences)):
         things = reading.in_sentence.get(index, [])
-        if things:
-            _co_occurring(reading, index, things, index in subjects, found)
-            speaker = reading.speaks[index]
-            if speaker is not None and index not in speaker.in_sentence:
-                for other in things:
-                    found.between(speaker, other).spoken.append(index)
+        if not things:
+            continue
+        # A sentence's subject is related to everything, the others to those that stand near. Members of one
+        # list (A, B and C), but for places, are related to its subject and not to one another.
+        lists = list_numbers([t.in_sentence[index][0] for t in things], reading.text)
+        has_subject = index in carried
+        named = not has_subject and (len(things) == 1 or lists[0] != lists[1])
+        for i, one in enumerate(things):
+            most = NEAR if named or has_subject else MAX_DISTANCE
+            for j, other in enumerate(things[1:] if named and not i else things[i + 1 : i + 1 + most], i + 1):
+                siblings = (named or has_subject) and lists[i] == lists[j] and one.kind != LOCATION
+                # Two terms may share words: machine learning, learning system.
+                a, b = _nearest(one.in_sentence[index], other.in_sentence[index])
+                overlap = one.kind == other.kind == CONCEPT and a[0] < b[1] and b[0] < a[1]
+                if not siblings and not overlap:
+                    between(one, other).sentences.append(index)
+        speaker = reading.speaks[index]
+        if speaker is not None and index not in speaker.in_sentence:
+            for other in things:
+                between(speaker, other).spoken.append(index)
     known = [t for t in (reading.speaks[i] for i in reading.turn_starts) if t is not None]
     for one, other in pairwise(known):
         if one is not other:
-            found.between(*sorted((one, other), key=lambda thing: thing.key)).turns += 1
+            between(*sorted((one, other), key=lambda thing: thing.key)).turns += 1
     return [r for r in found.values() if r.strength]
-
-
-def _co_occurring(
-    reading: Reading, index: int, things: list[Thing], carried: bool, found: _FoundRelations
-) -> None:
-    """Relate what one sentence names: its subject with everything, the others with those that stand near.
-    Members of one list (A, B and C), but for places, are related to its subject and not to one another.
-
-    carried: the sentence's subject is a pronoun.
-    """
-    lists = _lists(reading, index, things)
-    named = not carried and (len(things) == 1 or lists[0] != lists[1])
-    for i, one in enumerate(things):
-        near = (
-            things[1:]
-            if named and not i
-            else things[i + 1 : i + 1 + (NEAR if named or carried else MAX_DISTANCE)]
-        )
-        for j, other in enumerate(near, i + 1):
-            siblings = (named or carried) and lists[i] == lists[j] and one.kind != LOCATION
-            if not siblings and not _overlap(reading, index, one, other):
-                found.between(one, other).sentences.append(index)
 
 
 def relation_quote(reading: Reading, relation: Relation) -> str:
@@ -279,67 +248,39 @@ def relation_quote(reading: Reading, relation: Relation) -> str:
     return CONVERSE
 
 
-def _carry_subjects(reading: Reading, found: _FoundRelations) -> set[int]:
-    """Relate what a sentence names to what its he, it or `the film` means: the last thing of that kind
-    that a sentence named first. Returns the sentences of which the subject is one of these."""
-    carried = set()
+def _carried_subjects(reading: Reading) -> Iterator[tuple[int, int, Thing]]:
+    """(sentence, earlier sentence, thing): what the sentence's he, it or `the film` means, which is the last
+    thing of that kind that a sentence named first."""
     subjects: dict[int, tuple[Thing, int]] = {}
     for index, sentence in enumerate(reading.script.sentences):
         if index and reading.sentence(index - 1).turn != sentence.turn:
             subjects.clear()
         things = reading.in_sentence.get(index, [])
-        for kind in _meant(reading, index, things):
-            if kind in subjects:
-                subject, since = subjects[kind]
-                carried.add(index)
-                for other in things:
-                    if other is not subject and other.kind != CONCEPT:
-                        found.between(subject, other).carried.append((since, index))
-                break
-        else:
-            for thing in reversed(things):
-                if thing is things[0] or thing.kind == PERSON:
-                    subjects[thing.kind] = (thing, index)
-            if things and things[0].kind != PERSON:
-                subjects[_THING] = (things[0], index)
-    return carried
+        meant = next((kind for kind in _meant(reading, index, things) if kind in subjects), None)
+        if meant is not None:
+            subject, since = subjects[meant]
+            yield index, since, subject
+            continue
+        for thing in reversed(things):
+            if thing is things[0] or thing.kind == PERSON:
+                subjects[thing.kind] = (thing, index)
+        if things and things[0].kind != PERSON:
+            subjects[_THING] = (things[0], index)
 
 
 def _meant(reading: Reading, index: int, things: list[Thing]) -> Iterator[int]:
     """The kinds of what a sentence refers to without a name, before it names one of that kind."""
     sentence, text = reading.sentence(index), reading.text
-    named: dict[int, int] = {}
-    for thing in reversed(things):
-        named[thing.kind] = thing.in_sentence[index][0][0]
+    named = {thing.kind: thing.in_sentence[index][0][0] for thing in reversed(things)}
     pronoun = _THIRD_PERSON.search(text, sentence.start, sentence.end)
     if pronoun is not None and pronoun.start() < named.get(PERSON, sentence.end):
         yield PERSON
     if _IT.match(text, sentence.start, sentence.end):
         yield _THING
     for noun in _THE.finditer(text, sentence.start, min(sentence.end, sentence.start + OPENING)):
-        kind = listed_kind(noun.group(1), lexicon())
+        kind = listed_kind(noun.group(1))
         if kind is not None and noun.start() < named.get(kind, sentence.end):
             yield kind
-
-
-def _lists(reading: Reading, index: int, things: list[Thing]) -> list[int]:
-    """The number of the list (A, B and C) in which each thing of a sentence stands."""
-    numbers = []
-    last, number = -1, 0
-    for thing in things:
-        start, end = thing.in_sentence[index][0]
-        number += not (0 <= last <= start and in_one_list(reading.text, last, start))
-        numbers.append(number)
-        last = end
-    return numbers
-
-
-def _overlap(reading: Reading, index: int, one: Thing, other: Thing) -> bool:
-    """Whether two terms share words at the same place (machine learning, learning system)."""
-    if one.kind != CONCEPT or other.kind != CONCEPT:
-        return False
-    near = _nearest(one.in_sentence[index], other.in_sentence[index])
-    return near[0][0] < near[1][1] and near[1][0] < near[0][1]
 
 
 def _nearest(ones: list[Span], others: list[Span]) -> tuple[Span, Span]:
@@ -378,9 +319,8 @@ def extract_records(variables: Mapping[str, str]) -> str:
     Descriptions are quotations. The header (title, date) is not read: it is not part of the document's
     text, so nothing in it could be quoted.
     """
-    field, record = variables.get("field", "<|>"), variables.get("record", "##")
     types = type_names(variables.get("entity_types", DEFAULT_TYPES))
-    reading = read(variables["text"], lexicon(), types[CONCEPT] is not None)
+    reading = read(variables["text"], types[CONCEPT] is not None)
     rows: list[tuple[str, ...]] = [
         ("entity", thing.title, types[thing.kind] or "", describe(reading, thing)) for thing in reading.things
     ]
@@ -388,6 +328,12 @@ def extract_records(variables: Mapping[str, str]) -> str:
         ("relationship", r.source.title, r.target.title, relation_quote(reading, r), str(r.strength))
         for r in relations(reading)
     ]
+    return _written(rows, variables)
+
+
+def _written(rows: Iterable[tuple[str, ...]], variables: Mapping[str, str]) -> str:
+    """rows: a record's kind and its fields"""
+    field, record = variables.get("field", "<|>"), variables.get("record", "##")
     lines = [
         f'("{kind}"{field}{field.join(without(v, field, record) for v in values)})' for kind, *values in rows
     ]
@@ -407,8 +353,8 @@ def without(value: str, *delimiters: str) -> str:
 
 MAX_CLAIMS = 8
 
-_MONTHS = [name.lower() for name in month_name]
-_MONTH = "|".join(m.capitalize() for m in _MONTHS[1:])
+_MONTHS = list(month_name)
+_MONTH = "|".join(_MONTHS[1:])
 _DATE = re.compile(
     rf"\b(?:(?P<d1>\d{{1,2}})(?:st|nd|rd|th)? (?:of )?(?P<m1>{_MONTH}),? (?P<y1>\d{{4}})"
     rf"|(?P<m2>{_MONTH}) (?P<d2>\d{{1,2}})(?:st|nd|rd|th)?, (?P<y2>\d{{4}})"
@@ -438,50 +384,33 @@ _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 def claim_records(variables: Mapping[str, str]) -> str:
     """`("claim"<|>SUBJECT<|>OBJECT<|>TYPE<|>STATUS<|>START<|>END<|>DESCRIPTION<|>QUOTE)` records about
     the entities listed in `entities`."""
-    field, record = variables.get("field", "<|>"), variables.get("record", "##")
-    completion = variables.get("completion", "<|COMPLETE|>")
     known = {entity_key(e) for e in variables["entities"].split("\n") if e.strip()}
-    reading = read(variables["text"], lexicon(), with_terms=False)
-    ranked = sorted(_candidates(reading, known), key=lambda c: (-c[0], c[1]))[:MAX_CLAIMS]
-    rows = []
-    for _, index, kind, things in sorted(ranked, key=lambda c: c[1]):
-        places = [p for t in things[:2] for p in t.in_sentence[index]]
-        text = quote(reading, index, [p for p in places if p[0] >= reading.sentence(index).start])
-        subject, object_ = things[0].title, things[1].title if len(things) > 1 else "NONE"
-        start = _date(text)
-        # What exactly is denied, a pattern cannot tell.
-        status = "SUSPECTED" if _DENIAL.search(text) or _DOUBT.search(text) else "TRUE"
-        row = (subject, object_, kind, status, start, start, text, text)
-        rows.append(f'("claim"{field}{field.join(without(v, field, record) for v in row)})')
-    return f"\n{record}\n".join(rows) + f"\n{completion}"
-
-
-def _candidates(reading: Reading, known: set[str]) -> list[tuple[float, int, str, list[Thing]]]:
-    """(worth, sentence, kind, the known things in it) of the sentences that state something."""
-    out = []
+    reading = read(variables["text"], with_terms=False)
+    candidates = []
     for index, things in reading.in_sentence.items():
         sentence = reading.sentence(index)
         own = [t for t in things if entity_key(t.title) in known]
-        if not own or not sentence.whole or sentence.end - sentence.start > 400:
-            continue
         text = reading.text[sentence.start : sentence.end]
+        if not own or not sentence.whole or len(text) > 400 or text.endswith("?"):
+            continue
         kind = next((name for name, pattern in _KINDS if pattern.search(text)), "")
         worth = 1.0 * bool(kind) + 1.0 * (_DATE.search(text) is not None) + 0.3 * min(3, len(own))
-        if worth >= 1.3 and not text.endswith("?"):
-            out.append((worth, index, kind or "EVENT", own))
-    return out
-
-
-def _date(text: str) -> str:
-    """The first date as ISO 8601, as exact as stated, or NONE."""
-    found = _DATE.search(text)
-    if not found:
-        return "NONE"
-    groups = found.groupdict()
-    year = next(groups[f"y{i}"] for i in (1, 2, 3, 4) if groups[f"y{i}"])
-    month = next((groups[f"m{i}"] for i in (1, 2, 3) if groups[f"m{i}"]), None)
-    day = groups["d1"] or groups["d2"]
-    if month is None:
-        return year
-    number = _MONTHS.index(month.lower())
-    return f"{year}-{number:02}" + (f"-{int(day):02}" if day and 1 <= int(day) <= 31 else "")
+        if worth >= 1.3:
+            candidates.append((-worth, index, kind or "EVENT", own))
+    rows = []
+    best = sorted(candidates, key=lambda c: c[:2])[:MAX_CLAIMS]
+    for _, index, kind, things in sorted(best, key=lambda c: c[1]):
+        places = [p for t in things[:2] for p in t.in_sentence[index]]
+        text = quote(reading, index, [p for p in places if p[0] >= reading.sentence(index).start])
+        object_ = things[1].title if len(things) > 1 else "NONE"
+        start = "NONE"  # the first date as ISO 8601, as exact as stated
+        if found := _DATE.search(text):
+            parts = {name[0]: value for name, value in found.groupdict().items() if value}
+            start = parts["y"]
+            if "m" in parts:
+                start += f"-{_MONTHS.index(parts['m']):02}"
+                start += f"-{int(parts['d']):02}" if 1 <= int(parts.get("d", 0)) <= 31 else ""
+        # What exactly is denied, a pattern cannot tell.
+        status = "SUSPECTED" if _DENIAL.search(text) or _DOUBT.search(text) else "TRUE"
+        rows.append(("claim", things[0].title, object_, kind, status, start, start, text, text))
+    return _written(rows, variables)

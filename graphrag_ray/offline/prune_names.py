@@ -54,8 +54,7 @@ def written_as_names(instances: pa.Table) -> tuple[list[str], list[str], list[in
         is_word = " " not in title
         keys.append(id_)
         words.append(title.lower() if is_word else "")
-        pattern = re.compile(rf"(?<![^\W_]){re.escape(title)}(?![^\W_])", re.IGNORECASE)
-        counts.append(sum(_holds_name(pattern, texts[r] or "") for r in rows) if is_word else 0)
+        counts.append(sum(_holds_name(title, texts[r] or "") for r in rows) if is_word else 0)
     return keys, words, counts
 
 
@@ -64,16 +63,29 @@ def word_hash(word: str) -> int:
     return int.from_bytes(hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()) or 1
 
 
-def _holds_name(pattern: re.Pattern[str], description: str) -> bool:
+def _holds_name(title: str, description: str) -> bool:
     """Whether a word stands somewhere in capitals, or with one where no sentence, quotation or parenthesis
     begins."""
-    opened = [m.end() for m in _BREAK.finditer(description)]
-    for match in pattern.finditer(description):
-        word, start = match.group(), match.start()
+    wanted, lowered = _lower(title), _lower(description)
+    opened: list[int] | None = None
+    end = 0
+    while wanted and (start := lowered.find(wanted, end)) >= 0:
+        end = start + len(wanted)
+        word = description[start:end]
+        if lowered[start - 1 : start].isalnum() or lowered[end : end + 1].isalnum() or word == word.lower():
+            continue
         if len(word) > 1 and word.isupper():
             return True
+        opened = [m.end() for m in _BREAK.finditer(description)] if opened is None else opened
         before = bisect_right(opened, start)
-        begins = opened[before - 1] if before else 0
-        if word != word.lower() and _WORD.search(description, begins, start):
+        if _WORD.search(description, opened[before - 1] if before else 0, start):
             return True
     return False
+
+
+def _lower(text: str) -> str:
+    """In lower case, character by character: places stay the same."""
+    lowered = text.lower()
+    if len(lowered) == len(text):
+        return lowered
+    return "".join(c.lower() if len(c.lower()) == 1 else c for c in text)

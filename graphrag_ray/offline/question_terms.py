@@ -11,10 +11,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 
-from graphrag_ray.offline.lexicon import lexicon
-from graphrag_ray.offline.summarise import content_stems
-from graphrag_ray.offline.units import NONE, number_in
+from graphrag_ray.offline.lexicon import LEXICON
+from graphrag_ray.offline.summarise import NONE, content_stems, number_in
 
 RARE = 2.0
 """Weight of a term that is a name, a number or not an ordinary word; ordinary ones weigh 1."""
@@ -71,10 +71,9 @@ class QuestionTerms:
     ) -> bool:
         """Whether reports, given as the stems of their sentences and titles, say something to the question.
 
-        A name of several words that stands in a title is what the report is on. Otherwise one word in
-        common is chance: a report has to have half of the terms, and a sentence two of them.
-        For a question about the whole one term is enough, of its names if it has any; one without terms
-        is answered by everything.
+        A name of several words that stands in a title is what the report is on. Otherwise a report has to
+        have half of the terms, and a sentence two of them: one word in common is chance. For a question about
+        the whole one term is enough, of its names if it has any; one without terms is answered by everything.
         """
         sentences = [s for report in reports for s in report]
         if self.whole or not self.terms:
@@ -94,12 +93,13 @@ class QuestionTerms:
 @lru_cache(maxsize=256)
 def read_question(question: str) -> QuestionTerms:
     """Divide a question's words into terms and signs that it is about the whole."""
-    cues = lexicon().cues
+    cues = LEXICON.cues
     terms: dict[str, float] = {}
     written: dict[str, str] = {}
     names: set[str] = set()
     verbs: dict[str, bool] = {}
     matches = list(_WORD.finditer(question))
+    lower_words = [m.group().lower() for m in matches]
     in_phrase = _phrases(question, matches)
     whole = any(_plain(m) in cues["whole"] for m in matches)
     for number, match in enumerate(matches):
@@ -109,9 +109,17 @@ def read_question(question: str) -> QuestionTerms:
             continue
         is_name = number > 0 and word[0].isupper()
         key = in_phrase.get(number, stems[0])
-        verb = not is_name and key == stems[0] and _is_verb(matches, number)
+        verb = not is_name and key == stems[0] and lower_words[number] in LEXICON.verbs
+        if verb:
+            # Used as a verb: inflected as no noun is, or behind an auxiliary, not behind a determiner or
+            # preposition, and not before a noun (did the plan change).
+            after = matches[number + 1].group() if number + 1 < len(matches) else "Nothing"
+            ends = after[0].isupper() or after.lower() in LEXICON.stop or after.lower() not in LEXICON.nouns
+            helped = not cues["auxiliary"].isdisjoint(lower_words[:number])
+            verb = (helped and ends) or lower_words[number] not in LEXICON.nouns
+            verb = verb and (not number or lower_words[number - 1] not in cues["before_noun"])
         verbs[key] = verbs.get(key, True) and verb
-        rare = is_name or any(c.isdigit() for c in word) or not lexicon().is_ordinary(lower)
+        rare = is_name or any(c.isdigit() for c in word) or not LEXICON.is_ordinary(lower)
         terms[key] = max(terms.get(key, 0.0), RARE if rare else WEAK if verb else 1.0)
         written[key] = f"{written[key]} {word}" if key in written and " " in key else word
         if is_name:
@@ -160,35 +168,19 @@ def _plain(match: re.Match[str]) -> str:
     return match.group().lower().removesuffix("'s").removesuffix("’s")
 
 
-def _is_verb(matches: list[re.Match[str]], number: int) -> bool:
-    """Whether a word of a question is used as a verb: it is inflected as no noun is, or it stands behind
-    an auxiliary, not behind a determiner or preposition, and not before a noun (did the plan change)."""
-    words, word = lexicon(), matches[number].group().lower()
-    if word not in words.verbs:
-        return False
-    before = matches[number - 1].group().lower() if number else ""
-    if word not in words.nouns:
-        return before not in words.cues["before_noun"]
-    helped = any(m.group().lower() in words.cues["auxiliary"] for m in matches[:number])
-    after = matches[number + 1].group() if number + 1 < len(matches) else ""
-    ends = not after or after[0].isupper() or after.lower() in words.stop or after.lower() not in words.nouns
-    return helped and before not in words.cues["before_noun"] and ends
-
-
 def _phrases(question: str, matches: list[re.Match[str]]) -> dict[int, str]:
     """Number of a word -> the phrase it belongs to: names made of ordinary words (the World Cup), which
     mean something only together."""
     found: dict[int, str] = {}
-    run: list[int] = []
-    for number, match in enumerate([*matches, None]):
-        ordinary = (
-            match is not None and lexicon().is_ordinary(_plain(match)) and bool(content_stems(match.group()))
+    fits = [
+        bool(
+            number and m.group()[0].isupper() and LEXICON.is_ordinary(_plain(m)) and content_stems(m.group())
         )
-        if match is not None and number > 0 and match.group()[0].isupper() and ordinary:
-            run.append(number)
-            continue
-        if len(run) > 1:
+        for number, m in enumerate(matches)
+    ]
+    for together, numbers in groupby(range(len(matches)), key=fits.__getitem__):
+        run = list(numbers)
+        if together and len(run) > 1:
             phrase = " ".join(content_stems(question[matches[run[0]].start() : matches[run[-1]].end()]))
             found.update(dict.fromkeys(run, phrase))
-        run = []
     return found

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from graphrag_ray.corpus.boundaries import CLOSERS, FULL_WIDTH, STOPS
-from graphrag_ray.offline.lexicon import Lexicon
+from graphrag_ray.offline.lexicon import LEXICON
 
 SHORT_LINE = 45
 """A shorter line before one that begins with a capital is a heading or a signature, not hard-wrapped text."""
@@ -33,6 +33,8 @@ _BOUNDARY = re.compile(
     rf"|[{STOPS}]{{1,8}}[{_CLOSING}*_]*\s+(?=[\"“‘'«(\[*_–—-]*\s?[{_CAPITALS}0-9{_NO_CASE}])"
 )
 _WORD_BEFORE = re.compile(r"([^\W_](?:[\w.&'’-]*[^\W_])?)$")
+_OUTER = "".join(c for c in map(chr, range(0x3001)) if c.isspace()) + "*_|"
+"""What a sentence neither begins nor ends with: white space and marks of Markdown."""
 _FIRST_WORD = re.compile(r"[^\W\d_]{2,}")
 _HEADING_WORD = re.compile(r"[^\W\d_][^\W_]{3,}|[A-Z]+")
 
@@ -81,12 +83,12 @@ def has_cells(sentence: str) -> bool:
     return " | " in sentence and " | " in _PARENTHESES.sub("", sentence)
 
 
-def split_sentences(text: str, lexicon: Lexicon) -> list[str]:
+def split_sentences(text: str) -> list[str]:
     """The sentences of running text, white space folded, for text without turns."""
-    return [s for s in (fold(text[a:b]) for a, b in _boundaries(text, 0, len(text), lexicon)) if s]
+    return [s for s in (fold(text[a:b]) for a, b in _boundaries(text, 0, len(text))) if s]
 
 
-def read_script(text: str, lexicon: Lexicon) -> Script:
+def read_script(text: str) -> Script:
     """Cut a chunk into sentences and, where lines begin with `NAME:`, into turns.
 
     A label in capitals counts as a speaker at once, one in mixed case when it comes twice or begins
@@ -94,7 +96,7 @@ def read_script(text: str, lexicon: Lexicon) -> Script:
     single line break does where the line before it ends one.
     """
     blocks = _blocks(text)
-    labels = [_label(text, a, b, lexicon) for a, b in blocks]
+    labels = [_label(text, a, b) for a, b in blocks]
     following: dict[str, set[str]] = defaultdict(set)
     for label in filter(None, labels):
         following[label[0]].update(text[label[3] : label[3] + 40].split()[:1])
@@ -106,11 +108,11 @@ def read_script(text: str, lexicon: Lexicon) -> Script:
             # One short word in capitals may be part of a title (CSI: Miami).
             (found[0].isupper() and (len(found[0]) > MAX_ACRONYM or len(following[found[0]]) > 1))
             or len(following[found[0]]) > 1
-            or _is_person(found[0], lexicon)
+            or _is_person(found[0])
         ):
             turns.append(SpeakerTurn(found[0], found[1], found[2]))
             body, label_start = found[3], start
-        for a, b in _boundaries(text, body, end, lexicon):
+        for a, b in _boundaries(text, body, end):
             sentences.append(Sentence(a, b, len(turns) - 1, label_start if label_start >= 0 else a))
             label_start = -1
     # The first and the last sentence may be cut by the edge of the chunk.
@@ -164,34 +166,25 @@ def _is_heading(line: str) -> bool:
     return 2 < len(words) < 13 and all(w[0].isupper() for w in words)
 
 
-def _label(text: str, start: int, end: int, lexicon: Lexicon) -> tuple[str, int, int, int] | None:
+def _label(text: str, start: int, end: int) -> tuple[str, int, int, int] | None:
     """(name, its start, its end, start of what is said) where a block opens with a speaker's label."""
     found = _LABEL.match(text, start, end)
     if not found:
         return None
     name = found.group("name")
     words = name.split()
-    if not all(w[0].isupper() or (i and len(w) <= 3) for i, w in enumerate(words)):
-        return None
-    if any(c.isdigit() for c in name):
+    capital = all(w[0].isupper() or (i and len(w) <= 3) for i, w in enumerate(words))
+    if not capital or any(c.isdigit() for c in name):
         return None
     lower = [w.lower().strip(".") for w in words]
-    first_names = lexicon.cues["first_name"]
-    named = lower[0] in first_names or (len(lower) > 1 and lower[1] in first_names)
-    cues = lexicon.cues
-    if not named and all(lexicon.is_ordinary(w) or w in cues["not_name"] or w in cues["role"] for w in lower):
-        return None
-    if (
-        len(words) == 1
-        and not name.isupper()
-        and lower[0] not in first_names
-        and lower[0] in lexicon.ordinary
-    ):
+    cues = LEXICON.cues
+    named = any(w in cues["first_name"] for w in lower[:2])
+    if not named and all(LEXICON.is_ordinary(w) or w in cues["not_name"] or w in cues["role"] for w in lower):
         return None
     return fold(name), found.start("name"), found.end("name"), found.end()
 
 
-def without_label(sentence: str, lexicon: Lexicon) -> str:
+def without_label(sentence: str) -> str:
     """What is said, of a sentence that begins with its speaker's label: one in capitals, be it a name or
     not (OPERATOR), or a person's."""
     found = _LABEL.match(sentence)
@@ -199,70 +192,60 @@ def without_label(sentence: str, lexicon: Lexicon) -> str:
         return sentence
     name = found.group("name")
     shouted = name.isupper() and len(name) > MAX_ACRONYM
-    if not shouted and not (_label(sentence, 0, len(sentence), lexicon) and _is_person(name, lexicon)):
+    if not shouted and not (_label(sentence, 0, len(sentence)) and _is_person(name)):
         return sentence
     return sentence[found.end() :].strip()
 
 
-def _is_person(label: str, lexicon: Lexicon) -> bool:
+def _is_person(label: str) -> bool:
     words = label.lower().split()
-    titled = words[0].strip(".") in lexicon.cues["strict_honorific"]
-    return len(words) > 1 and (titled or words[0] in lexicon.cues["first_name"])
+    titled = words[0].strip(".") in LEXICON.cues["strict_honorific"]
+    return len(words) > 1 and (titled or words[0] in LEXICON.cues["first_name"])
 
 
-def _boundaries(text: str, start: int, end: int, lexicon: Lexicon) -> list[tuple[int, int]]:
-    out: list[tuple[int, int]] = []
-    at = start
+def _boundaries(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
     for match in _BOUNDARY.finditer(text, start, end):
-        if text[match.start()] == "." and _is_abbreviation(text, at, match.start(), match.end(), lexicon):
-            continue
-        stop = match.start() + len(match.group().rstrip())
-        _append(out, text, at, stop)
-        at = match.end()
-    _append(out, text, at, end)
-    return out
+        if text[match.start()] != "." or not _is_abbreviation(text, start, match.start(), match.end()):
+            spans.append((start, match.start() + len(match.group().rstrip())))
+            start = match.end()
+    found = []
+    for first, last in [*spans, (start, end)]:
+        span = text[first:last]
+        if inside := span.strip(_OUTER):
+            at = first + len(span) - len(span.lstrip(_OUTER))
+            found.append((at, at + len(inside)))
+    return found
 
 
-def _append(out: list[tuple[int, int]], text: str, start: int, end: int) -> None:
-    while start < end and (text[start].isspace() or text[start] in "*_|"):
-        start += 1
-    while end > start and (text[end - 1].isspace() or text[end - 1] in "*_|"):
-        end -= 1
-    if end > start:
-        out.append((start, end))
-
-
-def _is_initial(text: str, start: int, at: int, following: int, lexicon: Lexicon) -> bool:
-    """Whether a capital letter begins a name (J. Marlowe), and does not end a sentence: as the letter of a
-    kind (Series S, Plan B, X|S), or before a word that no name begins with."""
-    if at > start and not (text[at - 1].isspace() or text[at - 1] in ".-(\"“‘'"):
-        return False
-    before = _WORD_BEFORE.search(text, max(start, at - 24), at - 1 if at > start else at)
-    if before is not None and text[before.end() : at] == " ":
-        lower = before.group(1).lower()
-        cues = lexicon.cues
-        if lower in lexicon.nouns and not (
-            lower in cues["first_name"] or lower in cues["role"] or lower in cues["honorific"]
-        ):
-            return False
-    after = _FIRST_WORD.match(text, following)
-    return after is None or after.group().lower() not in lexicon.function
-
-
-def _is_abbreviation(text: str, start: int, dot: int, following: int, lexicon: Lexicon) -> bool:
+def _is_abbreviation(text: str, start: int, dot: int, following: int) -> bool:
     """Whether the full stop at `dot` belongs to the word before it (Dr., J., U.S., Inc. before a name, d.
     before a year)."""
     found = _WORD_BEFORE.search(text, max(start, dot - 12), dot)
     if not found:
         return False
-    word = found.group(1)
+    cues, word = LEXICON.cues, found.group(1)
+    lower = word.lower()
     if len(word) == 1 and word.islower():  # (d. 1803), p. 7
         return text[following : following + 1].isdigit()
-    if len(word) == 1:
-        return word.isupper() and word != "I" and _is_initial(text, start, dot - 1, following, lexicon)
-    lower = word.lower()
-    if lower in lexicon.cues["never_last"]:
-        return True
-    if "." in word and len(word) <= 5:
-        return lower not in ("a.m", "p.m") and not text[following : following + 1].isupper()
-    return lower in lexicon.cues["abbreviation"] and not text[following : following + 1].isupper()
+    if len(word) > 1:
+        if lower in cues["never_last"]:
+            return True
+        short = "." in word and len(word) <= 5
+        fits = lower not in ("a.m", "p.m") if short else lower in cues["abbreviation"]
+        return fits and not text[following : following + 1].isupper()
+    # A capital letter begins a name (J. Marlowe), unless it is the letter of a kind (Series S, Plan B, X|S)
+    # or stands before a word that no name begins with.
+    at = dot - 1
+    if not word.isupper() or word == "I":
+        return False
+    if at > start and not (text[at - 1].isspace() or text[at - 1] in ".-(\"“‘'"):
+        return False
+    before = _WORD_BEFORE.search(text, max(start, at - 24), at - 1 if at > start else at)
+    if before is not None and text[before.end() : at] == " ":
+        kind = before.group(1).lower()
+        names = (cues["first_name"], cues["role"], cues["honorific"])
+        if kind in LEXICON.nouns and not any(kind in section for section in names):
+            return False
+    after = _FIRST_WORD.match(text, following)
+    return after is None or after.group().lower() not in LEXICON.function

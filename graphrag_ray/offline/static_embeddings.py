@@ -60,10 +60,10 @@ def embed_many(texts: Sequence[str]) -> list[bytes]:
 def _ids(text: str) -> npt.NDArray[np.int64]:
     """The text's token ids, as the tokenizer gives them.
 
-    The tokenizer takes a text as one long word. Words that were seen before take half of that time, and no
-    token of this vocabulary holds a space after another character: so words are encoded one by one. `_WHOLE`
-    finds what that would change: spaces in a row or around a text, which are tokens of their own, the
-    character that the tokenizer writes for a space, and its special tokens.
+    The tokenizer takes a text as one long word. No token of this vocabulary holds a space after another
+    character, so words are encoded one by one and remembered, which halves the time. `_WHOLE` finds what that
+    would change: spaces in a row or around a text, the character that the tokenizer writes for a space, and
+    its special tokens.
     """
     if not text or _WHOLE.search(text):
         return np.frombuffer(_encoded(text), dtype=np.int64)

@@ -5,9 +5,6 @@ Mikheev, Moens and Grover 1999, "Named entity recognition without gazetteers"); 
 an organisation, which is what most unknown names of running text are. The vote is then mapped to the
 types that the prompt asks for.
 
-What the words around a name say about its type: predicates, appositions, brackets, and verbs that take
-things of one kind.
-
 `X is a 1954 film`, `X, a Dutch painter,` and `X (2008 film)` name the class of X by their head noun (Hearst
 1992, "Automatic acquisition of hyponyms from large text corpora"); `directed by X`, `born in X` allow one
 class only (selectional preferences: Resnik 1993). Windows are bounded, so a mention takes constant time.
@@ -16,12 +13,13 @@ class only (selectional preferences: Resnik 1993). Windows are bounded, so a men
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from graphrag_ray.offline.capital_runs import is_personal
-from graphrag_ray.offline.chunk_names import Mention, Name, looks_like_person
-from graphrag_ray.offline.lexicon import Lexicon, lexicon
+from graphrag_ray.offline.chunk_names import Name, looks_like_person
+from graphrag_ray.offline.lexicon import LEXICON
 from graphrag_ray.offline.sentences import Sentence
 
 PERSON, ORGANIZATION, LOCATION, EVENT, WORK, CONCEPT = range(6)
@@ -54,49 +52,20 @@ _WORD = re.compile(r"[^\W\d_][\w'’-]*|[^\w\s'’-]")
 _ARTICLES = frozenset(["the", "a", "an", "its", "his", "her", "their", "our", "my"])
 
 
-def stated_kinds(
-    text: str, start: int, end: int, within: tuple[int, int], lexicon: Lexicon
-) -> Iterator[tuple[int, float]]:
+def stated_kinds(text: str, start: int, end: int, within: tuple[int, int]) -> Iterator[tuple[int, float]]:
     """(kind, weight) of what the sentence text[within] says of its mention at text[start:end]."""
+    cues = LEXICON.cues
     before = text[max(within[0], start - BEFORE) : start]
     after = text[end : min(within[1], end + AFTER)]
-    bracket = _BRACKET.match(after)
-    if bracket:
-        yield from _in_bracket(bracket.group(1), lexicon)
-        after = after[bracket.end() :]
-    yield from _selected(before, lexicon)
-    called = _CALLED.match(after)
-    if called:
-        after = after[called.end() :]
     kind: int | None
-    copula = _COPULA.match(after)
-    if copula:
-        kind = noun_kind(after[copula.end() :], lexicon, predicate=True)
-        if kind is not None:
-            yield kind, 3.5
-        return
-    apposition = _APPOSITION.match(after)
-    if apposition:
-        kind = noun_kind(after[apposition.end() :], lexicon, predicate=apposition["article"] is not None)
-        if kind is not None:
-            yield kind, 2.0 if apposition["article"] else 1.0
-        return
-    compound = re.match(r" ([a-z][\w-]*(?: [a-z][\w-]*)?)", after)  # the Nokia company, Athletics federation
-    if compound:
-        words = compound.group(1).split()
-        for word in reversed(words):
-            kind = listed_kind(word, lexicon)
-            if kind is not None and word not in lexicon.verbs:
-                yield kind, 0.8
-                break
-
-
-def _selected(before: str, lexicon: Lexicon) -> Iterator[tuple[int, float]]:
-    """What the last two words before a mention, its article left out, take."""
-    cues, words = lexicon.cues, [w.lower() for w in _WORD.findall(before)[-3:]]
+    if bracket := _BRACKET.match(after):
+        yield from _in_bracket(bracket.group(1))
+        after = after[bracket.end() :]
+    # What the last two words before it, its article left out, take.
+    words = [w.lower() for w in _WORD.findall(before)[-3:]]
     if words and words[-1] in _ARTICLES:
         words.pop()
-    first, last = (words[-2] if len(words) > 1 else ""), (words[-1] if words else "")
+    first, last = ["", "", *words][-2:]
     for kind, weight, fits in (
         (PERSON, 2.0, last in cues["takes_person"] or (last in ("of", "to") and first in cues["kin"])),
         (PERSON, 2.5, last == "by" and first in cues["person_by"]),
@@ -107,9 +76,25 @@ def _selected(before: str, lexicon: Lexicon) -> Iterator[tuple[int, float]]:
     ):
         if fits:
             yield kind, weight
+    if called := _CALLED.match(after):
+        after = after[called.end() :]
+    if copula := _COPULA.match(after):
+        kind = noun_kind(after[copula.end() :], predicate=True)
+        if kind is not None:
+            yield kind, 3.5
+    elif apposition := _APPOSITION.match(after):
+        kind = noun_kind(after[apposition.end() :], predicate=apposition["article"] is not None)
+        if kind is not None:
+            yield kind, 2.0 if apposition["article"] else 1.0
+    elif compound := re.match(r" ([a-z][\w-]*)(?: ([a-z][\w-]*))?", after):  # the Nokia company
+        for word in filter(None, (compound[2], compound[1])):
+            kind = listed_kind(word)
+            if kind is not None and word not in LEXICON.verbs:
+                yield kind, 0.8
+                break
 
 
-def noun_kind(text: str, lexicon: Lexicon, *, predicate: bool) -> int | None:
+def noun_kind(text: str, *, predicate: bool) -> int | None:
     """The type of what a noun phrase at the start of a text describes, by its last noun that says one.
 
     predicate: an agent noun that no list has (a conchologist) counts as a person.
@@ -120,49 +105,29 @@ def noun_kind(text: str, lexicon: Lexicon, *, predicate: bool) -> int | None:
         if found is None:
             break
         word = found.group(1).lower()
-        if word in lexicon.function or word in lexicon.cues["small"]:
+        if word in LEXICON.function or word in LEXICON.cues["small"]:
             break
-        if word.endswith("ed") and kind is not None and word not in lexicon.nouns:
+        if word.endswith("ed") and kind is not None and word not in LEXICON.nouns:
             break
         at, last = found.end(), word
-        listed = listed_kind(word.rsplit("-", 1)[-1], lexicon)
+        listed = listed_kind(word.rsplit("-", 1)[-1])
         kind = listed if listed is not None else kind
-    if (
-        kind is None
-        and predicate
-        and last
-        and _AGENT.search(last)
-        and last.rsplit("-", 1)[-1] not in lexicon.cues["concept_noun"]
-    ):
-        ordinary_thing = (
-            last.endswith(("er", "or", "ess", "ian", "man"))
-            and last in lexicon.ordinary
-            and last not in lexicon.cues["role"]
-        )
-        return None if ordinary_thing else PERSON
+    unlisted = kind is None and predicate and last.rsplit("-", 1)[-1] not in LEXICON.cues["concept_noun"]
+    if unlisted and _AGENT.search(last):
+        is_thing = last.endswith(("er", "or", "ess", "ian", "man")) and last in LEXICON.ordinary
+        return None if is_thing and last not in LEXICON.cues["role"] else PERSON
     return kind
 
 
-def listed_kind(word: str, lexicon: Lexicon) -> int | None:
+def listed_kind(word: str) -> int | None:
     """The type of what a common noun, in lower case, is used for; None where no list has it."""
-    cues = lexicon.cues
-    if word in cues["person_noun"] or (word in cues["role"] and word not in cues["loose_role"]):
+    cues = LEXICON.cues
+    if word in cues["person_noun"] or word in LEXICON.roles or word.removesuffix("s") in LEXICON.roles:
         return PERSON
-    if word.endswith("s") and word[:-1] in cues["role"] and word[:-1] not in cues["loose_role"]:
-        return PERSON
-    for kind, section in (
-        (WORK, "work_noun"),
-        (EVENT, "event_noun"),
-        (ORGANIZATION, "organization_noun"),
-        (LOCATION, "location_noun"),
-        (CONCEPT, "concept_noun"),
-    ):
-        if word in cues[section]:
-            return kind
-    return None
+    return next((kind for kind, section in _NOUNS if word in cues[section]), None)
 
 
-def _in_bracket(inside: str, lexicon: Lexicon) -> Iterator[tuple[int, float]]:
+def _in_bracket(inside: str) -> Iterator[tuple[int, float]]:
     """`(2008 film)`, `(noble)`, `(born 1950)`, `(1819–1886)`."""
     if _LIFE.match(inside):
         yield PERSON, 3.5
@@ -170,10 +135,8 @@ def _in_bracket(inside: str, lexicon: Lexicon) -> Iterator[tuple[int, float]]:
         yield PERSON, 1.0
     elif re.fullmatch(r"\d{4}", inside):
         yield WORK, 1.0
-    else:
-        kind = noun_kind(inside.partition(",")[0], lexicon, predicate=False)
-        if kind is not None:
-            yield kind, 3.5
+    elif (kind := noun_kind(inside.partition(",")[0], predicate=False)) is not None:
+        yield kind, 3.5
 
 
 MAX_MENTIONS = 8
@@ -189,6 +152,7 @@ _BETWEEN = re.compile(r"[\"”’']?\s?(?:\([^()]*\)\s?)?(?:,\s?(?:and |or |& )?
 
 _ORDER = (PERSON, ORGANIZATION, LOCATION, WORK, EVENT, CONCEPT)
 _KINDS = ("person", "organization", "location", "event", "work", "concept")
+_NOUNS = tuple((kind, f"{_KINDS[kind]}_noun") for kind in (WORK, EVENT, ORGANIZATION, LOCATION, CONCEPT))
 _NEAREST: dict[int, int] = {EVENT: CONCEPT, WORK: CONCEPT}
 _SUFFIXES = (
     (ORGANIZATION, "org_suffix", 3.0),
@@ -209,7 +173,7 @@ def type_names(entity_types: str) -> tuple[str | None, ...]:
     list; CONCEPT without a counterpart is None: nobody asked for terms.
     """
     wanted = [t.strip() for t in entity_types.split(",") if t.strip()] or ["entity"]
-    cues = lexicon().cues
+    cues = LEXICON.cues
     direct: dict[int, str] = {}
     for name in wanted:
         parts = name.lower().replace("_", " ").replace("-", " ").split()
@@ -224,35 +188,50 @@ def type_names(entity_types: str) -> tuple[str | None, ...]:
     return tuple(out)
 
 
-def place_heads(names: dict[str, Name], lexicon: Lexicon) -> frozenset[str]:
+def place_heads(names: dict[str, Name]) -> frozenset[str]:
     """Words that head the names of civic things (Varnmouth of Varnmouth Town Council): places."""
-    civic = lexicon.cues["civic"]
+    civic = LEXICON.cues["civic"]
     return frozenset(
         n.words[0] for n in names.values() if len(n.words) > 1 and any(w in civic for w in n.words[1:])
     )
 
 
-def votes_for(
-    name: Name, text: str, sentences: list[Sentence], lexicon: Lexicon, heads: frozenset[str]
-) -> Votes:
+def votes_for(name: Name, text: str, sentences: list[Sentence], heads: frozenset[str]) -> Votes:
     """PERSON … CONCEPT: votes for a name, by its own words and the words beside its mentions.
 
     heads: of `place_heads`.
     """
-    votes = [0.0] * len(_KINDS)
+    cues, votes = LEXICON.cues, [0.0] * len(_KINDS)
+    single = len(name.words) == 1
     if name.speaker:
         votes[PERSON] = 100.0
-    if name.quoted:
-        votes[WORK] += 4
-    if len(name.words) == 1:
-        _by_word(name, votes, lexicon, heads)
+    votes[WORK] += 4 * name.quoted
+    if single:
+        word = name.words[0]
+        votes[PERSON] += 5.0 * name.person + 2.5 * (word in cues["first_name"])
+        votes[LOCATION] += 4.0 * (word in cues["place"]) + 1.2 * (word in heads)
+        votes[ORGANIZATION] += 0.5 + 1.0 * (name.title.isupper() and len(word) <= 5)
+        votes[ORGANIZATION] += 1.0 * any(c.isupper() for c in name.title[1:])
+        votes[WORK] += 2.0 * any(c.isdigit() for c in word)
     else:
-        _by_words(name, votes, lexicon)
+        _by_words(name, votes)
     for mention in name.mentions[:MAX_MENTIONS]:
-        _by_context(name, mention, votes, lexicon)
+        if (run := mention.run) is not None:
+            before = (run.before, run.before2)
+            if not (single and name.title.isupper()):
+                votes[PERSON] += 1.0 * (run.after in cues["say"] or run.after in cues["person_next"])
+            votes[PERSON] += 1.0 * (run.before in LEXICON.roles)
+            votes[LOCATION] += (1.2 if single else 0.4) * (run.before in cues["before_place"])
+            votes[LOCATION] += (0.4 if single else 0.2) * (run.before in cues["beside_place"])
+            votes[LOCATION] += 0.1 * (single and run.before in ("of", "to", "from"))
+            heads_body = run.before in cues["before_organization"] or run.before2 in cues["head_of"]
+            votes[ORGANIZATION] += 0.7 * heads_body
+            votes[ORGANIZATION] += 1.0 * any(b in cues["before_company"] for b in before)
+            votes[WORK] += 0.8 * any(b in cues["before_work"] for b in before)
+            votes[EVENT] += 1.5 * (run.before == "during")
         sentence = sentences[mention.sentence]
         within = (sentence.start, sentence.end)
-        for kind, weight in stated_kinds(text, mention.start, mention.end, within, lexicon):
+        for kind, weight in stated_kinds(text, mention.start, mention.end, within):
             votes[kind] += weight
     return votes
 
@@ -260,16 +239,11 @@ def votes_for(
 def share_in_lists(names: Iterable[Name], votes: Mapping[str, Votes], text: str) -> dict[str, Votes]:
     """The votes with those of the names that stand in one list with it (A, B and C are of one kind)."""
     places = sorted((m.start, m.end, n.key) for n in names for m in n.mentions if not m.label)
-    lists: list[list[str]] = []
-    last = -1
-    for start, end, key in places:
-        if 0 <= last <= start and in_one_list(text, last, start):
-            lists[-1].append(key)
-        else:
-            lists.append([key])
-        last = end
+    lists: dict[int, list[str]] = defaultdict(list)
+    for number, (_, _, key) in zip(list_numbers((p[:2] for p in places), text), places, strict=True):
+        lists[number].append(key)
     shared = {key: list(own) for key, own in votes.items()}
-    for members in lists:
+    for members in lists.values():
         for kind in range(len(_KINDS)) if len(members) > 1 else ():
             first, second = sorted((votes[key][kind] for key in members), reverse=True)[:2]
             for key in members:
@@ -278,35 +252,30 @@ def share_in_lists(names: Iterable[Name], votes: Mapping[str, Votes], text: str)
     return shared
 
 
-def in_one_list(text: str, end: int, start: int) -> bool:
-    """Whether only a comma, `and`, `or` and brackets stand between the end of one name and the start of
-    another."""
-    return start - end <= MAX_GAP and _BETWEEN.fullmatch(text, end, start) is not None
+def list_numbers(spans: Iterable[tuple[int, int]], text: str) -> list[int]:
+    """The number of the list (A, B and C) in which each of some names stands, given by start and end in
+    order. Only a comma, `and`, `or` and brackets part the names of one list."""
+    numbers: list[int] = []
+    last, number = -1, -1
+    for start, end in spans:
+        near = 0 <= last <= start <= last + MAX_GAP
+        number += not (near and _BETWEEN.fullmatch(text, last, start))
+        numbers.append(number)
+        last = end
+    return numbers
 
 
 def kind_of(votes: Votes) -> int:
     """PERSON … CONCEPT, the type with most votes; without any an organisation."""
-    best = max(votes)
-    if best <= 0:
-        return ORGANIZATION
-    return next(kind for kind in _ORDER if votes[kind] == best)
+    return max(_ORDER, key=votes.__getitem__) if max(votes) > 0 else ORGANIZATION
 
 
-def _by_word(name: Name, votes: Votes, lexicon: Lexicon, heads: frozenset[str]) -> None:
-    cues, word = lexicon.cues, name.words[0]
-    votes[PERSON] += 5.0 * name.person + 2.5 * (word in cues["first_name"])
-    votes[LOCATION] += 4.0 * (word in cues["place"]) + 1.2 * (word in heads)
-    votes[ORGANIZATION] += 0.5 + 1.0 * (name.title.isupper() and len(word) <= 5)
-    votes[ORGANIZATION] += 1.0 * any(c.isupper() for c in name.title[1:])
-    votes[WORK] += 2.0 * any(c.isdigit() for c in word)
-
-
-def _by_words(name: Name, votes: Votes, lexicon: Lexicon) -> None:
-    cues = lexicon.cues
+def _by_words(name: Name, votes: Votes) -> None:
+    cues = LEXICON.cues
     words = name.words[: len(name.title.partition(",")[0].split())]  # Ostrey School, Denholm
     phrase, first, last = " ".join(words), words[0], words[-1].split("-")[-1]
     votes[LOCATION] += 4.0 * (phrase in cues["place"] or phrase in cues["place_phrase"])
-    if "&" not in words and looks_like_person(name.title, lexicon):
+    if "&" not in words and looks_like_person(name.title):
         votes[PERSON] += 3.5 if first in cues["first_name"] else 2.0
     small = next((w for w in words[1:-1] if w in ("of", "for")), None)
     if small:
@@ -318,7 +287,7 @@ def _by_words(name: Name, votes: Votes, lexicon: Lexicon) -> None:
         votes[PERSON] += 4.0 * (head in cues["person_of"])
     personal = next((i for i, w in enumerate(words) if w in ("of", "the") and i), len(words))
     if personal > 1 or personal < len(words):
-        ruler = is_personal(list(words[:personal]), lexicon) and (
+        ruler = is_personal(list(words[:personal])) and (
             personal < len(words) or first not in cues["first_name"]
         )
         votes[PERSON] += 3.5 * ruler
@@ -331,23 +300,5 @@ def _by_words(name: Name, votes: Votes, lexicon: Lexicon) -> None:
     votes[ORGANIZATION] += 2.0 * ("&" in words)
     votes[EVENT] += 3.5 * (first in cues["event_first"])
     votes[LOCATION] += 1.5 * (first in cues["place_first"])
-    votes[WORK] += 2.0 * (first in lexicon.function and all(lexicon.is_ordinary(w) for w in words))
+    votes[WORK] += 2.0 * (first in LEXICON.function and all(LEXICON.is_ordinary(w) for w in words))
     votes[WORK] += 2.0 * any(c.isdigit() for c in last)
-
-
-def _by_context(name: Name, mention: Mention, votes: Votes, lexicon: Lexicon) -> None:
-    run = mention.run
-    if run is None:
-        return
-    cues, single = lexicon.cues, len(name.words) == 1
-    before = (run.before, run.before2)
-    if not (single and name.title.isupper()):
-        votes[PERSON] += 1.0 * (run.after in cues["say"] or run.after in cues["person_next"])
-    votes[PERSON] += 1.0 * (run.before in cues["role"] and run.before not in cues["loose_role"])
-    votes[LOCATION] += (1.2 if single else 0.4) * (run.before in cues["before_place"])
-    votes[LOCATION] += (0.4 if single else 0.2) * (run.before in cues["beside_place"])
-    votes[LOCATION] += 0.1 * (single and run.before in ("of", "to", "from"))
-    votes[ORGANIZATION] += 0.7 * (run.before in cues["before_organization"] or run.before2 in cues["head_of"])
-    votes[ORGANIZATION] += 1.0 * any(b in cues["before_company"] for b in before)
-    votes[WORK] += 0.8 * any(b in cues["before_work"] for b in before)
-    votes[EVENT] += 1.5 * (run.before == "during")

@@ -13,14 +13,12 @@ import queue
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from graphrag_ray.base.records import Reference, may_become_reference, resolve_references
+from graphrag_ray.base.records import Reference, may_become_reference, render_references, resolve_references
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.one_context import shown_to_people
 
 T = TypeVar("T")
 
@@ -35,33 +33,25 @@ class StartsAgain(str):
 
 FAILED_MIDWAY = "\n\n[The endpoint failed in the middle of the answer, which begins again:]\n\n"
 CORRECTED = "\n\n[What was shown above was not the final text, which follows:]\n\n"
-UNFINISHED = "the stream has not ended: read all of its pieces first"
 
 
 class Telling:
     """A `Listener` that says what of an answer's last reply may be shown already (`Written`).
 
     told   what was said and still counts: a beginning of the answer's text
+    expected  makes what reads the next reply, once that is the answer's
     """
 
     def __init__(self, say: Say) -> None:
         self._say = say
-        self._expected: Callable[[], Written] | None = None
+        self.expected: Callable[[], Written | None] = lambda: None
         self._written: Written | None = None
         self._told: list[str] = []
-
-    @property
-    def told(self) -> str:
-        return "".join(self._told)
-
-    def expect(self, written: Callable[[], Written]) -> None:
-        """The next reply is the answer's."""
-        self._expected = written
 
     def begins(self) -> None:
         if self._told:
             self._starts_again(FAILED_MIDWAY)
-        self._written = self._expected() if self._expected else None
+        self._written = self.expected()
 
     def piece(self, text: str) -> None:
         if self._written is not None and (shown := self._written.add(text)):
@@ -70,42 +60,15 @@ class Telling:
 
     def end(self, text: str) -> None:
         """The answer is there: say what of its text was held back."""
-        if not text.startswith(self.told):
+        if not text.startswith("".join(self._told)):
             self._starts_again(CORRECTED)
-        if rest := text[len(self.told) :]:
+        if rest := text[len("".join(self._told)) :]:
             self._told = [text]
             self._say(rest)
 
     def _starts_again(self, why: str) -> None:
         self._told = []
         self._say(StartsAgain(why))
-
-
-class Running(Generic[T]):
-    """Something that runs in another thread's event loop. ended: what it came to, once it is over."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
-        self.ended: Future[T] = Future()
-        self._loop = loop
-        self._task: asyncio.Task[T] | None = None
-        loop.call_soon_threadsafe(self._start, work)
-
-    def cancel(self) -> None:
-        """End it; returns when it has ended."""
-        if not self.ended.done():
-            self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
-        wait([self.ended])
-
-    def _start(self, work: Coroutine[Any, Any, T]) -> None:
-        self._task = asyncio.ensure_future(work)
-        self._task.add_done_callback(self._settle)
-
-    def _settle(self, task: asyncio.Task[T]) -> None:
-        failure = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if failure is not None:
-            self.ended.set_exception(failure)
-        else:
-            self.ended.set_result(task.result())
 
 
 class Background:
@@ -123,14 +86,19 @@ class Background:
         self._thread.start()
         self._loop, self._over = started.result()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> Running[T]:
-        return Running(self._loop, work)
+    def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """What it comes to. Cancelled, it is done at once, and the work ends soon after."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
         if self._thread.is_alive():
             with suppress(RuntimeError):  # it has just ended
                 self._loop.call_soon_threadsafe(self._over.set)
             self._thread.join()
+
+
+ENDS_WITHIN_S = 10.0
+"""What was cancelled; it does not tell where it had not even begun."""
 
 
 class AnswerStream:
@@ -144,37 +112,49 @@ class AnswerStream:
     def __init__(self, answering: Answering, background: Background | None = None) -> None:
         """background: where it runs; None: in one of its own."""
         self._said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._over = threading.Event()
+
+        async def answered() -> Answer:
+            try:
+                return await answering(self._said.put)
+            finally:
+                self._over.set()
+
         self._own = Background() if background is None else None
-        self._running = (self._own or background).run(answering(self._said.put))  # type: ignore[union-attr]
-        self._running.ended.add_done_callback(lambda _: self._said.put(None))
+        self._running = (self._own or background).run(answered())  # type: ignore[union-attr]
+        self._running.add_done_callback(lambda _: self._said.put(None))
 
     @property
     def answer(self) -> Answer:
         """The answer; there when the iteration has ended. Raises RuntimeError before."""
-        ended = self._running.ended
-        if ended.done() and ended.exception() is None:
-            return ended.result()
-        raise RuntimeError(UNFINISHED)
+        return _ended(self._running)
 
     def __iter__(self) -> Iterator[str]:
         while (piece := self._said.get()) is not None:
             yield piece
         self._said.put(None)  # for another look
         self.close()
-        self._running.ended.result()
+        self._running.result()
 
     def close(self) -> None:
+        """Returns when it has ended."""
         self._running.cancel()
         if self._own:
             self._own.close()
+        else:
+            self._over.wait(ENDS_WITHIN_S)
 
     def __enter__(self) -> AnswerStream:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _ended(running: Future[Answer] | asyncio.Future[Answer]) -> Answer:
+    if running.done() and not running.cancelled() and running.exception() is None:
+        return running.result()
+    raise RuntimeError("the stream has not ended: read all of its pieces first")
 
 
 class AsyncAnswerStream:
@@ -188,9 +168,7 @@ class AsyncAnswerStream:
     @property
     def answer(self) -> Answer:
         """The answer; there when the iteration has ended. Raises RuntimeError before."""
-        if self._task.done() and not self._task.cancelled() and self._task.exception() is None:
-            return self._task.result()
-        raise RuntimeError(UNFINISHED)
+        return _ended(self._task)
 
     async def __aiter__(self) -> AsyncIterator[str]:
         while (piece := await self._said.get()) is not None:
@@ -205,9 +183,7 @@ class AsyncAnswerStream:
     async def __aenter__(self) -> AsyncAnswerStream:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
 
@@ -249,7 +225,7 @@ class Written:
         decided = _decided(self._raw)
         resolved, _, _ = resolve_references(self._raw[:decided], self._numbering)
         self._raw = self._raw[decided:]
-        text = self._space + shown_to_people(resolved, self._number)
+        text = self._space + render_references(resolved, self._number.get)
         if not self._begun:
             text = text.lstrip()
         shown = text.rstrip()
@@ -259,21 +235,16 @@ class Written:
 
 
 def _decided(text: str) -> int:
-    """How many characters of a text mean the same whatever follows."""
-    if score := _score_from(text):
-        text = text[: score - 1].rstrip(_EMPHASIS)
+    """How many characters of a text mean the same whatever follows: up to what is a score, or may become one,
+    and what may become a reference."""
+    if found := _SCORE.search(text):
+        text = text[: found.start()].rstrip(_EMPHASIS)
+    elif len(text) - (last := text.rfind("<")) <= _LONGEST_SCORE and last >= 0:
+        letters = re.sub(r"[\s_/]", "", text[last + 1 :]).lower()
+        if _SCORE_LETTERS.startswith(letters):
+            text = text[:last].rstrip(_EMPHASIS)
     tail = max(0, len(text) - _LONGEST_REFERENCE)
     if (opened := may_become_reference(text[tail:])) is not None:
         text = text[: tail + opened]
     # A reference takes the blanks before it with it, a score the marks.
     return min(len(text.rstrip(" \t")), len(text.rstrip(_EMPHASIS)))
-
-
-def _score_from(text: str) -> int:
-    """Where the bracket of what is a score, or may become one, ends; 0 where there is none."""
-    if found := _SCORE.search(text):
-        return found.start() + 1
-    last = text.rfind("<")
-    letters = re.sub(r"[\s_/]", "", text[last + 1 :][:_LONGEST_SCORE]).lower()
-    may_be = last >= 0 and len(text) - last <= _LONGEST_SCORE and _SCORE_LETTERS.startswith(letters)
-    return last + 1 if may_be else 0

@@ -10,16 +10,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from graphrag_ray.base.errors import FAILED_ITEMS, GraphRagError, LockHeld, StoreError
 from graphrag_ray.base.urls import shown
+from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.engine.gateways import Models, probed
 from graphrag_ray.engine.given_rows import GivenRows, rows_of_batch
 from graphrag_ray.engine.observer import Observer
@@ -29,19 +30,22 @@ from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.indexing.run import iso
 from graphrag_ray.indexing.run_record import MEANINGS, ending
-from graphrag_ray.query.asking import MAX_QUESTION_CHARACTERS, Ask, Asking
 from graphrag_ray.query.methods import methods
+from graphrag_ray.query.methods.method import MAX_QUESTION_CHARACTERS, Ask
 from graphrag_ray.query.question_files import QUESTION_COLUMNS, AnswersFile, Posed, posed_of, read_questions
 from graphrag_ray.query.question_sweep import Batch, QuestionSweep, question_executor
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.runs import RUNNING
 
+if TYPE_CHECKING:
+    from graphrag_ray.query.ask import Index
+
 _log = logging.getLogger(__name__)
 
 
 def answer_batch(
-    index: Asking,
+    index: Index,
     questions: str | Sequence[Posed],
     out: str,
     ask: Ask | None = None,
@@ -66,9 +70,8 @@ def answer_batch(
     observer, ask = observer or Observer(), ask or Ask()
     settings, began = index.settings, time.monotonic()
     file = AnswersFile.at(out, settings.storage.of(out))
-    named = shown(questions) if isinstance(questions, str) else "ask_all"
-    work, note = index.cache or file.work, f"query --batch {named}"
-    patience_s = MERGED_WITHIN_S if index.cache else 0.0
+    note = f"query --batch {shown(questions) if isinstance(questions, str) else 'ask_all'}"
+    work, patience_s = index.cache or file.work, MERGED_WITHIN_S if index.cache else 0.0
     with ExitStack() as held:
         with attempted(file.work):
             models = Models.of(settings, index.manifest.usage)
@@ -81,21 +84,18 @@ def answer_batch(
                 models = probed(models, settings, ANSWERING, bool(work.list("work")), observer.note)
             sweep = QuestionSweep(index, posed, work, ask)
             own = held.enter_context(locked(file.work, note, patience_s))
-        stop = Stop(say=observer.note)
-        engine = question_executor(
-            work,
-            settings,
-            models,
-            lambda p: observer.progress(sweep.progress(p)),
-            stop,
-            Spending(settings.budget, time.monotonic()),
-            on_ray,
-            address,
-        )
+        about = {"snapshot": index.manifest.number, "questions": len(posed)}
+        told = held.enter_context(_told(file.work, own, about))
+        lock = own if work == file.work else held.enter_context(locked(work, note, patience_s))
+        stop, spending = Stop(say=observer.note), Spending(settings.budget, time.monotonic())
+
+        def progressed(progress: SweepProgress) -> None:
+            observer.progress(sweep.progress(progress))
+
         with (
-            _told(file.work, own, {"snapshot": index.manifest.number, "questions": len(posed)}) as told,
-            nullcontext(own) if work == file.work else locked(work, note, patience_s) as lock,
-            engine as executor,
+            question_executor(
+                work, settings, models, progressed, stop, spending, on_ray, address
+            ) as executor,
             observer,
             listening(stop),
         ):
@@ -110,7 +110,7 @@ def answer_batch(
 
 
 def answer_all(
-    index: Asking, questions: Any, ask: Ask, *, out: str | None, on_ray: bool | None, **how: Any
+    index: Index, questions: Any, ask: Ask, *, out: str | None, on_ray: bool | None, **how: Any
 ) -> Any:
     """See `Index.ask_all`."""
     given = GivenRows(questions)
@@ -200,40 +200,36 @@ def _told(beside: Store, lock: locks.Lock, told: dict[str, Any]) -> Iterator[dic
     lock: of `beside`; where another took it over, the outcome is that one's
     """
     started = time.time()
+
+    def tell() -> None:
+        try:
+            lock.check()
+            beside.write(OUTCOME, _outcome(started, told))
+        except StoreError as e:
+            _log.warning("what became of this was not written beside the answers: %s", e)
+
+    told |= {"outcome": RUNNING}
     try:
-        _tell(beside, lock, _outcome(started, told | {"outcome": RUNNING}))
+        tell()
         yield told
+        told |= {"outcome": "answered", "exit_code": FAILED_ITEMS if told["failed"] else 0}
     except BaseException as e:
         told |= ending(e)
         raise
-    else:
-        told |= {"outcome": "answered", "exit_code": FAILED_ITEMS if told["failed"] else 0}
     finally:
-        _tell(beside, lock, _outcome(started, told))
-
-
-def _tell(beside: Store, lock: locks.Lock, outcome: bytes) -> None:
-    try:
-        lock.check()
-        beside.write(OUTCOME, outcome)
-    except StoreError as e:
-        _log.warning("what became of this was not written beside the answers: %s", e)
+        tell()
 
 
 def _outcome(started: float, told: Mapping[str, Any]) -> bytes:
-    """The keys are always the same; null is what is not known, or not yet."""
+    """The keys are always the same; null is what is not known, or not yet. outcome: "answered", "running", or
+    in a word what stopped it (`record.OUTCOMES`)."""
     code = told.get("exit_code")
-    every = {
-        # "answered", "running", or in a word what stopped it (`record.OUTCOMES`).
+    ended = {
         "outcome": told["outcome"],
         "exit_code": code,
         "exit_meaning": None if code is None else MEANINGS[code],
         "message": told.get("message", ""),
-        "snapshot": told.get("snapshot"),
-        "questions": told.get("questions"),
-        "failed": told.get("failed"),
-        "usage": told.get("usage"),
-        "started_at": iso(started),
-        "ended_at": None if code is None else iso(time.time()),
     }
-    return orjson.dumps(every, option=orjson.OPT_INDENT_2)
+    known = {name: told.get(name) for name in ("snapshot", "questions", "failed", "usage")}
+    times = {"started_at": iso(started), "ended_at": None if code is None else iso(time.time())}
+    return orjson.dumps(ended | known | times, option=orjson.OPT_INDENT_2)

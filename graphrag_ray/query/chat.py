@@ -6,13 +6,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
-from types import TracebackType
 
 from graphrag_ray.query.answer_streams import AnswerStream, Background, Say, Telling
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.asking import Ask
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.method import Ask
 from graphrag_ray.query.session import Asker
 
 REMEMBERED = 20
@@ -63,13 +62,11 @@ class Chat:
 
     def _disconnect(self) -> None:
         if self._asker is not None:
-            self._background.run(self._asker.close()).ended.result()
+            self._background.run(self._asker.close()).result()
             self._asker = None
 
     def __enter__(self) -> Chat:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -16,7 +16,7 @@ from graphrag_ray.base.messages import whole
 from graphrag_ray.base.records import Reference
 from graphrag_ray.base.urls import shown, without_secrets
 from graphrag_ray.corpus.decode import NotText
-from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Row, Table
+from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Row
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.remote_files import is_storage_error, open_elsewhere
@@ -24,6 +24,18 @@ from graphrag_ray.store.remote_files import is_storage_error, open_elsewhere
 QUESTION_COLUMNS = ("question", "question_text")
 ID_COLUMNS = ("id", "question_id")
 FAULTS_TOLD = 5
+
+_REFERENCE = pa.struct({"section": pa.string(), "id": pa.string(), "human_readable_id": pa.int64()})
+_CONTEXT = pa.struct(
+    [
+        ("phase", pa.string()),
+        ("records", pa.int64()),  # how many it held
+        *((name, pa.int64()) for name in ("n_tokens", "left_out", "cut")),
+        ("score", pa.float64()),
+    ]
+)
+_LINK = pa.struct({"asked": pa.string(), "found": pa.string(), "stands": pa.bool_()})
+
 
 ANSWERS = pa.schema(
     [
@@ -33,40 +45,16 @@ ANSWERS = pa.schema(
         ("method", pa.string()),
         ("level", pa.int64()),  # the k of C_k; null for methods without levels
         ("text", pa.string()),  # markdown, references with human_readable_ids; null where there is an error
-        (
-            "references",  # every record that the text cites, in order
-            pa.list_(
-                pa.struct([("section", pa.string()), ("id", pa.string()), ("human_readable_id", pa.int64())])
-            ),
-        ),
+        ("references", pa.list_(_REFERENCE)),  # every record that the text cites, in order
         ("found", pa.bool_()),  # false: the index holds nothing on the question, and the text says so
         ("failed_parts", pa.int64()),  # contexts without a usable reply: that part of the corpus is missing
         ("dropped_references", pa.int64()),  # cited, but not in the context; taken out of the text
-        (
-            "contexts",  # what models were shown, in order of use
-            pa.list_(
-                pa.struct(
-                    [
-                        ("phase", pa.string()),
-                        ("records", pa.int64()),  # how many it held
-                        ("n_tokens", pa.int64()),
-                        ("left_out", pa.int64()),
-                        ("cut", pa.int64()),
-                        ("score", pa.float64()),
-                    ]
-                )
-            ),
-        ),
+        ("contexts", pa.list_(_CONTEXT)),  # what models were shown, in order of use
         ("calls", pa.int64()),  # replies that the answer rests on, whenever they were paid for
         ("tokens", pa.int64()),  # of these replies and their prompts
         ("cost_usd", pa.float64()),  # of these; null where a price is unknown
         ("seconds", pa.float64()),  # in this run, from when the question was begun
-        (
-            "chain",  # of an answer that hops: its links, and whether a passage holds what was found
-            pa.list_(
-                pa.struct([("asked", pa.string()), ("found", pa.string()), ("stands", pa.bool_())]),
-            ),
-        ),
+        ("chain", pa.list_(_LINK)),  # of an answer that hops: its links, and whether a passage holds them
         ("notes", pa.list_(pa.string())),
         ("error", pa.string()),  # why there is no answer; null where there is one
     ]
@@ -90,9 +78,20 @@ def read_questions(url: str, options: Mapping[str, Any], most_characters: int) -
     options: how a URL is reached. Raises UsageError for a file that cannot be read, that has no such column
     or no question, and for an id that two rows have.
     """
-    at = shown(url)
-    table, column = _opened(at, content_of(url, options))
-    return posed_of(table.rows, at, column, most_characters)
+    at, content = shown(url), content_of(url, options)
+    extension = posixpath.splitext(at)[1].lower()
+    if extension not in OPENERS:
+        raise UsageError(f"{at}: questions come as {', '.join(OPENERS)}, not as {extension or 'this'}")
+    columns: Sequence[str] = ()
+    for column in QUESTION_COLUMNS:
+        table = OPENERS[extension](io.BytesIO(content), Input(text_column=column))
+        if isinstance(table, NotText):
+            raise UsageError(f"{at}: {table.reason}")
+        if table.columns is None or column in table.columns:  # None: each row says for itself
+            return posed_of(table.rows, at, column if table.columns else "", most_characters)
+        columns = table.columns
+    wanted = " or ".join(QUESTION_COLUMNS)
+    raise UsageError(f"{at} has no column {wanted}; it has {', '.join(columns) or 'none'}")
 
 
 def posed_of(given: Iterable[Row], at: str, column: str, most_characters: int) -> list[Posed]:
@@ -129,42 +128,21 @@ def content_of(url: str, options: Mapping[str, Any]) -> bytes:
         raise UsageError(f"cannot read {shown(url)}: {why}") from e
 
 
-def _opened(url: str, content: bytes) -> tuple[Table, str]:
-    """The table, and the column that holds the questions; "" where each row says for itself."""
-    extension = posixpath.splitext(url)[1].lower()
-    if extension not in OPENERS:
-        raise UsageError(f"{url}: questions come as {', '.join(OPENERS)}, not as {extension or 'this'}")
-    columns: Sequence[str] = ()
-    for column in QUESTION_COLUMNS:
-        table = OPENERS[extension](io.BytesIO(content), Input(text_column=column))
-        if isinstance(table, NotText):
-            raise UsageError(f"{url}: {table.reason}")
-        if table.columns is None:
-            return table, ""
-        if column in table.columns:
-            return table, column
-        columns = table.columns
-    wanted = " or ".join(QUESTION_COLUMNS)
-    raise UsageError(f"{url} has no column {wanted}; it has {', '.join(columns) or 'none'}")
-
-
 def _posed(row: Row, column: str, most_characters: int) -> Posed:
     if row.values is None:
         return Posed(str(row.number), "", row.fault)
     given = (str(row.values[c]).strip() for c in ID_COLUMNS if row.values.get(c) is not None)
     id_ = whole(next(filter(None, given), str(row.number)))
-    found = [row.values[c] for c in ([column] if column else QUESTION_COLUMNS) if row.values.get(c)]
-    text = found[0] if found else ""
+    text = next((row.values[c] for c in ([column] if column else QUESTION_COLUMNS) if row.values.get(c)), "")
+    fault = ""
     if not isinstance(text, str):
-        shown_ = whole(repr(text))[:80]
-        return Posed(id_, shown_, f"the question is no text: {shown_!r}")
-    text = whole(text)
-    if not text.strip():
-        return Posed(id_, text, "the question is empty")
-    if len(text) > most_characters:
+        text = repr(text)[:80]
+        fault = f"the question is no text: {whole(text)!r}"
+    elif not text.strip():
+        fault = "the question is empty"
+    elif len(whole(text)) > most_characters:
         fault = f"the question has {len(text)} characters; at most {most_characters} can be asked"
-        return Posed(id_, text, fault)
-    return Posed(id_, text)
+    return Posed(id_, whole(text), fault)
 
 
 def answer_row(posed: Posed, answer: Answer, number: Mapping[Reference, int]) -> dict[str, Any]:
@@ -199,17 +177,9 @@ def answer_row(posed: Posed, answer: Answer, number: Mapping[Reference, int]) ->
 
 def failed_row(posed: Posed, method: str, error: str) -> dict[str, Any]:
     """A row of ANSWERS for a question without an answer."""
-    row: dict[str, Any] = dict.fromkeys(ANSWERS.names)
-    return row | {
-        "question_id": posed.id,
-        "question": posed.text,
-        "method": method,
-        "references": [],
-        "contexts": [],
-        "chain": [],
-        "notes": [],
-        "error": error,
-    }
+    told = {"question_id": posed.id, "question": posed.text, "method": method, "error": error}
+    none: dict[str, Any] = {name: [] for name in ("references", "contexts", "chain", "notes")}
+    return dict.fromkeys(ANSWERS.names) | none | told
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from graphrag_ray.base.errors import GraphRagError, PermanentCallError, StoreError, UsageError
 from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Model, Settings
-from graphrag_ray.base.messages import Dialogue, Listener, Request, Usage
+from graphrag_ray.base.messages import Dialogue, Listener, Request
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.engine.drive import Driver, Open, note_bug
@@ -29,13 +29,16 @@ from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.llm.accounting import Accounts, CallRecord, sum_usage
 from graphrag_ray.llm.pricing import cost_pico_usd, price_of
 from graphrag_ray.query.answer_streams import Background
-from graphrag_ray.query.asking import Ask, Asking
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.budget import Most
+from graphrag_ray.query.methods.method import Ask
 from graphrag_ray.query.question_files import Posed, answer_row, failed_row
-from graphrag_ray.query.session import Allowance
+from graphrag_ray.query.session import Asks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
+
+if TYPE_CHECKING:
+    from graphrag_ray.query.ask import Index
 
 
 @contextmanager
@@ -55,36 +58,25 @@ def question_executor(
     store: of their journal; spending: what they may cost together; bad_replies_count: see
     `leases.FailureWatch`
     """
-    run, most_failed = settings.run, settings.run.max_failed_fraction
+    run = settings.run
+    shared: dict[str, Any] = {
+        "on_progress": on_progress,
+        "spending": spending,
+        "stop": stop,
+        "bad_replies_count": bad_replies_count,
+    }
     if not (on_ray or address):
-        yield LocalExecutor(
-            store,
-            models,
-            most_failed,
-            min(run.flush_s, WAITED_FOR_S),
-            on_progress=on_progress,
-            spending=spending,
-            stop=stop,
-            bad_replies_count=bad_replies_count,
-        )
+        flush_s = min(run.flush_s, WAITED_FOR_S)
+        yield LocalExecutor(store, models, run.max_failed_fraction, flush_s, **shared)
         return
     # Ray is imported here: it takes a second.
     from graphrag_ray.engine.ray.cluster import check_nodes, connected
     from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
     with connected(address):
-        executor = RayExecutor(
-            store,
-            models,
-            most_failed,
-            run.flush_s,
-            run.workers_per_node,
-            on_progress,
-            spending,
-            stop,
-            fit=set() if will_be_private(address) else check_nodes(store, []),
-            bad_replies_count=bad_replies_count,
-        )
+        shared["fit"] = set() if will_be_private(address) else check_nodes(store, [])
+        limits = run.max_failed_fraction, run.flush_s
+        executor = RayExecutor(store, models, *limits, workers_per_node=run.workers_per_node, **shared)
         executor.start()
         try:
             yield executor
@@ -94,8 +86,6 @@ def question_executor(
 
 T = TypeVar("T")
 
-Held: TypeAlias = list[tuple[Most, Request]]
-"""What is counted against a question's budget for requests that are in flight."""
 
 READY = 256
 """Items that wait to be sent; where so many do, no other question is begun."""
@@ -130,7 +120,7 @@ def swept(executor: Executor, store: Store, ask_all: Callable[[Feed], Coroutine[
     asking = background.run(ask_all(feed))
     try:
         sweep = executor.sweep(work, feed, journal)
-        asking.ended.result()
+        asking.result()
     finally:
         asking.cancel()
         background.close()
@@ -145,7 +135,7 @@ class QuestionSweep:
 
     def __init__(
         self,
-        index: Asking,
+        index: Index,
         posed: Sequence[Posed],
         store: Store,
         ask: Ask,
@@ -189,22 +179,29 @@ class QuestionSweep:
         )
 
     async def _ask_all(self, feed: Feed) -> None:
-        models = ReplyPrices(self._index.settings.models)
+        prices = ReplyPrices(self._index.settings.models)
+
+        def is_full() -> bool:
+            """Whether no other question is begun now. Raises what ends the batch."""
+            if self._failure is not None:
+                raise self._failure
+            begins = self._beginning >= MOST_BEGINNING
+            return begins or feed.waiting >= READY or len(self._open) >= MOST_OPEN
 
         def begun() -> None:
             self._beginning -= 1
 
         try:
             for number in self._first.values():
-                while not self._may_begin(feed):
+                while is_full():
                     await asyncio.sleep(LOOK_S)
                 self._beginning += 1
-                asker = _Asker(feed, number, self._posed[number].id, models, begun)
+                asker = _Asker(feed, number, self._posed[number].id, prices, begun)
                 self._open.add(asyncio.ensure_future(self._answer(number, asker)))
             while self._open:
-                self._may_begin(feed)
+                is_full()
                 await asyncio.wait(self._open, return_when=asyncio.FIRST_COMPLETED)
-            self._may_begin(feed)
+            is_full()
             feed.close()
         except BaseException as e:
             feed.close(e)
@@ -212,13 +209,6 @@ class QuestionSweep:
         finally:
             for task in self._open:
                 task.cancel()
-
-    def _may_begin(self, feed: Feed) -> bool:
-        """Whether there is room for another question. Raises what ends the batch."""
-        if self._failure is not None:
-            raise self._failure
-        full = feed.waiting >= READY or len(self._open) >= MOST_OPEN
-        return not full and self._beginning < MOST_BEGINNING
 
     async def _answer(self, number: int, asker: _Asker) -> None:
         posed = self._posed[number]
@@ -242,7 +232,7 @@ class QuestionSweep:
                 self._refused[str(e)] += 1
                 if self._refused[str(e)] >= min(ALL_ALIKE, len(self._first)) > self._answered:
                     self._failure = self._failure or e
-        except Exception as e:  # noqa: BLE001 - if it is the engine's, `_may_begin` raises it again
+        except Exception as e:  # noqa: BLE001 - if it is the engine's, `_ask_all` raises it again
             if not is_unforeseen(e):
                 self._failure = self._failure or e
                 return
@@ -256,8 +246,8 @@ class QuestionSweep:
 
 
 @dataclass
-class _Asker:
-    """Asks for one question (see `session.Asks`), by way of the feed.
+class _Asker(Asks):
+    """Asks for one question by way of the feed.
 
     order   of the question among all
     asks    called once: the question asks for something, or has ended
@@ -268,9 +258,6 @@ class _Asker:
     id: str
     prices: ReplyPrices
     asks: Callable[[], None]
-    accounts: Accounts = field(default_factory=Accounts)
-    allowance: Allowance | None = None
-    kept: tuple[int, int] = (0, 0)
     _begun: bool = False
 
     def begun(self) -> None:
@@ -286,36 +273,27 @@ class _Asker:
         listener: Listener | None = None,
     ) -> list[Outcome[T]]:
         refused: dict[int, Outcome[T]] = {}
-        held: dict[int, Held] = {}
+        # What is counted against the question's budget for requests that are in flight.
+        held: dict[int, list[tuple[Most, Request]]] = {}
         for i, one in enumerate(start):
+            state = Driver(one()).state if self.allowance else None
+            requests = state.requests if isinstance(state, Open) else ()
             try:
-                held[i] = self._hold(one, last)
+                held[i] = [(self.allowance.admit(r, last), r) for r in requests if self.allowance]
             except PermanentCallError as e:
                 refused[i] = Outcome("", "failed", error=str(e))
         name = f"question {self.id}, {stage}"
         outcomes = await self.feed.ask(self.order, name, [start[i] for i in held], self.begun)
         for outcome, own in zip(outcomes, held.values(), strict=True):
-            self._settle(stage, outcome, own)
+            for reply in outcome.replies:
+                self.accounts.add(self.prices.record(stage, reply))
+            used = sum_usage(reply.usage for reply in outcome.replies) if outcome.replies else None
+            for most, request in own:
+                assert self.allowance is not None
+                self.allowance.settle(most, request, used)
+                used = None
         asked = dict(zip(held, outcomes, strict=True))
         return [asked[i] if i in asked else refused[i] for i in range(len(start))]
-
-    def _hold(self, start: Callable[[], Dialogue[T]], last: bool) -> Held:
-        """Count the first requests of a dialogue against the question's budget. Raises PermanentCallError
-        where nothing is left for them, BudgetSpent where that is the last."""
-        if self.allowance is None:
-            return []
-        state = Driver(start()).state
-        requests = state.requests if isinstance(state, Open) else ()
-        return [(self.allowance.admit(request, last), request) for request in requests]
-
-    def _settle(self, stage: str, outcome: Outcome[T], held: Held) -> None:
-        for told in outcome.replies:
-            self.accounts.add(self.prices.record(stage, told))
-        used: Usage | None = sum_usage(told.usage for told in outcome.replies) if outcome.replies else None
-        for own, request in held:
-            assert self.allowance is not None
-            self.allowance.settle(own, request, used)
-            used = None
 
 
 class ReplyPrices:
@@ -325,21 +303,9 @@ class ReplyPrices:
         self._models = {m.model_id: m for m in models.values()} | {OFFLINE_MODEL_ID: Model()}
 
     def record(self, stage: str, told: ReplyUsage) -> CallRecord:
-        model = self._models.get(told.model_id)
         cost: int | None = None
-        if model is not None:
+        if model := self._models.get(told.model_id):
             at = next((e for e in model.endpoints if display_url(e.base_url) == told.endpoint), None)
             cost = cost_pico_usd(told.usage, price_of(model, at))
-        return CallRecord(
-            stage,
-            told.prompt,
-            told.model_id,
-            told.endpoint,
-            "ok",
-            told.usage,
-            cost,
-            told.latency_s,
-            1,
-            0,
-            told.latency_s,
-        )
+        who = told.prompt, told.model_id, told.endpoint
+        return CallRecord(stage, *who, "ok", told.usage, cost, told.latency_s, 1, 0, told.latency_s)

@@ -25,9 +25,8 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import ID_LENGTH
 from graphrag_ray.query.methods.method import Rows
 from graphrag_ray.store import blobs
-from graphrag_ray.store.files import WHOLE_BYTES, Store
-from graphrag_ray.store.in_threads import in_threads
-from graphrag_ray.store.pages import PartFiles, Wanted
+from graphrag_ray.store.files import WHOLE_BYTES, Store, in_threads
+from graphrag_ray.store.pages import Wanted
 from graphrag_ray.store.pages import read as read_pages
 from graphrag_ray.store.parquet import is_one_of
 from graphrag_ray.store.parts import Part, conformed, read_rows, read_table
@@ -98,10 +97,6 @@ class Reader:
     kept: Kept = field(default_factory=Kept, repr=False, compare=False)
     _indexes: dict[str, list[IndexedParts]] = field(default_factory=dict, repr=False, compare=False)
     """Of rows, by table."""
-    _files: PartFiles = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_files", PartFiles(self.store))
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
@@ -131,35 +126,32 @@ class Reader:
         """The rows that are needed. Where they are named, a large table is read only where it holds one."""
         if need.ids is None:
             return self.table(need.table, need.columns)
+        columns = schema_of(need.table, need.columns)
         if not need.ids or not self.manifest.parts(need.table):
-            return _empty(schema_of(need.table, need.columns))
+            return _empty(columns)
         with being_read(self.store, self.manifest):
             group = group_name((need.by,) if isinstance(need.by, str) else need.by)
             indexes = self._row_indexes(need.table)
             if indexes and all(indexed.index.has(group) for indexed in indexes):
                 return self._indexed(need, group, indexes)
             assert isinstance(need.by, str), "several columns are looked up by an index"
-            return self._looked_through(need, need.by)
+            by, is_large = need.by, self._is_large(need.table)
+            of_column = schema.TABLES[need.table].field(by).type
+            kind = of_column.value_type if pa.types.is_list(of_column) else of_column
+            wanted = pa.array(sorted(set(need.ids), key=str), kind)
 
-    def _looked_through(self, need: Rows, by: str) -> pa.Table:
-        """`rows` by a column, which is read whole."""
-        of_column = schema.TABLES[need.table].field(by).type
-        kind = of_column.value_type if pa.types.is_list(of_column) else of_column
-        wanted = pa.array(sorted(set(need.ids or ()), key=str), kind)
-        is_large = self._is_large(need.table)
+            def of(part: Part) -> pa.Table:
+                if is_large:
+                    found = read_rows(self.store, part, need.columns, by, wanted)
+                    return conformed(self.store, part, found, columns)
+                # A small part is read in one request, whatever of it is wanted.
+                first = [by, *need.columns] if part.bytes <= WHOLE_BYTES else [by]
+                held = is_one_of(self._columns(need.table, part, list(dict.fromkeys(first)))[by], wanted)
+                if not pc.any(held).as_py():
+                    return _empty(columns)
+                return self._columns(need.table, part, need.columns).filter(held)
 
-        def of(part: Part) -> pa.Table:
-            if is_large:
-                found = read_rows(self.store, part, need.columns, by, wanted)
-                return conformed(self.store, part, found, schema_of(need.table, need.columns))
-            # A small part is read in one request, whatever of it is wanted.
-            first = [by, *need.columns] if part.bytes <= WHOLE_BYTES else [by]
-            held = is_one_of(self._columns(need.table, part, list(dict.fromkeys(first)))[by], wanted)
-            if not pc.any(held).as_py():
-                return _empty(schema_of(need.table, need.columns))
-            return self._columns(need.table, part, need.columns).filter(held)
-
-        return self._together(need.table, _empty(schema_of(need.table, need.columns)), of)
+            return self._together(need.table, _empty(columns), of)
 
     def _is_large(self, table: str) -> bool:
         return sum(part.bytes for part in self.manifest.parts(table)) > LARGE_BYTES
@@ -237,24 +229,20 @@ class Reader:
         pages = indexed.index.page_of(name, rows)
         if pages is not None:
             return self._paged(indexed, column, pages, rows)
-        return self._by_parts(need, name, indexed, one_of_each)
-
-    def _by_parts(self, need: Rows, name: str, indexed: IndexedParts, entries: RowEntries) -> pa.ChunkedArray:
-        """Rows of a column that has no pages of its own."""
-        part_of_row = np.searchsorted(indexed.index.ends, entries.rows, "right")
+        # Rows of a column that has no pages of its own.
+        part_of_row = np.searchsorted(indexed.index.ends, rows, "right")
         before = np.append(0, indexed.index.ends)
         chunks: list[pa.Array] = []
         for n in np.unique(part_of_row).tolist():
             part, own = indexed.parts[n], part_of_row == n
             if self._is_large(need.table):
-                ids = entries.entry["id"][own]
-                wanted = strings(sorted(ids_of(ids["high"], ids["low"])))
+                wanted = strings(sorted(ids_of(entry["id"]["high"][own], entry["id"]["low"][own])))
                 read = read_rows(self.store, part, [name], "id", wanted)
                 chunks += conformed(self.store, part, read, schema_of(need.table, [name]))[name].chunks
             else:
-                rows = arrow(entries.rows[own] - before[n])
-                chunks += self._columns(need.table, part, [name])[name].take(rows).chunks
-        return pa.chunked_array(chunks, schema.TABLES[need.table].field(name).type)
+                places = arrow(rows[own] - before[n])
+                chunks += self._columns(need.table, part, [name])[name].take(places).chunks
+        return pa.chunked_array(chunks, column.type)
 
     def _paged(
         self, indexed: IndexedParts, column: pa.Field, page_of_row: Ints, rows: Ints
@@ -273,7 +261,7 @@ class Reader:
             for part, own in by_part.items()
         ]
         if asked:
-            read = read_pages(self._files, column, asked)
+            read = read_pages(self.store, column, asked)
             new = {names[n]: pa.chunked_array([array]) for n, array in zip(lacking, read, strict=True)}
             self.kept.add(indexed.path, new)
             found |= new

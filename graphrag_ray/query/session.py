@@ -9,8 +9,7 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from graphrag_ray.base.errors import BudgetSpent, CallError, PermanentCallError
 from graphrag_ray.base.index_settings import Model, Query
@@ -47,12 +46,7 @@ class Allowance:
     _in_flight: Most = field(default_factory=Most)
 
     def around(self, ask: Ask, last: bool) -> Ask:
-        """The same way to the models, within the budget.
-
-        last: the call writes the answer; it raises BudgetSpent where nothing is left for it, as an embedding
-        does, without which nothing is found. Any other one fails for good, and the answer says that its part
-        is missing.
-        """
+        """The same way to the models, within the budget. last: see `admit`."""
 
         async def within(request: Request, stage: str) -> Called[Reply]:
             own = self.admit(request, last)
@@ -67,9 +61,18 @@ class Allowance:
         return within
 
     def admit(self, request: Request, last: bool) -> Most:
-        """Count a request as in flight, to be settled; the most that it can come to. Raises BudgetSpent where
-        nothing is left for one that is needed, PermanentCallError for any other."""
-        own = self._most(request)
+        """Count a request as in flight, to be settled; the most that it can come to.
+
+        Where nothing is left for it: raises BudgetSpent for the call that writes the answer (`last`) and for
+        an embedding, without which nothing is found; PermanentCallError for any other, whose part is missing.
+        """
+        model = self.models.get(request.call.model, Model())
+        if isinstance(request, EmbeddingRequest):
+            own = self._taken(request, Usage(text_size(request.text, model)))
+        else:
+            prompt = prompt_size(request, model)
+            room = thought_room(request, model, prompt, request.call.reasoning_tokens)
+            own = self._taken(request, Usage(prompt, output_limit(request, model) + room))
         needed = last or isinstance(request, EmbeddingRequest)
         later = Most() if needed else self.kept_back
         if not (self._spent + self._in_flight + own + later).within(self.query):
@@ -94,14 +97,6 @@ class Allowance:
             tokens = usage.prompt_tokens + usage.completion_tokens
             self._spent += Most(1, tokens, max(known, default=None))
 
-    def _most(self, request: Request) -> Most:
-        model = self.models.get(request.call.model, Model())
-        if isinstance(request, EmbeddingRequest):
-            return self._taken(request, Usage(text_size(request.text, model)))
-        prompt = prompt_size(request, model)
-        room = thought_room(request, model, prompt, request.call.reasoning_tokens)
-        return self._taken(request, Usage(prompt, output_limit(request, model) + room))
-
     def _taken(self, request: Request, usage: Usage) -> Most:
         model = self.models.get(request.call.model, Model())
         usage = Usage(usage.prompt_tokens, usage.completion_tokens)  # what is cached may be cheaper
@@ -118,16 +113,17 @@ REFUSED_FOR_S = 30.0
 takes us for somebody else is put right, while a service or a conversation goes on."""
 
 
-class Asks(Protocol):
-    """Runs the dialogues of a question.
+@dataclass(kw_only=True)
+class Asks:
+    """Asks models for one question at a time.
 
     accounts   what the question came to; allowance: its budget, None where it has none
-    kept       how many replies were in a cache, and how many there were
+    kept       how many of its replies were in the cache, and how many there were
     """
 
-    accounts: Accounts
-    allowance: Allowance | None
-    kept: tuple[int, int]
+    accounts: Accounts = field(default_factory=Accounts)
+    allowance: Allowance | None = None
+    kept: tuple[int, int] = (0, 0)
 
     async def run(
         self,
@@ -136,9 +132,9 @@ class Asks(Protocol):
         last: bool = False,
         listener: Listener | None = None,
     ) -> list[Outcome[T]]:
-        """What became of each. last: they write the answer; listener: hears their replies. Raises
+        """Start and run dialogues at once. last: they write the answer; listener: hears their replies. Raises
         ModelRefused when no request will succeed, BudgetSpent."""
-        ...
+        raise NotImplementedError
 
 
 _asking: ContextVar[Asker] = ContextVar("asking")
@@ -149,30 +145,34 @@ _asking: ContextVar[Asker] = ContextVar("asking")
 class Connections:
     """The ways to the models, under one limiter; shared by any number of questions. Belong to one event loop.
 
+    limiter   None: one of their own
     ask_key   where a key may be had that neither the environment nor a file holds
     aside     where the offline engine answers; None: in the event loop, which serves nobody else
     questions that use them now, as far as somebody counts
+    open      closes what is opened here, and what its owner adds
     """
 
     models: Models
-    limiter: Limiter
+    limiter: Limiter | None = None
     ask_key: Callable[[str], str | None] | None = None
     aside: Executor | None = None
     questions: int = 0
-    _ways: dict[tuple[int, int], AskAloud] = field(default_factory=dict)
+    open: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _ways: dict[int, AskAloud] = field(default_factory=dict)
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    async def way(self, before: int, most: int) -> AskAloud:
-        """That makes attempts of a call until there are `most` of them, or as many as the settings allow,
-        with those that were made before. What it comes to is told to the question that asks; an embedding
-        call that several share, to the first."""
-        attempts = before, min(most, self.models.max_attempts)
+    def __post_init__(self) -> None:
+        if self.limiter is None:
+            self.limiter = LocalLimiter(self.models.online, self.models.default_in_flight, lend_first=True)
+
+    async def way(self, before: int) -> AskAloud:
+        """For the first FIRST_ATTEMPTS of a call, or for those that the settings allow after so many. What it
+        comes to is told to the question that asks; an embedding call that several share, to the first."""
         async with self._opening:
-            if attempts not in self._ways:
-                models = replace(self.models, max_attempts=attempts[1])
+            if before not in self._ways:
+                most = self.models.max_attempts
                 opened = open_gateway(
-                    models,
+                    replace(self.models, max_attempts=most if before else min(FIRST_ATTEMPTS, most)),
                     self.limiter,
                     _note,
                     self.ask_key,
@@ -180,15 +180,8 @@ class Connections:
                     aside=self.aside,
                     dropped_for_s=REFUSED_FOR_S,
                 )
-                self._ways[attempts] = await self._open.enter_async_context(opened)
-        return self._ways[attempts]
-
-    def when_closed(self, call: Callable[[], None]) -> None:
-        """Do this, too, when they are closed."""
-        self._open.callback(call)
-
-    async def close(self) -> None:
-        await self._open.aclose()
+                self._ways[before] = await self.open.enter_async_context(opened)
+        return self._ways[before]
 
 
 def _note(call: CallRecord) -> None:
@@ -200,33 +193,23 @@ def _note(call: CallRecord) -> None:
 
 
 @dataclass
-class Asker:
-    """Runs the dialogues of questions, phase after phase: of one question at a time. For several at once,
-    give each an asker over the same connections.
+class Asker(Asks):
+    """Asks over connections. For several questions at once, give each an asker over the same ones.
 
-    accounts   of the question that is asked now; allowance: its budget, None where it has none
-    cache      of replies; None: each is asked for
-    kept       replies of the question that is asked now that were in the cache, and all
+    cache   of replies; None: each is asked for
+    instead answers in place of the models, but for embeddings; without a cache
+    told    of each phase that begins or has ended: its name, how many dialogues it has, whether it has ended
     """
 
     connections: Connections
-    accounts: Accounts = field(default_factory=Accounts)
-    allowance: Allowance | None = None
     cache: ReplyCache | None = None
-    kept: tuple[int, int] = (0, 0)
-
-    @classmethod
-    def of(cls, models: Models) -> Asker:
-        """With connections and a limiter of its own."""
-        limiter = LocalLimiter(models.online, models.default_in_flight, lend_first=True)
-        return cls(Connections(models, limiter))
+    instead: Ask | None = None
+    told: Callable[[str, int, bool], None] = lambda *phase: None
 
     async def __aenter__(self) -> Asker:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -235,7 +218,7 @@ class Asker:
             if self.cache:
                 await asyncio.to_thread(self.cache.flush)
         finally:
-            await self.connections.close()
+            await self.connections.open.aclose()
 
     async def run(
         self,
@@ -244,58 +227,40 @@ class Asker:
         last: bool = False,
         listener: Listener | None = None,
     ) -> list[Outcome[T]]:
-        """Start and run dialogues at once. A call makes FIRST_ATTEMPTS, and then, unless no endpoint has
-        answered any of them at all, were it with an error, what is left of those of the settings. last: they
-        write the answer; listener: hears their replies. Raises ModelRefused when no request will succeed,
-        BudgetSpent."""
+        """A call makes FIRST_ATTEMPTS, and then, unless no endpoint has answered any of them at all, were it
+        with an error, what is left of those of the settings."""
+        if self.instead and stage != "embed":
+            return await run_dialogues(stage, [s() for s in start], self.instead)
+        heard, asking, decided = False, 0, asyncio.Event()
+
+        async def patiently(request: Request, stage: str) -> Called[Reply]:
+            nonlocal heard, asking
+            asking += 1
+            try:
+                way = await self.connections.way(0)
+                answer = await way(request, stage, listener)
+                heard = True
+                return answer
+            except CallError as e:
+                heard = heard or e.status is not None
+                if not isinstance(e, GaveUp) or self.connections.models.max_attempts <= FIRST_ATTEMPTS:
+                    raise
+                gave_up = e
+            finally:
+                asking -= 1
+                if heard or not asking:
+                    decided.set()
+            await decided.wait()  # until it is known whether anything answers
+            if not heard:
+                raise gave_up
+            again = await self.connections.way(FIRST_ATTEMPTS)
+            return await again(request, stage, listener)
+
         _asking.set(self)
-        patient = _Patience(self.connections, listener).ask
-        heeding = self.allowance.around(patient, last) if self.allowance else patient
-        outcomes = await run_dialogues(stage, [s() for s in start], heeding, self.cache)
+        ask = self.allowance.around(patiently, last) if self.allowance else patiently
+        self.told(stage, len(start), False)
+        outcomes = await run_dialogues(stage, [s() for s in start], ask, self.cache)
+        self.told(stage, len(start), True)
         known = sum(len(o.replies) - o.turns for o in outcomes)
         self.kept = self.kept[0] + known, self.kept[1] + sum(len(o.replies) for o in outcomes)
         return outcomes
-
-
-@dataclass
-class _Patience:
-    """The way to the models of dialogues that run at once.
-
-    heard    an endpoint has answered one of their calls, were it with an error
-    asking   calls whose first attempts are not over yet
-    decided  when it is heard, or nobody is asking any more
-    """
-
-    connections: Connections
-    listener: Listener | None
-    heard: bool = False
-    asking: int = 0
-    decided: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def ask(self, request: Request, stage: str) -> Called[Reply]:
-        most = self.connections.models.max_attempts
-        try:
-            return await self._first(request, stage)
-        except GaveUp:
-            if most <= FIRST_ATTEMPTS:
-                raise
-            await self.decided.wait()  # until it is known whether anything answers
-            if not self.heard:
-                raise
-        again = await self.connections.way(FIRST_ATTEMPTS, most)
-        return await again(request, stage, self.listener)
-
-    async def _first(self, request: Request, stage: str) -> Called[Reply]:
-        self.asking += 1
-        try:
-            way = await self.connections.way(0, FIRST_ATTEMPTS)
-            answer = await way(request, stage, self.listener)
-            self.heard = True
-            return answer
-        except CallError as e:
-            self.heard = self.heard or e.status is not None
-            raise
-        finally:
-            self.asking -= 1
-            if self.heard or not self.asking:
-                self.decided.set()

@@ -40,6 +40,8 @@ _SHOWN: Mapping[str, Sequence[str]] = {
 }
 """What is told of a record beside its short number."""
 _ELEMENTS = ("Relationships", "Claims", "Entities")
+
+_ENDS = {"Relationships": ("source_id", "target_id"), "Claims": ("subject_entity_id",)}
 DOCUMENT_COLUMNS = ["id", "path", "row", "title", "creation_date", "raw_data"]
 _OF_DOCUMENT = ("document", "row", "place", "title", "date", "metadata")
 
@@ -98,11 +100,8 @@ def named(references: Iterable[Reference], read: Read, columns: Sequence[str] = 
         ids = [r.id for r in wanted if r.section == section]
         rows = _read(section, ids, read, without=("references", "text_unit_ids", "text"))
         documents = _documents(rows, read) if section == "Sources" else {}
-        out += [
-            Cited(section, rows[i]["human_readable_id"], _name(section, rows[i], documents, columns))
-            for i in ids
-            if i in rows
-        ]
+        there = [rows[i] for i in ids if i in rows]
+        out += [Cited(section, r["human_readable_id"], _name(section, r, documents, columns)) for r in there]
     return out
 
 
@@ -118,19 +117,52 @@ def under(
     rows = {s: _reports(s, [r.id for r in wanted if r.section == s], read) for s in REPORT_SECTIONS}
     rests = {r: _rests_on(r, rows.get(r.section, {})) for r in wanted}
     for section in _ELEMENTS:  # entities last: those that relationships and claims name are known by then
-        ids = (id_ for rest in rests.values() for id_ in rest.get(section, ()))
-        rows[section] = _read(section, ids, read)
+        rows[section] = _read(
+            section, (id_ for rest in rests.values() for id_ in rest.get(section, ())), read
+        )
         for reference, rest in rests.items():
             if reference.section == section and reference.id in rows[section]:
-                rest.setdefault("Entities", {}).update(
-                    dict.fromkeys(_ends(section, rows[section][reference.id]))
-                )
-    chunks = {r: _chunks_of(r, rest, rows, shown) for r, rest in rests.items()}
-    rows["Sources"] = _read("Sources", [c for place, _ in chunks.values() for c in place], read)
-    documents = _documents(rows["Sources"], read)
-    return [
-        _source(r, rests[r], rows, chunks[r], documents, columns) for r in rests if r.id in rows[r.section]
-    ]
+                row = rows[section][reference.id]
+                ends = (row[c] for c in _ENDS.get(section, ()) if row[c])
+                rest.setdefault("Entities", {}).update(dict.fromkeys(ends))
+    # Each record's chunks: those that were shown, then those that hold most of what it rests on. A
+    # relationship or claim rests on its own chunks, not on all that name its ends.
+    chunks: dict[Reference, tuple[dict[str, tuple[bool, int]], int]] = {}
+    for reference, rest in rests.items():
+        held = Counter(rest.get("Sources", {}).keys())
+        for section in _ELEMENTS if reference.section in REPORT_SECTIONS else (reference.section,):
+            for id_, row in rows.get(section, {}).items():
+                if id_ in rest.get(section, ()):
+                    held.update(row["text_unit_ids"])
+        place = {chunk: (chunk not in shown, -n) for chunk, n in held.items()}
+        first = sorted(place, key=place.__getitem__)[:MAX_CHUNKS]
+        chunks[reference] = {chunk: place[chunk] for chunk in first}, len(held) - len(first)
+    units = rows["Sources"] = _read("Sources", (c for place, _ in chunks.values() for c in place), read)
+    documents = _documents(units, read)
+    found = []
+    for reference, rest in rests.items():
+        if reference.id not in rows[reference.section]:
+            continue
+        place, n_more = chunks[reference]
+        row, of_chunk = rows[reference.section][reference.id], reference.section == "Sources"
+        own = {s: [r for id_, r in rows[s].items() if id_ in rest.get(s, ())] for s in _ELEMENTS}
+        record = {
+            "section": reference.section,
+            "id": reference.id,
+            "human_readable_id": row["human_readable_id"],
+            "name": _name(reference.section, row, documents, columns),
+            **{column: row[column] for column in _SHOWN[reference.section]},
+            **({c: documents[row["document_id"]][c] for c in ("title", "date")} if of_chunk else {}),
+        }
+        entities, relationships, claims = (
+            [{c: r[c] for c in ("human_readable_id", *_SHOWN[s])} for r in own[s]]
+            for s in ("Entities", "Relationships", "Claims")
+        )
+        names = [e["title"] for e in own["Entities"]]
+        order = sorted((id_ for id_ in units if id_ in place), key=place.__getitem__)
+        shown_chunks = [_chunk(units[id_], names, documents) for id_ in order]
+        found.append(Source(record, entities, relationships, claims, shown_chunks, n_more))
+    return found
 
 
 def specific(sources: Sequence[Source], answer: Answer) -> list[Source]:
@@ -149,26 +181,16 @@ def _specific(source: Source, said: Sequence[str]) -> Source:
     found, shares = evidence(said, [c["text"] for c in chunks], [c["start"] == 0 for c in chunks])
     if not found:
         return source
-    carrying = []
-    best: dict[int, None] = {}
-    for f in found:
-        chunk, start = source.chunks[f.text], source.chunks[f.text]["start"] + f.start
-        quote = chunk["text"][f.start : f.end]
-        carrying.append(
-            {
-                "passage": f.passage,
-                "quote": quote,
-                "start": start,
-                "end": chunk["start"] + f.end,
-                "verbatim": f.verbatim,
-                "share": round(f.share, 3),
-                "chunk": chunk["human_readable_id"],
-                **{column: chunk[column] for column in _OF_DOCUMENT},
-            }
-        )
-        if f.text not in best:
-            best[f.text] = None
-            chunks[f.text] = {**chunk, "quote": quote, "quote_start": start}
+    carrying: list[dict[str, Any]] = []
+    for f in reversed(found):  # the best one of a chunk is what it shows
+        chunk = source.chunks[f.text]
+        start, quote = chunk["start"] + f.start, chunk["text"][f.start : f.end]
+        place = {"start": start, "end": chunk["start"] + f.end}
+        about = {"verbatim": f.verbatim, "share": round(f.share, 3), "chunk": chunk["human_readable_id"]}
+        of_document = {column: chunk[column] for column in _OF_DOCUMENT}
+        carrying.insert(0, {"passage": f.passage, "quote": quote, **place, **about, **of_document})
+        chunks[f.text] = {**chunk, "quote": quote, "quote_start": start}
+    best = dict.fromkeys(f.text for f in found)
     rest = [n for n in range(len(chunks)) if n not in best]
     spoken = " ".join([*(f.passage for f in found), *(one["quote"] for one in carrying)]).casefold()
     return replace(
@@ -216,61 +238,6 @@ def _rests_on(reference: Reference, reports: Rows) -> _Rest:
                 of_section[below["id"]] = None
                 todo += [below["id"]] if below["section"] == reference.section else []
     return cited
-
-
-def _ends(section: str, row: Mapping[str, Any]) -> list[str]:
-    columns = {"Relationships": ("source_id", "target_id"), "Claims": ("subject_entity_id",)}
-    return [row[c] for c in columns.get(section, ()) if row[c]]
-
-
-def _chunks_of(
-    reference: Reference, rest: _Rest, rows: Mapping[str, Rows], shown: Collection[str]
-) -> tuple[dict[str, tuple[bool, int]], int]:
-    """The chunks that hold what a record rests on, with their places, which are equal for those that hold as
-    much of it; and how many more there are. Those that were shown come first, then those that hold most. A
-    relationship or claim rests on its own chunks, not on all that name its ends."""
-    held = Counter(rest.get("Sources", {}).keys())
-    for section in _ELEMENTS if reference.section in REPORT_SECTIONS else (reference.section,):
-        for id_, row in rows.get(section, {}).items():
-            if id_ in rest.get(section, ()):
-                held.update(row["text_unit_ids"])
-    place = {chunk: (chunk not in shown, -n) for chunk, n in held.items()}
-    first = sorted(place, key=place.__getitem__)[:MAX_CHUNKS]
-    return {chunk: place[chunk] for chunk in first}, len(held) - len(first)
-
-
-def _source(
-    reference: Reference,
-    rest: _Rest,
-    rows: Mapping[str, Rows],
-    chunks: tuple[Mapping[str, tuple[bool, int]], int],
-    documents: Mapping[str, Mapping[str, Any]],
-    columns: Sequence[str],
-) -> Source:
-    row = rows[reference.section][reference.id]
-    of_chunk = reference.section == "Sources"
-    own = {
-        section: [r for id_, r in rows[section].items() if id_ in rest.get(section, ())]
-        for section in _ELEMENTS
-    }
-    place_of, n_more = chunks
-    units = [unit for id_, unit in rows["Sources"].items() if id_ in place_of]
-    units.sort(key=lambda unit: place_of[unit["id"]])
-    return Source(
-        record={
-            "section": reference.section,
-            "id": reference.id,
-            "human_readable_id": row["human_readable_id"],
-            "name": _name(reference.section, row, documents, columns),
-            **{column: row[column] for column in _SHOWN[reference.section]},
-            **({c: documents[row["document_id"]][c] for c in ("title", "date")} if of_chunk else {}),
-        },
-        entities=_plain("Entities", own["Entities"]),
-        relationships=_plain("Relationships", own["Relationships"]),
-        claims=_plain("Claims", own["Claims"]),
-        chunks=[_chunk(unit, [e["title"] for e in own["Entities"]], documents) for unit in units],
-        chunks_left_out=n_more,
-    )
 
 
 def _chunk(
@@ -330,7 +297,3 @@ def of_document(row: Mapping[str, Any]) -> dict[str, Any]:
 def place(path: str, row: str) -> str:
     """Where a document is, for people: "file", or "file, row 3"."""
     return f"{path}, row {row}" if row else path
-
-
-def _plain(section: str, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [{c: row[c] for c in ("human_readable_id", *_SHOWN[section])} for row in rows]

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, ParamSpec, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 from graphrag_ray.base.errors import UsageError
@@ -23,37 +23,18 @@ from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import LevelSearch, NameCounts, Need, Notice, Rows, Search, Walk
 from graphrag_ray.version import __version__
 
-P = ParamSpec("P")
-Fulfil: TypeAlias = Callable[[Need], Coroutine[Any, Any, Any]]
-
 _EXPORTED_BY = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 """Standard variables of which any asks for traces."""
 
 
-def of_needs(fulfil: Fulfil) -> Fulfil:
-    """The same, with a span for everything that a method needs."""
+@contextmanager
+def of_question(method: str, snapshot: int) -> Iterator[Callable[[Answer], None]]:
+    """A span around a question, which is told the answer."""
+    name = f"graphrag {method}"
+    about = {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": name}
+    with _span(f"invoke_workflow {name}", {**about, "graphrag.snapshot": snapshot}) as span:
 
-    async def traced(need: Need) -> Any:
-        name, attributes = _described(need)
-        with _span(name, attributes):
-            return await fulfil(need)
-
-    return traced
-
-
-def of_question(
-    method: str, snapshot: int, answering: Callable[P, Coroutine[Any, Any, Answer]]
-) -> Callable[P, Coroutine[Any, Any, Answer]]:
-    """The same, with a span around it."""
-    about = {
-        "gen_ai.operation.name": "invoke_workflow",
-        "gen_ai.workflow.name": f"graphrag {method}",
-        "graphrag.snapshot": snapshot,
-    }
-
-    async def traced(*given: P.args, **named: P.kwargs) -> Answer:
-        with _span(f"invoke_workflow graphrag {method}", about) as span:
-            answer = await answering(*given, **named)
+        def note(answer: Answer) -> None:
             if span is not None:
                 phases = answer.phases.values()
                 span.set_attributes(
@@ -67,9 +48,8 @@ def of_question(
                         **_if(level=answer.level, cost_usd=answer.cost_usd),
                     }
                 )
-            return answer
 
-    return traced
+        yield note
 
 
 def note_call(call: CallRecord) -> None:
@@ -80,11 +60,30 @@ def note_call(call: CallRecord) -> None:
     from opentelemetry.trace import SpanKind, StatusCode
 
     operation = "embeddings" if call.prompt == "embed" else "chat"
-    ended = time.time_ns()
+    ended, where = time.time_ns(), urlsplit(display_url(call.endpoint))
+    attributes = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": "openai" if call.endpoint else "graphrag_ray.offline",
+        "gen_ai.request.model": call.model_id,
+        "gen_ai.prompt.name": call.prompt,
+        "gen_ai.usage.input_tokens": call.usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": call.usage.completion_tokens,
+        "gen_ai.usage.cache_read.input_tokens": call.usage.cached_tokens,
+        "graphrag.phase": call.stage,
+        "graphrag.attempts": call.attempts,
+        "graphrag.rate_limited": call.rate_limited,
+        **_if(cost_usd=call.cost_usd),
+    }
+    if call.status != "ok":
+        attributes["error.type"] = call.status
+    if where.hostname:
+        attributes["server.address"] = where.hostname
+        if where.port is not None:
+            attributes["server.port"] = where.port
     span = tracer.start_span(
         f"{operation} {call.model_id}",
         kind=SpanKind.CLIENT,
-        attributes={"gen_ai.operation.name": operation, **_of_call(call)},
+        attributes=attributes,
         start_time=ended - round(call.latency_s * 1e9),
     )
     if call.status != "ok":
@@ -92,28 +91,23 @@ def note_call(call: CallRecord) -> None:
     span.end(ended)
 
 
-def exported(environ: Mapping[str, str] = os.environ) -> AbstractContextManager[None]:
+@contextmanager
+def exported(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
     """Where the standard variables ask for it, the traces of what runs in this block go to an OTLP endpoint
     (`OTEL_EXPORTER_OTLP_ENDPOINT`), or as lines of JSON to stderr (`OTEL_TRACES_EXPORTER=console`). Raises
     UsageError for what cannot be exported to."""
     asked = any(environ.get(name) for name in _EXPORTED_BY)
     kind = environ.get("OTEL_TRACES_EXPORTER") or "otlp"
     if not asked or kind == "none" or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
-        return nullcontext()
-    return _exporting(kind, environ)
-
-
-@contextmanager
-def _exporting(kind: str, environ: Mapping[str, str]) -> Iterator[None]:
+        yield
+        return
     from opentelemetry import trace
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
 
     exporter: Any
     if kind == "console":
-        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
-
         exporter = ConsoleSpanExporter(
             out=sys.stderr, formatter=lambda span: f"{span.to_json(indent=None)}\n"
         )
@@ -163,43 +157,27 @@ def _span(name: str, attributes: Mapping[str, Any]) -> Iterator[Any]:
             raise
 
 
-def _described(need: Need) -> tuple[str, dict[str, Any]]:
-    """Name and attributes of the span of something that is needed."""
+def of_need(need: Need) -> AbstractContextManager[Any]:
+    """A span for something that a method needs."""
+    retrieval: dict[str, Any] = {"gen_ai.operation.name": "retrieval"}
     if isinstance(need, Rows):
-        return f"read {need.table}", {"graphrag.table": need.table, **_if(ids=need.ids and len(need.ids))}
+        about = {"graphrag.table": need.table, **_if(ids=need.ids and len(need.ids))}
+        return _span(f"read {need.table}", about)
     if isinstance(need, Search):
-        about = {"gen_ai.operation.name": "retrieval", "graphrag.kind": need.kind, "graphrag.by": need.by}
-        return f"retrieval {need.kind}", {**about, "graphrag.k": need.k}
+        about = retrieval | {"graphrag.kind": need.kind, "graphrag.by": need.by, "graphrag.k": need.k}
+        return _span(f"retrieval {need.kind}", about)
     if isinstance(need, LevelSearch):
-        about = {"gen_ai.operation.name": "retrieval", "graphrag.hierarchy": need.hierarchy}
-        return f"retrieval {need.hierarchy}", {**about, "graphrag.by": "vector", "graphrag.k": need.k}
+        about = {"graphrag.hierarchy": need.hierarchy, "graphrag.by": "vector", "graphrag.k": need.k}
+        return _span(f"retrieval {need.hierarchy}", retrieval | about)
     if isinstance(need, NameCounts):
-        return "count names", {"graphrag.names": len(need.names)}
+        return _span("count names", {"graphrag.names": len(need.names)})
     if isinstance(need, Walk):
         begins = {"graphrag.names": len(need.names), "graphrag.chunks": len(need.chunks)}
-        return "walk", {"gen_ai.operation.name": "retrieval", **begins, "graphrag.k": need.k}
+        return _span("walk", retrieval | begins | {"graphrag.k": need.k})
     if isinstance(need, Notice):
-        return "notice", {}
-    return f"phase {need.phase}", {"graphrag.phase": need.phase, "graphrag.dialogues": len(need.start)}
-
-
-def _of_call(call: CallRecord) -> dict[str, Any]:
-    where = urlsplit(display_url(call.endpoint))
-    server = {"server.address": where.hostname, "server.port": where.port} if where.hostname else {}
-    return {
-        "gen_ai.provider.name": "openai" if call.endpoint else "graphrag_ray.offline",
-        "gen_ai.request.model": call.model_id,
-        "gen_ai.prompt.name": call.prompt,
-        "gen_ai.usage.input_tokens": call.usage.prompt_tokens,
-        "gen_ai.usage.output_tokens": call.usage.completion_tokens,
-        "gen_ai.usage.cache_read.input_tokens": call.usage.cached_tokens,
-        "graphrag.phase": call.stage,
-        "graphrag.attempts": call.attempts,
-        "graphrag.rate_limited": call.rate_limited,
-        **({} if call.status == "ok" else {"error.type": call.status}),
-        **{name: value for name, value in server.items() if value is not None},
-        **_if(cost_usd=call.cost_usd),
-    }
+        return _span("notice", {})
+    about = {"graphrag.phase": need.phase, "graphrag.dialogues": len(need.start)}
+    return _span(f"phase {need.phase}", about)
 
 
 def _if(**values: Any) -> dict[str, Any]:

@@ -101,13 +101,14 @@ class Guard:
         return within
 
     def _fault(self, scope: Scope) -> Fault | None:
-        headers = Headers(scope=scope)
+        headers, path = Headers(scope=scope), path_of(scope)
         named = sum(len(name) + len(value) for name, value in headers.raw)
         if len(scope["path"]) + len(scope.get("query_string", b"")) + named > MAX_HEADER_BYTES:
             return _LONG_HEADER
-        if self._hosts and _name(headers.get("host", "")) not in self._hosts:
+        host = headers.get("host", "")  # without its port
+        host = host.partition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+        if self._hosts and host.lower() not in self._hosts:
             return _OTHER_HOST
-        path = path_of(scope)
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._most:
             return too_large(self._most)
@@ -127,10 +128,3 @@ def path_of(scope: Scope) -> str:
 def _digest(token: str) -> bytes:
     """So that what is compared has one length."""
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
-
-
-def _name(host: str) -> str:
-    """A Host header without its port."""
-    if host.startswith("["):
-        return host.partition("]")[0].lstrip("[").lower()
-    return host.partition(":")[0].lower()

@@ -10,24 +10,21 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, SnapshotRemoved
 from graphrag_ray.base.index_settings import Query
 from graphrag_ray.base.instruments import Recorder
-from graphrag_ray.base.messages import Dialogue, Listener
 from graphrag_ray.base.records import Reference
 from graphrag_ray.base.wording import plural
-from graphrag_ray.engine.work import Outcome
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query.answer_streams import Telling
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.asking import Ask
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.session import Asker
+from graphrag_ray.query.methods.method import Ask
 from graphrag_ray.query.sources import Cited, Source
 from graphrag_ray.service.faults import (
     CLIENT_GONE,
@@ -44,7 +41,6 @@ from graphrag_ray.service.service_options import ServiceOptions
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
 KEEP_ALIVE_S = 10.0
 FIRST_GUESS_S = 5.0
@@ -55,21 +51,16 @@ WEIGHT = 0.1
 
 
 @dataclass(frozen=True)
-class Asked:
+class Asked(Ask):
     """A question as a client asks it.
 
-    query     changes of how it is answered
+    changed   changes of how it is answered
     seconds   after which it is given up
     sources   whether to say what lies under the references
     id        by which the log and the answer name it
     """
 
-    text: str
-    method: str
-    level: str | int | None = None
-    where: tuple[str, ...] = ()
-    history: tuple[tuple[str, str], ...] = ()
-    query: Callable[[Query], Query] | None = None
+    changed: Callable[[Query], Query] | None = None
     seconds: float | None = None
     sources: bool = False
     id: str = field(default_factory=lambda: secrets.token_hex(12))
@@ -155,8 +146,7 @@ class Service:
         began = time.monotonic()
         logs.about_question(asked.id)
         status, accounts = CLIENT_GONE, Accounts()
-        most = self.options.max_seconds
-        limit = min(asked.seconds or most, most)
+        limit = min(asked.seconds or self.options.max_seconds, self.options.max_seconds)
         timer = asyncio.timeout(limit)
         try:
             _answering(self.live.now().index, asked)  # what cannot be asked is refused before it waits
@@ -187,24 +177,25 @@ class Service:
             self.measures.question(method, status, seconds)
             self.measures.calls(accounts)
             total = accounts.total
-            logs.event(
-                log,
-                "question ended",
-                question=asked.id,
-                method=method,
-                status=status,
-                seconds=round(seconds, 3),
-                calls=total.calls,
-                tokens=total.total_tokens,
-                cost_usd=total.cost_usd,
-            )
+            cost: dict[str, Any] = {
+                "calls": total.calls,
+                "tokens": total.total_tokens,
+                "cost_usd": total.cost_usd,
+            }
+            about: dict[str, Any] = {
+                "question": asked.id,
+                "method": method,
+                "status": status,
+                "seconds": round(seconds, 3),
+            }
+            logs.event(log, "question ended", **about, **cost)
 
     async def _answered(self, asked: Asked, say: Say, accounts: Accounts) -> Replied:
         served = self.live.now()
-        answering = _answering(served.index, asked)
+        index, answering = served.index, _answering(served.index, asked)
         connections = served.connections  # of this question to its end: a key that comes makes others
-        cache = served.index.asker(connections).cache
-        asker = _Aloud(connections, cache=cache, say=say)
+        asker = index.asker(connections)
+        asker.told = lambda *phase: say(AnsweringPhase(*phase))
         connections.questions += 1
         try:
             answer = await answering(asker, Telling(say))
@@ -218,8 +209,8 @@ class Service:
 
 def _answering(index: Index, asked: Asked) -> Any:
     """Raises UsageError for what cannot be asked."""
-    query = asked.query(index.settings.query) if asked.query else None
-    return index.answering(Ask(asked.text, asked.level, asked.where, asked.history, asked.method, query))
+    query = asked.changed(index.settings.query) if asked.changed else None
+    return index.answering(replace(asked, query=query))
 
 
 def _replied(asked: Asked, served: Served, answer: Answer) -> Replied:
@@ -230,25 +221,6 @@ def _replied(asked: Asked, served: Served, answer: Answer) -> Replied:
     numbers, answer = index.beside(answer, lambda: index.numbers(references), "Short numbers")
     cited, answer = index.beside(answer, lambda: index.cited(references), "What the answer cites")
     return Replied(asked.id, answer, served.number, numbers or {}, cited or (), under)
-
-
-@dataclass
-class _Aloud(Asker):
-    """Says which phase begins and ends."""
-
-    say: Say = lambda event: None
-
-    async def run(
-        self,
-        stage: str,
-        start: Sequence[Callable[[], Dialogue[T]]],
-        last: bool = False,
-        listener: Listener | None = None,
-    ) -> list[Outcome[T]]:
-        self.say(AnsweringPhase(stage, len(start), ended=False))
-        outcomes = await super().run(stage, start, last, listener)
-        self.say(AnsweringPhase(stage, len(start), ended=True))
-        return outcomes
 
 
 async def events(service: Service, asked: Asked) -> AsyncIterator[Event | None]:

@@ -10,8 +10,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, asynccontextmanager, suppress
-from difflib import get_close_matches
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -40,7 +39,7 @@ from graphrag_ray.service.answering import Asked, Event, Replied, Service, event
 from graphrag_ray.service.chat_api import ChatBody
 from graphrag_ray.service.faults import CLIENT_GONE, INVALID, SERVER, Fault, fault_of, too_large
 from graphrag_ray.service.live import LiveIndex
-from graphrag_ray.service.query_api import EarlierTurn, QueryBody
+from graphrag_ray.service.query_api import QueryBody
 from graphrag_ray.service.service_metrics import Counting
 from graphrag_ray.service.service_options import ServiceOptions
 from graphrag_ray.version import __version__
@@ -57,8 +56,6 @@ ASKED_AT = {
 OTHERS = ("/index", "/v1/models", HEALTH, METRICS, "/openapi.json")
 _MOST_TOLD = 3
 """Faults of a body that are named."""
-_LONGEST_KEY = 40
-"""That is compared with those that there are."""
 
 
 MEDIA = "text/event-stream"
@@ -97,14 +94,10 @@ def create_app(
     aside = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="offline")
 
     def connect(models: Models) -> Connections:
-        if limiter is None:
-            own = LocalLimiter(models.online, models.default_in_flight, lend_first=True)
-            connections = Connections(models, own, ask_key, aside)
-            connections.when_closed(service.measures.watch(models, own))
-            return connections
-        shared = limiter(models)
-        connections = Connections(models, shared, ask_key, aside)
-        connections.when_closed(shared.close)
+        shared = limiter(models) if limiter else None
+        own = LocalLimiter(models.online, models.default_in_flight, lend_first=True)
+        connections = Connections(models, shared or own, ask_key, aside)
+        connections.open.callback(shared.close if shared else service.measures.watch(models, own))
         return connections
 
     service = Service(options, LiveIndex(options, connect, ask_key, prompts), replica, recorder)
@@ -119,8 +112,7 @@ def create_app(
             finally:
                 for task in following:
                     task.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await task
+                await asyncio.gather(*following, return_exceptions=True)
                 await service.live.close()
                 aside.shutdown(wait=False)
 
@@ -184,11 +176,11 @@ def _routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models", response_model=None)
     async def models() -> Response:
-        return Json(chat_api.models_json(service.live.now()))
+        return Json({"object": "list", "data": chat_api.models_json(service.live.now())})
 
     @app.get("/v1/models/{name:path}", response_model=None)
     async def model(name: str) -> Response:
-        return Json(chat_api.model_json(service.live.now(), name))
+        return Json(chat_api.models_json(service.live.now(), name)[0])
 
     @app.head(HEALTH, include_in_schema=False, response_model=None)
     @app.get(HEALTH, response_model=None)
@@ -205,15 +197,13 @@ def _routes(app: FastAPI, service: Service) -> None:
 
 
 def _errors(app: FastAPI, options: ServiceOptions) -> None:
-    async def of_ours(request: Request, error: Exception) -> Response:
-        return refused(fault_of(error))
-
-    async def of_body(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return refused(_of_body(error.errors(), path_of(request.scope)))
-
-    async def of_http(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
+    async def of_any(request: Request, error: Exception) -> Response:
+        if isinstance(error, ClientDisconnect):
+            return Response(status_code=CLIENT_GONE)
+        if isinstance(error, RequestValidationError):
+            return refused(_of_body(error.errors(), path_of(request.scope)))
+        if not isinstance(error, HTTPException):
+            return refused(fault_of(error))
         if error.status_code == 413:
             return refused(too_large(options.max_body_bytes))
         kind = SERVER if error.status_code >= 500 else INVALID
@@ -222,20 +212,15 @@ def _errors(app: FastAPI, options: ServiceOptions) -> None:
         response.headers.update(error.headers or {})
         return response
 
-    async def of_client(request: Request, error: Exception) -> Response:
-        return Response(status_code=CLIENT_GONE)
-
-    app.add_exception_handler(GraphRagError, of_ours)
-    app.add_exception_handler(RequestValidationError, of_body)
-    app.add_exception_handler(HTTPException, of_http)
-    app.add_exception_handler(ClientDisconnect, of_client)
-    app.add_exception_handler(Exception, of_ours)
+    for kind in (GraphRagError, RequestValidationError, HTTPException, ClientDisconnect, Exception):
+        app.add_exception_handler(kind, of_any)
 
 
 def _of_body(problems: Sequence[Any], path: str) -> Fault:
     """What is wrong with a request's body, by key; never what stands there. Of one that is no JSON object,
     what it should be."""
-    told = [": ".join(filter(None, (_place(p), _said(p)))) for p in problems[:_MOST_TOLD]]
+    places = [".".join(str(step) for step in p["loc"] if step != "body") for p in problems[:_MOST_TOLD]]
+    told = [f"{place}: {p['msg']}" if place else p["msg"] for place, p in zip(places, problems, strict=False)]
     more = f"; and {len(problems) - _MOST_TOLD} more" if len(problems) > _MOST_TOLD else ""
     first = problems[0]
     ours = first["type"] == "value_error"  # of a JSON object, and says itself what is wrong
@@ -243,20 +228,7 @@ def _of_body(problems: Sequence[Any], path: str) -> Fault:
     if whole and path in ASKED_AT:
         example = f"-H 'Content-Type: application/json' -d '{ASKED_AT[path]}'"
         return Fault(400, INVALID, "invalid_request", f"{path} takes a JSON object, as of curl {example}")
-    return Fault(400, INVALID, "invalid_request", "; ".join(told) + more, _place(problems[0]) or None)
-
-
-def _place(problem: Mapping[str, Any]) -> str:
-    return ".".join(str(step) for step in problem["loc"] if step != "body")
-
-
-def _said(problem: Mapping[str, Any]) -> str:
-    """With the key that was meant, where one was misspelt."""
-    told, key = str(problem["msg"]), str(problem["loc"][-1])
-    if problem["type"] != "extra_forbidden" or len(key) > _LONGEST_KEY:
-        return told
-    near = get_close_matches(key, [*QueryBody.model_fields, *EarlierTurn.model_fields], n=1)
-    return f"{told}; did you mean {near[0]!r}?" if near else told
+    return Fault(400, INVALID, "invalid_request", "; ".join(told) + more, places[0] or None)
 
 
 async def last(request: Request, coming: AsyncIterator[Event | None]) -> Replied:
@@ -265,26 +237,23 @@ async def last(request: Request, coming: AsyncIterator[Event | None]) -> Replied
 
     async def answer() -> Replied:
         async with aclosing(coming):  # type: ignore[type-var]
-            async for one in coming:
-                if isinstance(one, Replied):
-                    return one
-        raise AssertionError("a question ends with an answer or an error")
+            (replied,) = [one async for one in coming if isinstance(one, Replied)]
+            return replied
 
-    working, gone = asyncio.ensure_future(answer()), asyncio.ensure_future(_gone(request))
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.ensure_future(answer()), asyncio.ensure_future(gone())
     try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
         raise ClientDisconnect
     finally:
-        for task in (working, gone):
+        for task in (working, leaving):
             task.cancel()
-        await asyncio.gather(working, gone, return_exceptions=True)
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
 async def streamed(
@@ -298,12 +267,14 @@ async def streamed(
 
     async def pieces() -> AsyncIterator[bytes]:
         async with aclosing(coming):  # type: ignore[type-var]
+            one: Event | None = first
             try:
-                for piece in told(first) if first is not None else (KEEP_ALIVE,):
-                    yield piece
-                async for one in coming:
+                while True:
                     for piece in told(one) if one is not None else (KEEP_ALIVE,):
                         yield piece
+                    one = await anext(coming)
+            except StopAsyncIteration:
+                return
             except Exception as e:  # the status is sent already: the stream tells it
                 if is_unforeseen(e):  # the question's own are logged, and come as a fault
                     log.exception("a stream ended with an error that is a bug")

@@ -68,48 +68,40 @@ class ChatBody(BaseModel):
     response_format: dict[str, Any] | None = None
 
 
-def models_json(served: Served) -> dict[str, Any]:
-    """The names that can be asked of this snapshot."""
+def models_json(served: Served, only: str = "") -> list[dict[str, Any]]:
+    """The models that can be asked of this snapshot. only: the one of this name. Raises Refused where there
+    is none."""
     levels = [row.name for row in served.levels if row.name.startswith("C") and row.n_units]
     names = [MODEL]
     for method, kind in methods.usable().items():
         names.append(f"{MODEL}/{method}")
-        if kind.levels:
-            names += [f"{MODEL}/{method}/{level}" for level in levels]
+        names += [f"{MODEL}/{method}/{level}" for level in levels if kind.levels]
+    if only and only not in names:
+        raise _no_model(only)
     created = int(time.time())
-    return {
-        "object": "list",
-        "data": [{"id": name, "object": "model", "created": created, "owned_by": MODEL} for name in names],
-    }
-
-
-def model_json(served: Served, name: str) -> dict[str, Any]:
-    """One of them. Raises Refused for a model that there is not."""
-    for model in models_json(served)["data"]:
-        if model["id"] == name:
-            return dict(model)
-    raise _no_model(name)
+    return [
+        {"id": name, "object": "model", "created": created, "owned_by": MODEL}
+        for name in ([only] if only else names)
+    ]
 
 
 def asked_of(body: ChatBody, options: ServiceOptions) -> Asked:
     """Raises Refused for a model that there is not, and for what cannot be done."""
-    method, level = _way(body.model, options)
-    _check(body)
+    first, *rest = body.model.split("/")
+    if first != MODEL or len(rest) > 2 or (rest and rest[0] not in methods.METHODS):
+        raise _no_model(body.model)
+    method, level = [*rest, None][:2] if rest else (options.method, options.level)
+    if body.n not in (None, 1):
+        raise invalid("one answer is given to a question: n must be 1", "n")
+    if (body.tools and body.tool_choice != "none") or (body.functions and body.function_call != "none"):
+        raise invalid("tools are not called here", "tools" if body.tools else "functions")
+    if body.response_format and body.response_format.get("type", "text") != "text":
+        raise invalid("answers are text: response_format must be of type text", "response_format")
     said = [m for m in body.messages if m.role not in ("system", "developer")]
     if not said or said[-1].role != "user":
         raise invalid("the last message must be the user's question", "messages")
     turns, question = _conversation(said)
-    return Asked(question, method, level, history=turns)
-
-
-def _way(model: str, options: ServiceOptions) -> tuple[str, str | None]:
-    """Method and level of a model's name."""
-    first, *rest = model.split("/")
-    if first != MODEL or len(rest) > 2 or (rest and rest[0] not in methods.METHODS):
-        raise _no_model(model)
-    if not rest:
-        return options.method, options.level
-    return rest[0], rest[1] if len(rest) > 1 else None
+    return Asked(question, level, history=turns, method=str(method))
 
 
 def _no_model(name: str) -> RefusedQuestion:
@@ -118,35 +110,21 @@ def _no_model(name: str) -> RefusedQuestion:
     return RefusedQuestion(Fault(404, INVALID, "model_not_found", message, "model"))
 
 
-def _check(body: ChatBody) -> None:
-    if body.n not in (None, 1):
-        raise invalid("one answer is given to a question: n must be 1", "n")
-    if (body.tools and body.tool_choice != "none") or (body.functions and body.function_call != "none"):
-        raise invalid("tools are not called here", "tools" if body.tools else "functions")
-    if body.response_format and body.response_format.get("type", "text") != "text":
-        raise invalid("answers are text: response_format must be of type text", "response_format")
-
-
 def _conversation(messages: Sequence[ChatMessage]) -> tuple[tuple[tuple[str, str], ...], str]:
     """Questions with their answers, and the question of now. What is said in several messages is one text,
     and what is sent twice, as after an error, counts once. Tools had nothing to do with an answer of ours."""
     turns: list[tuple[dict[str, None], dict[str, None]]] = []
     for message in messages:
-        if message.role == "user":
-            if not turns or turns[-1][1]:
-                turns.append(({}, {}))
-            turns[-1][0].update(_said(_text(message)))
-        elif message.role == "assistant":
-            if turns:
-                turns[-1][1].update(_said(_LIST.sub("", _text(message))))
-        elif message.role not in ("tool", "function"):
+        if message.role not in ("user", "assistant", "tool", "function"):
             raise invalid(f"messages of the role {message.role[:40]!r} are not understood", "messages")
+        if message.role == "user" and (not turns or turns[-1][1]):
+            turns.append(({}, {}))
+        if turns and message.role in ("user", "assistant"):
+            asks = message.role == "user"
+            text = _text(message) if asks else _LIST.sub("", _text(message))
+            turns[-1][0 if asks else 1].update({text: None} if text else {})
     told = [("\n".join(asked), "\n".join(answered)) for asked, answered in turns]
     return tuple(told[:-1]), told[-1][0]
-
-
-def _said(text: str) -> dict[str, None]:
-    return {text: None} if text else {}
 
 
 def _text(message: ChatMessage) -> str:
@@ -187,25 +165,22 @@ def chunks(body: ChatBody, id_: str) -> Callable[[Event], Iterable[bytes]]:
 
     def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-        usage = {"usage": None} if with_usage else {}
-        return event(head | {"choices": [choice]} | usage | more)
+        return event(head | {"choices": [choice]} | ({"usage": None} if with_usage else {}) | more)
 
     def told(one: Event) -> Iterable[bytes]:
         nonlocal begun
         if not begun:
             begun = True
             yield chunk({"role": "assistant", "content": ""})
-        if isinstance(one, AnsweringPhase):
-            return
-        if not isinstance(one, Replied):
+        if isinstance(one, Replied):
+            if listed := cited_list(one):
+                yield chunk({"content": listed})
+            yield chunk({}, "stop", graphrag=_extra(one))
+            if with_usage:
+                yield event(head | {"choices": [], "usage": _usage(one)})
+            yield _DONE
+        elif not isinstance(one, AnsweringPhase):
             yield chunk({"content": str(one)})
-            return
-        if listed := cited_list(one):
-            yield chunk({"content": listed})
-        yield chunk({}, "stop", graphrag=_extra(one))
-        if with_usage:
-            yield event(head | {"choices": [], "usage": _usage(one)})
-        yield _DONE
 
     return told
 
@@ -223,14 +198,7 @@ def _usage(replied: Replied) -> dict[str, Any]:
 
 def _extra(replied: Replied) -> dict[str, Any]:
     """What the protocol has no place for."""
-    answer = replied.answer
-    return {
-        "snapshot": replied.snapshot,
-        "method": answer.method,
-        "level": answer.level,
-        "references": references(replied),
-        "failed_parts": answer.failed_parts,
-        "notes": list(answer.notes),
-        "cost_usd": answer.cost_usd,
-        "seconds": answer.seconds,
-    }
+    names = ("method", "level", "failed_parts", "cost_usd", "seconds")
+    told = {name: getattr(replied.answer, name) for name in names}
+    more = {"references": references(replied), "notes": list(replied.answer.notes)}
+    return {"snapshot": replied.snapshot, **told, **more}

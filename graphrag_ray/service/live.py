@@ -96,24 +96,26 @@ class LiveIndex:
             over = [connections for connections in self._retired if not connections.questions]
             self._retired = [connections for connections in self._retired if connections.questions]
             for connections in over:
-                await connections.close()
+                await connections.open.aclose()
             number = await asyncio.to_thread(newest_number, self._store)
             if number is None:
                 self.problem = f"there is no snapshot at {self._store.url} yet"
-            elif self.current is None or number != self.current.number:
+                return
+            if self.current is None or number != self.current.number:
                 try:
                     await self._switch(number)
                 except Exception:
                     await self._withdraw_removed()
                     raise
-            if number is not None and self.current is not None:
-                if (served := self.current).lacking:  # a file may hold the keys by now
-                    served.lacking = await asyncio.to_thread(_lacking, served.index.settings, self._ask_key)
-                    if not served.lacking:  # connections that were made without a key are not used any more
-                        self._retired.append(served.connections)
-                        served.connections = self._connect(served.connections.models)
-                        log.warning("there is a key now: questions can be answered")
-                self.problem = self.current.lacking
+            assert self.current is not None
+            served = self.current
+            if served.lacking:  # a file may hold the keys by now
+                served.lacking = await asyncio.to_thread(_lacking, served.index.settings, self._ask_key)
+                if not served.lacking:  # connections that were made without a key are not used any more
+                    self._retired.append(served.connections)
+                    served.connections = self._connect(served.connections.models)
+                    log.warning("there is a key now: questions can be answered")
+            self.problem = served.lacking
         except Exception as e:  # whatever it is, questions go on to the snapshot that is open
             self.failed_looks += 1
             ours = isinstance(e, GraphRagError)
@@ -126,7 +128,7 @@ class LiveIndex:
         if self.current is not None:
             await asyncio.to_thread(self.current.index.settle)
         for connections in [*self._retired, *(s.connections for s in [self.current] if s)]:
-            await connections.close()
+            await connections.open.aclose()
         self.current, self._retired = None, []
 
     async def _switch(self, number: int) -> None:
@@ -147,12 +149,11 @@ class LiveIndex:
 
     async def _withdraw_removed(self) -> None:
         """Serve no snapshot that is there no more: maybe a document was purged."""
-        if self.current is None:
-            return
         try:
-            await asyncio.to_thread(check_there, self._store, self.current.index.manifest)
+            if self.current is not None:
+                await asyncio.to_thread(check_there, self._store, self.current.index.manifest)
         except SnapshotRemoved:
-            self._retired.append(self.current.connections)
+            self._retired += [self.current.connections] if self.current else []
             self.current = None
         except StoreError as e:
             log.info("nobody knows whether the snapshot that is served is still there: %s", e)
@@ -177,15 +178,13 @@ def _lacking(settings: Settings, ask_key: Callable[[str], str | None] | None) ->
     without = {}
     for name, model in Models.of(settings).online.items():
         problems = []
-        if not model.endpoints:
-            told = f"this machine does not know where the model {model.model!r} is"
-            problems.append(f"{told}: name it in {user_file()}")
         for endpoint in model.endpoints:
             try:
                 find_key(endpoint, os.environ, ask_key)
                 problems.append("")
             except FatalCallError as e:
                 problems.append(str(e))
-        without[name] = problems[0] if all(problems) else ""
+        unknown = f"this machine does not know where the model {model.model!r} is: name it in {user_file()}"
+        without[name] = "" if "" in problems else (problems or [unknown])[0]
     writers = [without.get(settings.model_name(stage), "") for stage in WRITING]
     return writers[0] if all(writers) else ""

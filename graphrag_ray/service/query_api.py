@@ -108,29 +108,24 @@ def asked_of(body: QueryBody, options: ServiceOptions) -> Asked:
     method = body.method or options.method
     methods.check_modes(method, dict(body))
     level = options.level if body.level is None and body.method is None else body.level
-    return Asked(
-        body.question,
-        method,
-        level,
-        tuple(body.where),
-        tuple((turn.question, turn.answer) for turn in body.history),
-        partial(changed, body),
-        body.max_seconds,
-        body.sources,
-    )
+    history = tuple((turn.question, turn.answer) for turn in body.history)
+    more: dict[str, Any] = {
+        "changed": partial(changed, body),
+        "seconds": body.max_seconds,
+        "sources": body.sources,
+    }
+    return Asked(body.question, level, tuple(body.where), history, method, **more)
 
 
 def changed(body: QueryBody, query: Query) -> Query:
     """The settings of a question. Raises Refused for a budget above that of the service."""
     named = ("response_type", "dynamic", "hierarchy", "map_protocol", "budget_tokens", "budget_usd")
-    update = {name: value for name in named if (value := getattr(body, name)) is not None}
-    for kind in methods.usable().values():
-        option, setting = kind.option
-        if option and (value := getattr(body, option)) is not None:
-            update[setting] = value
+    options = [(name, name) for name in named]
+    options += [kind.option for kind in methods.usable().values() if kind.option[0]]
+    update = {setting: value for option, setting in options if (value := getattr(body, option)) is not None}
     for name in ("budget_tokens", "budget_usd"):
-        most, wanted = getattr(query, name), update.get(name)
-        if most is not None and wanted is not None and wanted > most:
+        most = getattr(query, name)
+        if most is not None and update.get(name, 0) > most:
             raise invalid(f"{name} can be {most:,} at most", name)
     return query.model_copy(update=update)
 
@@ -160,9 +155,8 @@ def references(replied: Replied) -> list[dict[str, Any]]:
 
 def usage(answer: Answer) -> dict[str, int]:
     """Calls and tokens of all phases."""
-    phases = answer.phases.values()
     names = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens")
-    total = {name: sum(getattr(phase, name) for phase in phases) for name in names}
+    total = {name: sum(getattr(phase, name) for phase in answer.phases.values()) for name in names}
     return total | {"total_tokens": total["prompt_tokens"] + total["completion_tokens"]}
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partialmethod
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,6 +21,7 @@ from graphrag_ray.service.access import HEALTH, METRICS, path_of
 from graphrag_ray.service.faults import CLIENT_GONE
 
 if TYPE_CHECKING:
+    from graphrag_ray.service.answering import QuestionPlaces
     from graphrag_ray.service.live import LiveIndex
 
 EVERY_S = 5.0
@@ -57,23 +59,16 @@ OTHER = "other"
 _KINDS: Mapping[str, Any] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
 
 
-class Places(Protocol):
-    """Questions now: being answered, and waiting for that."""
-
-    running: int
-    waiting: int
-
-
 class Measures:
     """replica: a label of all, since each process counts its own."""
 
     def __init__(
-        self, live: LiveIndex, places: Places, replica: str = "", recorder: Recorder | None = None
+        self, live: LiveIndex, places: QuestionPlaces, replica: str = "", recorder: Recorder | None = None
     ) -> None:
         self._live, self._places = live, places
         self._registry = CollectorRegistry()
         self._recorder = _Both(self._registry, replica, recorder)
-        self._watched: dict[str, tuple[CallMeter, LocalLimiter, Models]] = {}
+        self._watched: list[Callable[[], None]] = []
         self._counted: Mapping[str, int] = {}
 
     def request(self, path: str, status: int) -> None:
@@ -95,14 +90,18 @@ class Measures:
 
     def watch(self, models: Models, limiter: LocalLimiter) -> Callable[[], None]:
         """Tell what the limiter of this process alone sees of endpoints, until what is returned is called."""
-        life = uuid.uuid4().hex
-        self._watched[life] = CallMeter(self._recorder, models.online), limiter, models
+        life, meter = uuid.uuid4().hex, CallMeter(self._recorder, models.online)
+
+        def look(over: bool = False) -> None:
+            for name in models.online:
+                meter.endpoints(SERVED, Watched(name, life, limiter.seen(name)), over)
 
         def over() -> None:
-            self._look_at(life, over=True)
-            del self._watched[life]
+            look(over=True)
+            self._watched.remove(look)
             self._look()  # its gauges may be another one's, too
 
+        self._watched.append(look)
         return over
 
     async def follow(self) -> None:
@@ -116,13 +115,14 @@ class Measures:
         return generate_latest(self._registry)
 
     def _look(self) -> None:
+        current = self._live.current
+        kept = current.index.reader.kept.told() if current else {}
         now = {
             "service_questions_running": self._places.running,
             "service_questions_waiting": self._places.waiting,
-            "service_snapshot": self._live.current.number if self._live.current else 0,
+            "service_snapshot": current.number if current else 0,
             "service_snapshot_looks_failed": self._live.failed_looks,
         }
-        kept = self._live.current.index.reader.kept.told() if self._live.current else {}
         if kept:
             now["service_kept_bytes"] = kept["bytes"]
         for name, value in now.items():
@@ -131,13 +131,8 @@ class Measures:
             more = kept.get(name, 0) - self._counted.get(name, 0)
             self._recorder.count(f"service_kept_{name}", max(0, more), {})
         self._counted = kept
-        for life in self._watched:  # of the same endpoint under two limiters, the newer one counts
-            self._look_at(life)
-
-    def _look_at(self, life: str, over: bool = False) -> None:
-        meter, limiter, models = self._watched[life]
-        for name in models.online:
-            meter.endpoints(SERVED, Watched(name, life, limiter.seen(name)), over)
+        for look in list(self._watched):  # of the same endpoint under two limiters, the newer one counts
+            look()
 
 
 class Counting:
@@ -178,17 +173,11 @@ class _Both:
             labels = ("replica", *d.labels)
             self._own[d.name] = _KINDS[d.kind](PREFIX + d.name, d.about, labels, registry=registry, **buckets)
 
-    def count(self, name: str, by: float, labels: Mapping[str, str]) -> None:
-        self._own[name].labels(replica=self._replica, **labels).inc(by)
+    def _record(self, how: str, own: str, name: str, value: float, labels: Mapping[str, str]) -> None:
+        getattr(self._own[name].labels(replica=self._replica, **labels), own)(value)
         if self._other:
-            self._other.count(name, by, labels)
+            getattr(self._other, how)(name, value, labels)
 
-    def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None:
-        self._own[name].labels(replica=self._replica, **labels).observe(value)
-        if self._other:
-            self._other.observe(name, value, labels)
-
-    def set(self, name: str, value: float, labels: Mapping[str, str]) -> None:
-        self._own[name].labels(replica=self._replica, **labels).set(value)
-        if self._other:
-            self._other.set(name, value, labels)
+    count = partialmethod(_record, "count", "inc")
+    observe = partialmethod(_record, "observe", "observe")
+    set = partialmethod(_record, "set", "set")

@@ -12,21 +12,26 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import pairwise
-from typing import TypeAlias
+from itertools import groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.base.arrow_arrays import arrow
+from graphrag_ray.base.arrow_arrays import arrow, numbers
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import journal_rows, parquet
-from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.in_threads import THREADS, in_threads
-from graphrag_ray.store.journal import NONE, Held, JournalIndex, held_in
-from graphrag_ray.store.journal_parts import PART_NAME, folder, list_parts, read_parts
+from graphrag_ray.store.files import THREADS, FileInfo, Store, in_threads
+from graphrag_ray.store.journal import (
+    PART_NAME,
+    Held,
+    JournalIndex,
+    Prefixes,
+    folder,
+    held_in,
+    list_parts,
+    read_parts,
+)
 
 TARGET_BYTES = 24 << 20
 """Size of a merged part in memory; a third to a fifth of it stored. Merging one takes some seven times as
@@ -41,9 +46,9 @@ PIECE_PARTS = 1024
 AHEAD_BYTES = 16 << 20
 """Read ahead of what is being merged, as they are stored: a third to a fifth of those in memory."""
 
-Keys: TypeAlias = npt.NDArray[np.uint64]
-
 _FOLDER = re.compile(r"work/([A-Za-z0-9_-]{1,64})/[^/]+")
+_SUMMED = ("attempts", "prompt_tokens", "cached_tokens", "completion_tokens", "latency_s")
+_NUMBERS = ("at", "turn", "slot", *_SUMMED)
 
 _log = logging.getLogger(__name__)
 
@@ -64,11 +69,9 @@ class ModelTotals:
 
 @dataclass(slots=True)
 class JournalTotals:
-    """What the journal of a dialogue holds. Items are distinct keys; failed ones have no done row.
-    What was put back to be asked again is neither, until it is answered.
-
-    first_at, last_at: unix seconds of the earliest and latest row, 0 for an empty journal.
-    """
+    """What the journal of a dialogue holds. Items are distinct keys; failed ones have no done row. What was
+    put back to be asked again is neither, until it is answered. first_at, last_at: unix seconds of the
+    earliest and latest row, 0 for an empty journal."""
 
     parts: int = 0
     bytes: int = 0
@@ -82,32 +85,23 @@ class JournalTotals:
 
 
 def compact(
-    store: Store,
-    dialogue: str,
-    *,
-    at_least: int = 8,
-    check: Callable[[], object] = lambda: None,
-    damaged: Callable[[CorruptPart], object] = lambda e: _log.warning("%s. It is not merged", e),
+    store: Store, dialogue: str, *, at_least: int = 8, check: Callable[[], object] = lambda: None
 ) -> int:
     """Merge the small parts of a dialogue (`due`); how many parts fewer there are. For the holder of the
     lock. Raises as `merge_parts`."""
+
+    def damaged(error: CorruptPart) -> None:
+        _log.warning("%s. It is not merged", error)
+
     pieces = due(store, dialogue, at_least)
     return sum(merge_parts(store, dialogue, parts, check, damaged) for parts in pieces)
 
 
 def due(store: Store, dialogue: str, at_least: int = 8) -> list[list[FileInfo]]:
     """The small parts of a dialogue that have small neighbours in time, in pieces that may be merged side by
-    side. Parts from SMALL_BYTES on stay as they are.
-
-    at_least: nothing for fewer small parts than this. Raises StoreError.
-    """
-    runs: list[list[FileInfo]] = [[]]
-    for part in list_parts(store, dialogue):
-        if part.bytes < SMALL_BYTES:
-            runs[-1].append(part)
-        elif runs[-1]:
-            runs.append([])
-    runs = [run for run in runs if len(run) > 1]
+    side. Parts from SMALL_BYTES on stay as they are. at_least: nothing for fewer small parts than this."""
+    grouped = groupby(list_parts(store, dialogue), key=lambda part: part.bytes < SMALL_BYTES)
+    runs = [run for is_small, of in grouped if is_small and len(run := list(of)) > 1]
     if sum(map(len, runs)) < at_least:
         return []
     pieces = []
@@ -135,119 +129,32 @@ def merge_parts(
     """
     fewer = 0
     for merged, tables in _groups(store, parts, damaged):
-        if len(merged) > 1:
-            check()
-            if merge(store, dialogue, merged, tables, check):
-                fewer += len(merged) - 1
+        if len(merged) > 1 and _merge(store, dialogue, merged, tables, check):
+            fewer += len(merged) - 1
     return fewer
-
-
-def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.inf) -> JournalTotals:
-    """Count a journal: every reply that was paid for, once, also replies that lost to another one. Keeps some
-    8 bytes of a row and 13 of an item.
-
-    since, until: unix seconds; only rows of that time, and only parts are read that can hold any. Items are
-    those of all these parts. Raises StoreError.
-    """
-    result, counted = JournalTotals(), _Distinct()
-    models: dict[str, int] = {}
-    times: list[float] = []
-    held: list[tuple[str, Held]] = []
-
-    def read(part: FileInfo) -> pa.Table | CorruptPart | None:
-        """The columns that are counted; None for a part of an earlier time."""
-        columns = ["key", "kind", *(name for name in _RECORD.names or () if name not in ("prefix", "kind"))]
-        try:
-            wanted = not _is_before(part, since)
-            return parquet.read_columns(store, part.path, columns, part.bytes) if wanted else None
-        except CorruptPart as e:
-            return e
-
-    def take(part: FileInfo, table: pa.Table | CorruptPart | None) -> None:
-        if isinstance(table, CorruptPart):
-            _log.warning("%s. It is not counted", table)
-            result.damaged.append(part.path)
-        elif table is not None:
-            held.append((part.path, held_in(table, lambda: table)))
-            records = _as_records(table, models)
-            records = records[(records["at"] >= since) & (records["at"] < until)]
-            # A merge that was killed, or is under way, leaves rows in two parts.
-            records = records[counted.add(_hashes(records))]
-            times.extend([records["at"].min(), records["at"].max()] if len(records) else [])
-            turns = records[records["kind"] == _KINDS[journal_rows.TURN]]
-            names = list(models)
-            for code in np.unique(turns["model"]):
-                own = turns[turns["model"] == code]
-                sums = result.by_model.setdefault(names[code], ModelTotals())
-                sums.calls += len(own)
-                sums.unreported += int((~own["reported"]).sum())
-                sums.latency_s += float(own["latency_s"].sum())
-                for name in _SUMMED:
-                    setattr(sums, name, getattr(sums, name) + int(own[name].sum()))
-
-    listed = read_parts(store, dialogue, read, take)
-    parts = [part for part in listed if not _is_before(part, since)]
-    result.parts, result.bytes = len(parts), sum(part.bytes for part in parts)
-    index = JournalIndex(store, dialogue, NONE.having(held))
-    result.items, result.done, result.failed = index.n_keys(), index.keys_done(), index.keys_failed()
-    result.first_at, result.last_at = float(min(times, default=0.0)), float(max(times, default=0.0))
-    result.by_model = dict(sorted(result.by_model.items()))
-    return result
-
-
-_SUMMED = ("attempts", "prompt_tokens", "cached_tokens", "completion_tokens")
-_KINDS = {kind: code for code, kind in enumerate(journal_rows.KINDS)}
-_RECORD = np.dtype(
-    [
-        ("prefix", "u8"),
-        ("at", "f8"),
-        ("turn", "i4"),
-        ("slot", "i4"),
-        ("kind", "i1"),
-        ("model", "i4"),
-        ("reported", "?"),
-        ("latency_s", "f8"),
-        ("attempts", "i4"),
-        ("prompt_tokens", "i8"),
-        ("cached_tokens", "i8"),
-        ("completion_tokens", "i8"),
-    ]
-)
-
-
-def _is_before(part: FileInfo, since: float) -> bool:
-    """By the time in its name: that of its first row, of a merged part no less than its last's."""
-    match = PART_NAME.fullmatch(part.path.rsplit("/", 1)[-1])
-    return match is not None and int(match.group(1)) / 1000 < math.floor(since)
-
-
-def _as_records(table: pa.Table, models: dict[str, int]) -> npt.NDArray[np.void]:
-    records = np.zeros(table.num_rows, dtype=_RECORD)
-    records["prefix"] = journal_rows.column_prefixes(table.column("key"))
-    records["kind"] = journal_rows.coded(table.column("kind"), lambda kind: _KINDS.get(kind, -1), "i1")
-    records["model"] = journal_rows.coded(
-        table.column("model"), lambda m: models.setdefault(m, len(models)), "i4"
-    )
-    records["reported"] = journal_rows.booleans(table.column("reported"))
-    for name in ("at", "turn", "slot", "latency_s", *_SUMMED):
-        records[name] = journal_rows.numbers(table.column(name), _RECORD[name])
-    return records
 
 
 def _groups(
     store: Store, parts: Sequence[FileInfo], damaged: Callable[[CorruptPart], object]
 ) -> Iterator[tuple[list[FileInfo], list[pa.Table]]]:
-    """Neighbouring parts, as many together as make TARGET_BYTES in memory; little more is held at once."""
+    """Neighbouring parts, as many together as make TARGET_BYTES in memory; little more is held at once.
+    Without those that were merged away meanwhile."""
+
+    def read(part: FileInfo) -> pa.Table | Exception:
+        try:
+            return parquet.read_whole(store, part.path)
+        except (CorruptPart, FileNotFoundError) as e:
+            return e
+
     merged: list[FileInfo] = []
     tables: list[pa.Table] = []
     size = 0
     largest = max((part.bytes for part in parts), default=1)
     threads = min(THREADS, max(1, AHEAD_BYTES // (2 * largest)))
-    for part, table in zip(parts, in_threads(partial(_whole, store), parts, threads), strict=True):
+    for part, table in zip(parts, in_threads(read, parts, threads), strict=True):
         if isinstance(table, CorruptPart):
             damaged(table)
-            continue
-        if table is None:
+        if isinstance(table, Exception):
             continue
         if tables and size + table.nbytes > TARGET_BYTES:
             yield merged, tables
@@ -258,24 +165,21 @@ def _groups(
     yield merged, tables
 
 
-def _whole(store: Store, part: FileInfo) -> pa.Table | CorruptPart | None:
-    """None for one that was merged away meanwhile."""
-    try:
-        return parquet.read_whole(store, part.path)
-    except CorruptPart as e:
-        return e
-    except FileNotFoundError:
-        return None
-
-
-def merge(
+def _merge(
     store: Store, dialogue: str, parts: list[FileInfo], tables: list[pa.Table], check: Callable[[], object]
 ) -> bool:
-    """Write the rows of some tables as one part in the place of the parts they came from; False where that
-    does not read back. Nothing is deleted then, not even that: the next merge may write it again, under the
-    same name, and a deletion that storage carries out late would take that one. Empties `tables`. For the
-    holder of the lock."""
-    data = _merged(tables)
+    """Write the rows of some tables, by time, as one part in the place of the parts they came from; False
+    where that does not read back. Nothing is deleted then, not even that: the next merge may write it again,
+    under the same name, and a deletion that storage carries out late would take that one. Empties `tables`:
+    what is merged is large, and its copies are not to be in memory all at once."""
+    check()
+    table = pa.concat_tables(tables, promote_options="default")
+    tables.clear()
+    at = journal_rows.numbers(table["at"], "f8")
+    if (np.diff(at) < 0).any():
+        table = table.take(arrow(np.argsort(at, kind="stable")))
+    data = parquet.encode(table, dictionary=journal_rows.FEW_VALUES)
+    del table
     matches = [PART_NAME.fullmatch(part.path.rsplit("/", 1)[-1]) for part in parts]
     at_ms = max(m.group(1) for m in matches if m)
     generation = 1 + max(int(m.group(2) or 0) for m in matches if m)
@@ -288,20 +192,54 @@ def merge(
         _log.warning("%s does not read back as it was written; nothing is deleted", store.url_of(path))
         return False
     check()
-    for _ in in_threads(store.delete, [part.path for part in parts if part.path != path]):
-        pass
+    list(in_threads(store.delete, [part.path for part in parts if part.path != path]))
     return True
 
 
-def _merged(tables: list[pa.Table]) -> bytes:
-    """The rows of some parts by time, as one part. Empties the list: what is merged is large, and its
-    copies here are not to be in memory all at once."""
-    table = pa.concat_tables(tables, promote_options="default")
-    tables.clear()
-    at = journal_rows.numbers(table["at"], "f8")
-    if (np.diff(at) < 0).any():
-        table = table.take(arrow(np.argsort(at, kind="stable")))
-    return parquet.encode(table, dictionary=journal_rows.FEW_VALUES)
+def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.inf) -> JournalTotals:
+    """Count a journal: every reply that was paid for, once, also replies that lost to another one. Keeps some
+    8 bytes of a row and 9 of an item.
+
+    since, until: unix seconds; only rows of that time, and only parts are read that can hold any. Items are
+    those of all these parts. Raises StoreError.
+    """
+    result, counted = JournalTotals(), _Distinct()
+    times: list[float] = []
+    held: dict[str, Held] = {}
+
+    def take(part: FileInfo, table: pa.Table | CorruptPart) -> None:
+        if isinstance(table, CorruptPart):
+            _log.warning("%s. It is not counted", table)
+            result.damaged.append(part.path)
+            return
+        held[part.path] = held_in(table)
+        at = journal_rows.numbers(table["at"], "f8")
+        inside = np.flatnonzero((at >= since) & (at < until))
+        # A merge that was killed, or is under way, leaves rows in two parts.
+        new = inside[counted.add(_hashes(table)[inside])]
+        times.extend([at[new].min(), at[new].max()] if len(new) else [])
+        is_turn = journal_rows.kinds(table["kind"])[new] == journal_rows.KINDS.index(journal_rows.TURN)
+        turns = table.select(["model", "reported", *_SUMMED]).take(arrow(new[is_turn]))
+        encoded = turns["model"].cast(pa.string()).combine_chunks().dictionary_encode()
+        columns = {name: turns[name].combine_chunks() for name in _SUMMED}
+        columns["reported"] = turns["reported"].cast(pa.int64()).combine_chunks()
+        for code, name in enumerate(encoded.dictionary.to_pylist()):
+            own = numbers(encoded.indices) == code
+            model = result.by_model.setdefault(name, ModelTotals())
+            model.calls += int(own.sum())
+            model.unreported += int(own.sum() - numbers(columns["reported"])[own].sum())
+            for summed in _SUMMED:
+                total = numbers(columns[summed])[own].sum().item()
+                setattr(model, summed, getattr(model, summed) + total)
+
+    columns = ["key", "kind", "model", "reported", *_NUMBERS]
+    parts = read_parts(store, dialogue, columns, take, since=since)
+    result.parts, result.bytes = len(parts), sum(part.bytes for part in parts)
+    index = JournalIndex(store, dialogue, held)
+    result.items, result.done, result.failed = index.n_keys(), index.keys_done(), index.keys_failed()
+    result.first_at, result.last_at = float(min(times, default=0.0)), float(max(times, default=0.0))
+    result.by_model = dict(sorted(result.by_model.items()))
+    return result
 
 
 class _Distinct:
@@ -309,44 +247,38 @@ class _Distinct:
     a few binary searches and a new value moves a few times."""
 
     def __init__(self) -> None:
-        self._runs: list[npt.NDArray[np.uint64]] = []
-
-    def __len__(self) -> int:
-        return sum(map(len, self._runs))
+        self.runs: list[npt.NDArray[np.uint64]] = []
 
     def add(self, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Take some values; which of them were not met before, of equal ones the first."""
-        distinct, places = np.unique(values, return_index=True)
-        is_new = np.ones(len(distinct), dtype=np.bool_)
-        for run in self._runs:
-            at = np.minimum(np.searchsorted(run, distinct), len(run) - 1)
-            is_new &= run[at] != distinct
-        self._keep(distinct[is_new])
+        new, places = np.unique(values, return_index=True)
+        for run in self.runs:
+            at = np.minimum(np.searchsorted(run, new), len(run) - 1)
+            new, places = new[run[at] != new], places[run[at] != new]
         first = np.zeros(len(values), dtype=np.bool_)
-        first[places[is_new]] = True
+        first[places] = True
+        while self.runs and len(self.runs[-1]) <= 2 * len(new):
+            new = np.concatenate([self.runs.pop(), new])
+            new.sort(kind="stable")  # two sorted halves: it merges them
+        self.runs += [new] if len(new) else []
         return first
 
-    def _keep(self, new: npt.NDArray[np.uint64]) -> None:
-        if not len(new):
-            return
-        while self._runs and len(self._runs[-1]) <= 2 * len(new):
-            new = np.concatenate([self._runs.pop(), new])
-            new.sort(kind="stable")  # two sorted halves: it merges them
-        self._runs.append(new)
 
-
-def _hashes(records: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
-    """64 bits of each record of numbers. Of a hundred million records two different ones have the same once
-    in 3,700 times."""
-    found = np.zeros(len(records), dtype=np.uint64)
-    for name in records.dtype.names or ():
-        column = np.ascontiguousarray(records[name])
-        found ^= column.view(np.uint64) if column.dtype == np.float64 else column.astype(np.uint64)
-        # The last step of MurmurHash3 (Appleby, 2011), after each column.
+def _hashes(table: pa.Table) -> npt.NDArray[np.uint64]:
+    """64 bits of what tells a row from others. Of a hundred million rows two different ones have the same
+    once in 3,700 times."""
+    found = journal_rows.column_prefixes(table["key"])
+    columns = [journal_rows.kinds(table["kind"]).astype(np.int64)]
+    for name in ("reported", *_NUMBERS):
+        type_ = pa.float64() if name in ("at", "latency_s") else pa.int64()
+        columns.append(journal_rows.numbers(table[name].cast(type_), np.int64))
+    for column in columns:
+        # The last step of MurmurHash3 (Appleby, 2011), before each column.
         for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
             found ^= found >> np.uint64(33)
             found *= np.uint64(factor)
         found ^= found >> np.uint64(33)
+        found ^= column.view(np.uint64)
     return found
 
 
@@ -367,28 +299,35 @@ def dialogues(store: Store) -> list[str]:
     return sorted({match.group(1) for match in found if match})
 
 
-def look(store: Store, dialogue: str, keep: Keys, *, unreadable: bool = False) -> Trimmed:
+def look(store: Store, dialogue: str, keep: Prefixes, *, unreadable: bool = False) -> Trimmed:
     """What `trim` would take away. Raises StoreError.
 
     keep        first 64 bits of the keys that stay
     unreadable  damaged parts go, too, since nobody can tell what is in them
     """
+
+    def keys_of(part: FileInfo) -> Prefixes | None:
+        try:
+            return journal_rows.column_prefixes(parquet.read_whole(store, part.path, ["key"])["key"])
+        except CorruptPart:
+            return None
+
     found = Trimmed()
-    gone: list[Keys] = []
+    gone = [np.empty(0, np.uint64)]
     parts = list_parts(store, dialogue)
-    for part, keys in zip(parts, in_threads(lambda info: _keys_of(store, info), parts), strict=True):
+    for part, keys in zip(parts, in_threads(keys_of, parts), strict=True):
         if keys is None:
             found.unreadable += [part] if unreadable else []
         elif len(dropped := keys[~np.isin(keys, keep)]):
             found.parts.append(part)
             found.rows += len(dropped)
             gone.append(np.unique(dropped))
-    found.items = len(np.unique(np.concatenate(gone))) if gone else 0
+    found.items = len(np.unique(np.concatenate(gone)))
     return found
 
 
 def trim(
-    store: Store, dialogue: str, keep: Keys, *, unreadable: bool, check: Callable[[], object]
+    store: Store, dialogue: str, keep: Prefixes, *, unreadable: bool, check: Callable[[], object]
 ) -> Trimmed:
     """Write the parts again without the items whose keys are not in `keep`. For the holder of the lock.
 
@@ -398,11 +337,11 @@ def trim(
     found = look(store, dialogue, keep, unreadable=unreadable)
     for part in found.parts:
         table = parquet.read_whole(store, part.path)
-        left = table.filter(pa.array(np.isin(journal_rows.column_prefixes(table.column("key")), keep)))
+        left = table.filter(pa.array(np.isin(journal_rows.column_prefixes(table["key"]), keep)))
         check()
         if not left.num_rows:
             store.delete(part.path)
-        elif not merge(store, dialogue, [part], [left], check):
+        elif not _merge(store, dialogue, [part], [left], check):
             raise StoreError(
                 f"{store.url_of(part.path)} could not be written again: run the same command again"
             )
@@ -410,10 +349,3 @@ def trim(
         check()
         store.delete(part.path)
     return found
-
-
-def _keys_of(store: Store, part: FileInfo) -> Keys | None:
-    try:
-        return journal_rows.column_prefixes(parquet.read_whole(store, part.path, ["key"]).column("key"))
-    except CorruptPart:
-        return None

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import parquet
-from graphrag_ray.store.files import Store
-from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.files import Store, in_threads
 from graphrag_ray.store.parts import Part, list_all
 
 FOLDER = "damaged"

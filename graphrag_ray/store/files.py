@@ -16,14 +16,16 @@ import logging
 import os
 import posixpath
 import random
-import shutil
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import orjson
 import pyarrow as pa
@@ -45,34 +47,19 @@ REQUESTS_AT_ONCE = 8
 WHOLE_BYTES = 1 << 20
 """Files up to this size are read in one request even if only part of them is wanted."""
 
+THREADS = 16
+"""Requests for files that a process makes at once."""
+
 _log = logging.getLogger(__name__)
 _sleep = time.sleep
 # A generator of its own: the global one is seeded for communities and must not be moved by a retry.
 _jitter = random.Random()
 
 T = TypeVar("T")
+X = TypeVar("X")
 
-Listed: TypeAlias = tuple[str, int, float | None]
-"""A file as a backend lists it: path, bytes, unix seconds of its last change where the storage knows it."""
-
-
-class Backend(Protocol):
-    """What a kind of storage provides. Paths are relative to its root. Errors are its own."""
-
-    can_create: bool
-
-    def read(self, path: str) -> bytes: ...
-    def read_range(self, path: str, start: int, end: int) -> bytes: ...
-    def write(self, path: str, data: bytes) -> None: ...
-    def upload(self, path: str, source: str) -> None: ...
-    def create(self, path: str, data: bytes) -> bool: ...
-    def size(self, path: str) -> int | None: ...
-    def list(self, folder: str) -> Iterator[Listed]: ...
-    def leftovers(self) -> Iterator[Listed]: ...
-    def delete(self, path: str) -> None: ...
-    def is_transient(self, error: BaseException) -> bool: ...
-
-
+Backend: TypeAlias = LocalFiles | ObjectFiles
+"""Paths are relative to its root. Errors are its own."""
 BACKENDS: dict[str, Callable[[str, Mapping[str, Any]], Backend]] = {"file": LocalFiles}
 """Protocol -> what serves it; `ObjectFiles` serves the others. Local ones are given a path, not a URL."""
 
@@ -98,7 +85,8 @@ class Store:
 
     options: arguments of the fsspec file system without secrets (these come from each node's own
     environment or profile); for s3:// also `region`, `path_style`, `checksums` (see `remote.s3_arguments`).
-    Raises SettingsError for a URL or options that cannot be used.
+    Raises SettingsError for a URL or options that cannot be used. Its methods, and all that is given a store,
+    raise StoreError where the storage fails.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
@@ -213,6 +201,11 @@ class Store:
         found = self._do("list", "", lambda b: [FileInfo(*f) for f in b.leftovers()])
         return sorted(found, key=attrgetter("path"))
 
+    def numbered(self, folder: str, name: re.Pattern[str]) -> list[int]:
+        """The numbers in the names of files below a folder, rising."""
+        found = (name.fullmatch(info.path) for info in self.list(folder))
+        return sorted(int(match.group(1)) for match in found if match)
+
     def list(self, folder: str = "") -> list[FileInfo]:
         """All files below a folder, sorted by path; [] for a missing folder. Raises StoreError."""
 
@@ -271,24 +264,22 @@ class Store:
     def _explained(self, what: str, path: str, error: Exception, attempts: int = 1) -> str:
         where = self._where(path)
         number = error.errno if isinstance(error, OSError) else None
+        told = f"cannot {what} {where}: {_text(error)}"
         if number in (errno.ENOSPC, errno.EDQUOT):
-            return (
-                f"cannot {what} {where}: {_text(error)} ({_free_space(self.url)}). Make room and run the "
-                "same command again; everything finished before is kept"
-            )
+            return f"{told}. Make room and run the same command again; everything finished before is kept"
         if isinstance(error, PermissionError) or number == errno.EROFS:
-            return f"cannot {what} {where}: {_text(error)}. Check the permissions and credentials there"
+            return f"{told}. Check the permissions and credentials there"
         if "Credentials" in type(error).__name__:
             return (
-                f"cannot {what} {where}: {_text(error)}. Credentials come from this machine's environment "
-                "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), a profile (AWS_PROFILE), or its role"
+                f"{told}. Credentials come from this machine's environment (AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY), a profile (AWS_PROFILE), or its role"
             )
         if attempts > 1:
             return (
-                f"cannot {what} {where}: {_text(error)} (the last of {attempts} attempts). When the storage "
-                "answers again, run the same command again; everything finished before is kept"
+                f"{told} (the last of {attempts} attempts). When the storage answers again, run the same "
+                "command again; everything finished before is kept"
             )
-        return f"cannot {what} {where}: {_text(error)}"
+        return told
 
 
 class _Ranges(io.RawIOBase):
@@ -354,10 +345,16 @@ def _text(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _free_space(url: str) -> str:
-    while url and not os.path.isdir(url):
-        url = os.path.dirname(url)
-    try:
-        return f"{shutil.disk_usage(url).free / 1e6:.0f} MB free"
-    except OSError:
-        return "free space unknown"
+def in_threads(do: Callable[[X], T], files: Sequence[X], threads: int = THREADS) -> Iterator[T]:
+    """What is done with each of many files, in order; few results wait to be taken."""
+    if len(files) <= 1:  # most tables of a small index are one: a thread takes longer than they do
+        yield from map(do, files)
+        return
+    waiting: deque[Future[T]] = deque()
+    with ThreadPoolExecutor(min(threads, len(files)), thread_name_prefix="files") as pool:
+        for file in files:
+            waiting.append(pool.submit(do, file))
+            if len(waiting) == 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

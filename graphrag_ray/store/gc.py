@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import blobs, locks, parts, runs, snapshots
-from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.files import FileInfo, Store, in_threads
 from graphrag_ray.store.snapshots import Manifest
 
 KEEP = 3
@@ -93,62 +92,65 @@ def plan(store: Store, options: Options, lock: locks.Lock | None = None) -> Clea
     """
     if options.keep is not None and options.keep < 1:
         raise ValueError("at least one snapshot is kept")
-    now = _now(store, lock)
+    # The time of our own lock's file, which we have just made.
+    ours = f"locks/{lock.epoch}.json" if lock is not None else ""
+    told = [info.modified for info in store.list("locks") if info.path == ours]
+    now = told[0] if told and told[0] is not None else time.time()
+
+    def age(modified: float | None) -> float:
+        """Seconds; what has no time is as young as can be."""
+        return max(0.0, now - modified) if modified is not None else 0.0
+
     live, moved, times = _manifests(store)
     if not live:
         snapshots.open_latest(store)
-    going = _going(set(live), times, options, now)
-    kept = {n: m for n, m in live.items() if n not in going}
+    keep = options.keep or (KEEP if options.at_once is None else len(live))
+    going = {n for n in sorted(live)[:-keep] if age(times[f"snapshots/{n}.json"]) >= options.older_than_s}
+    going = (going | (live.keys() & (options.at_once or frozenset()))) - {max(live)}
     banned = (options.at_once or frozenset()) if options.grace_s > 0 else frozenset({*live, *moved})
     # One that is both there and taken away is there: the move was not finished.
     gone = {n: m for n, m in moved.items() if n not in live}
-    ages = {n: _age(times[f"{FOLDER}/snapshots/{n}.json"], now) for n in gone}
+    ages = {n: age(times[f"{FOLDER}/snapshots/{n}.json"]) for n in gone}
     over = [n for n in gone if n in banned or ages[n] >= options.grace_s]
-    needed = {path for m in kept.values() for path in snapshots.parts_of(m)}
-    held = [m for n, m in gone.items() if n not in over]
+    kept = {n: m for n, m in live.items() if n not in going}
     moving = [m for n, m in live.items() if n in going and n not in banned]
-    read = {path for m in [*held, *moving] for path in snapshots.parts_of(m)}
+    read = _parts_of([*moving, *(m for n, m in gone.items() if n not in over)])
     ends = [now + options.grace_s - ages[n] for n in gone if n not in over]
     ends += [now + options.grace_s] if moving else []
-    files = _files(store, options, now, needed, read)
-    return CleaningPlan(
-        snapshots=going,
-        at_once=banned & set(going),
-        forgotten=sorted(over),
-        parts=files.parts,
-        waiting=files.waiting,
-        until=max([*ends, *([files.until] if files.until else [])], default=None) if files.waiting else None,
-        others=files.others,
-        kept=sorted(kept),
-    )
 
-
-def _files(store: Store, options: Options, now: float, needed: set[str], read: set[str]) -> CleaningPlan:
-    """The plan of single files. needed: by snapshots that stay; read: by readers of those that go."""
     grace = 0.0 if options.at_once is not None else options.grace_s
     everything = store.list()
     damaged = [info for info in everything if _DAMAGED.fullmatch(info.path)]
-    apart = needed | {info.path for info in damaged}
+    apart = _parts_of(kept.values()) | {info.path for info in damaged}
     stored = [info for info in everything if info.path.split("/")[0] in parts.FOLDERS]
     unneeded = [info for info in stored if info.path not in apart]
-    young = {i.path for i in unneeded if i.path not in read and _age(i.modified, now) < grace}
+    young = {i.path for i in unneeded if i.path not in read and age(i.modified) < grace}
     waiting = [i for i in unneeded if i.path in read or i.path in young]
+    ends += [i.modified + grace for i in waiting if i.path in young and i.modified]
     old_locks, old_runs = locks.finished(store), runs.superseded(store)
     if options.at_once is not None:
         old_runs |= {runs.REFUSED}  # it may name documents
     # The claim of a lock before its release, without which it would be kept for ever.
     claims_first = sorted(everything, key=lambda info: info.path.endswith(".beat.json"))
     return CleaningPlan(
+        snapshots=sorted(going),
+        at_once=banned & going,
+        forgotten=sorted(over),
         parts=[i for i in unneeded if i.path not in read and i.path not in young],
         waiting=waiting,
-        until=max((i.modified + grace for i in waiting if i.path in young and i.modified), default=None),
+        until=max(ends, default=None) if waiting else None,
         others={
-            "temporary": [info for info in store.leftovers() if _age(info.modified, now) >= grace],
+            "temporary": [info for info in store.leftovers() if age(info.modified) >= grace],
             "locks": [info for info in claims_first if info.path in old_locks],
             "runs": [info for info in everything if info.path in old_runs],
             "damaged": damaged if options.damaged else [],
         },
+        kept=sorted(kept),
     )
+
+
+def _parts_of(manifests: Iterable[Manifest]) -> set[str]:
+    return {path for manifest in manifests for path in snapshots.parts_of(manifest)}
 
 
 def carry_out(store: Store, found: CleaningPlan, check: Callable[[], object]) -> None:
@@ -175,23 +177,19 @@ def carry_out(store: Store, found: CleaningPlan, check: Callable[[], object]) ->
     # First: once the parts are deleted, nobody knows the names of their copies.
     blobs.forget(store, [*gone, *(info.path for info in found.others.get("damaged", []))])
     delete_all(store, gone, check)
-    _undo_a_late_commit(store, found.kept)
-    delete_all(store, [f"{FOLDER}/snapshots/{n}.json" for n in found.forgotten], check)
-    for infos in found.others.values():
-        delete_all(store, [info.path for info in infos], check)
-
-
-def _undo_a_late_commit(store: Store, kept: Collection[int]) -> None:
-    """A writer that lost its lock, and was paused just before its commit, may have named parts that we have
-    deleted meanwhile. One that commits later than this finds that out itself."""
-    for number in set(snapshots.numbers(store)) - set(kept):
+    # A writer that lost its lock, and was paused just before its commit, may have named parts that we have
+    # deleted meanwhile. One that commits later than this finds that out itself.
+    for number in set(snapshots.numbers(store)) - set(found.kept):
         if snapshots.lacking(store, snapshots.load(store, number)):
             store.delete(f"snapshots/{number}.json")
-            snapshots.hint(store, max(kept))
+            snapshots.hint(store, max(found.kept))
             raise StoreError(
                 f"snapshot {number} of {store.url} was committed by a writer that had lost its lock, without "
                 "some of its parts; it was taken back. Run `graphrag-ray index` again: nothing is lost"
             )
+    delete_all(store, [f"{FOLDER}/snapshots/{n}.json" for n in found.forgotten], check)
+    for infos in found.others.values():
+        delete_all(store, [info.path for info in infos], check)
 
 
 def delete_all(store: Store, paths: Iterable[str], check: Callable[[], object]) -> None:
@@ -207,9 +205,7 @@ def taken_away(store: Store) -> dict[int, Manifest]:
     return _manifests(store)[1]
 
 
-def _manifests(
-    store: Store,
-) -> tuple[dict[int, Manifest], dict[int, Manifest], dict[str, float | None]]:
+def _manifests(store: Store) -> tuple[dict[int, Manifest], dict[int, Manifest], dict[str, float | None]]:
     """Those that are there and those that were taken away, by number; when each file came to be."""
     live: dict[int, Manifest] = {}
     moved: dict[int, Manifest] = {}
@@ -231,24 +227,3 @@ def _manifests(
             elif away:
                 moved[int(away.group(1))] = found
     return live, moved, {info.path: info.modified for info in infos}
-
-
-def _going(live: set[int], times: Mapping[str, float | None], options: Options, now: float) -> list[int]:
-    """The snapshots that go; never the newest."""
-    keep = options.keep or (KEEP if options.at_once is None else len(live))
-    beyond = sorted(live)[:-keep]
-    going = {n for n in beyond if _age(times[f"snapshots/{n}.json"], now) >= options.older_than_s}
-    going |= live & (options.at_once or frozenset())
-    return sorted(going - {max(live)})
-
-
-def _age(modified: float | None, now: float) -> float:
-    """Seconds; what has no time is as young as can be."""
-    return max(0.0, now - modified) if modified is not None else 0.0
-
-
-def _now(store: Store, lock: locks.Lock | None) -> float:
-    """The time of our own lock's file: we have just made it."""
-    ours = f"locks/{lock.epoch}.json" if lock is not None else ""
-    times = [info.modified for info in store.list("locks") if info.path == ours]
-    return times[0] if times and times[0] is not None else time.time()

@@ -11,43 +11,118 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import compress
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from graphrag_ray.base.arrow_arrays import arrow
-from graphrag_ray.base.errors import CorruptPart
+from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import journal_rows, parquet
-from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store
-from graphrag_ray.store.journal_parts import NAME, RELOADS, folder, read_parts, vanishing
-from graphrag_ray.store.journal_rows import JournalRow
+from graphrag_ray.store.files import FileInfo, Store, in_threads
+from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, RETRY, JournalRow
 
 FLUSH_BYTES = 64 << 20
 """A flush writes a new part when its rows hold more than this, as after a long outage of the storage."""
 CACHE_BYTES = 256 << 20
 """Decoded parts that a process keeps."""
-_FLAGS = {journal_rows.DONE: 1, journal_rows.FAILED: 2, journal_rows.KILLED: 4, journal_rows.RETRY: 8}
+PART_NAME = re.compile(r"part-(\d{13})(?:-[\w-]+|~(\d{4}))-[0-9a-f]{32}\.parquet", re.ASCII)
+WORK = "work"
+"""The folder that holds the journals of all dialogues."""
+RELOADS = 5
+"""Looks at a journal, one after the other, that may find nothing but parts that are gone."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_FLAGS = {DONE: 1, FAILED: 2, KILLED: 4, RETRY: 8}
 """Of the kinds of rows that are told apart."""
+_FLAG_OF_KIND = np.array([*(_FLAGS.get(kind, 0) for kind in journal_rows.KINDS), 0], np.uint8)
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Prefixes: TypeAlias = npt.NDArray[np.uint64]
+"""The first 64 bits of keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    path: str
-    data: bytes
-    rows: Sequence[JournalRow]
+def folder(dialogue: str) -> str:
+    """Where the parts of a dialogue are."""
+    if not _NAME.fullmatch(dialogue):
+        raise ValueError(f"a dialogue's name is letters, digits, '_' and '-', not {dialogue!r}")
+    return f"{WORK}/{dialogue}"
+
+
+def list_parts(store: Store, dialogue: str) -> list[FileInfo]:
+    """The parts of a dialogue by time. Some may be merged away while they are being read.
+
+    A listing that takes its time can miss both the parts that are merged and the one they went into. The
+    merged part is there before the first of them is deleted, so a second listing sees what the first
+    missed, and both together miss no row.
+    """
+    at = folder(dialogue) + "/"
+    found = {info.path: info for _ in range(2) for info in store.list(folder(dialogue))}
+    return [found[path] for path in sorted(found) if PART_NAME.fullmatch(path.removeprefix(at))]
+
+
+def read_parts(
+    store: Store,
+    dialogue: str,
+    columns: Sequence[str],
+    take: Callable[[FileInfo, Any], object],
+    of: Callable[[pa.Table], Any] = lambda table: table,
+    known: Collection[str] = (),
+    since: float = 0.0,
+) -> list[FileInfo]:
+    """Read some columns of every part of a dialogue but the known ones, many at once. A part that is merged
+    away before it is read is in one of the next listing, and that is read then: so no row is missed, and some
+    may come twice.
+
+    take   told in this thread what `of` makes of the columns of each part, in another one; or CorruptPart
+    since  unix seconds: without the parts that have no row of then or later
+
+    Returns the last listing, every part of which is known or was read.
+    """
+
+    def read(part: FileInfo) -> Any:
+        try:
+            return of(parquet.read_columns(store, part.path, columns, part.bytes))
+        except (CorruptPart, FileNotFoundError) as e:
+            return e
+
+    def is_wanted(part: FileInfo) -> bool:
+        """By the time in its name: that of its first row, of a merged part no less than its last's."""
+        match = PART_NAME.fullmatch(part.path.rsplit("/", 1)[-1])
+        return match is None or int(match.group(1)) / 1000 >= math.floor(since)
+
+    seen, rounds = set(known), RELOADS
+    while rounds:
+        parts = [part for part in list_parts(store, dialogue) if is_wanted(part)]
+        new = [part for part in parts if part.path not in seen]
+        before = len(seen)
+        for part, found in zip(new, in_threads(read, new), strict=True):
+            if not isinstance(found, FileNotFoundError):
+                seen.add(part.path)
+                take(part, found)
+        n_read = len(seen) - before
+        if n_read == len(new):
+            return parts
+        rounds = RELOADS if n_read else rounds - 1
+    raise _vanishing(store, dialogue)
+
+
+def _vanishing(store: Store, dialogue: str) -> StoreError:
+    return StoreError(
+        f"the parts of {store.url_of(folder(dialogue))} vanish while they are read: is another program "
+        "deleting files there?"
+    )
 
 
 class JournalWriter:
@@ -64,12 +139,12 @@ class JournalWriter:
         writer_id: str,
         on_written: Callable[[str, Sequence[JournalRow]], object] = lambda path, rows: None,
     ) -> None:
-        if not NAME.fullmatch(writer_id):
+        if not _NAME.fullmatch(writer_id):
             raise ValueError(f"a writer's id is letters, digits, '_' and '-', not {writer_id!r}")
         self._store, self._folder, self._writer_id = store, folder(dialogue), writer_id
         self._on_written = on_written
         self._rows: list[JournalRow] = []
-        self._unwritten: _Batch | None = None
+        self._unwritten: tuple[str, bytes, list[JournalRow]] | None = None
         self._sequence = 0
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
@@ -84,7 +159,7 @@ class JournalWriter:
     def pending(self) -> int:
         """Rows that a kill would lose now."""
         with self._lock:
-            return len(self._rows) + (len(self._unwritten.rows) if self._unwritten else 0)
+            return len(self._rows) + (len(self._unwritten[2]) if self._unwritten else 0)
 
     def flush(self) -> str | None:
         """Write what is pending; the path of the last part written, None if nothing was pending.
@@ -93,16 +168,17 @@ class JournalWriter:
         case the failed write was carried out after all: no row comes to stand in two parts.
         """
         with self._flushing:
-            path = None
+            last = None
             while batch := self._unwritten or self._take():
-                self._store.write(batch.path, batch.data)
+                path, data, rows = batch
+                self._store.write(path, data)
                 with self._lock:
                     self._unwritten = None
-                self._on_written(batch.path, batch.rows)
-                path = batch.path
-            return path
+                self._on_written(path, rows)
+                last = path
+            return last
 
-    def _take(self) -> _Batch | None:
+    def _take(self) -> tuple[str, bytes, list[JournalRow]] | None:
         with self._lock:
             taken: list[JournalRow] = []
             size = 0
@@ -116,7 +192,7 @@ class JournalWriter:
         data = parquet.encode(journal_rows.to_table(taken), dictionary=journal_rows.FEW_VALUES)
         at_ms = int(min(row.at for row in taken) * 1000)
         name = f"part-{at_ms:013d}-{self._writer_id}-{self._sequence:06d}-{parquet.content_hash(data)}"
-        batch = _Batch(f"{self._folder}/{name}.parquet", data, taken)
+        batch = f"{self._folder}/{name}.parquet", data, taken
         with self._lock:
             self._unwritten = batch
             del self._rows[: len(taken)]
@@ -124,135 +200,47 @@ class JournalWriter:
         return batch
 
 
-Held: TypeAlias = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8], float]
-"""Of one part: distinct prefixes of keys, in order, the kinds of rows each has, and the time of its latest
-retry row or 0.0."""
-
-
 @dataclass(frozen=True, slots=True)
-class Entries:
-    """What the parts of a journal hold: one entry for each distinct pair of key and part, sorted by key.
+class Held:
+    """What a part holds: distinct first 64 bits of keys, rising, and the kinds of rows each has.
 
-    prefixes  uint64, the key's first 64 bits
-    parts     uint32, place in `paths`
-    flags     uint8, kinds of rows
-    kinds     all flags together
+    kinds          all flags together
     retried_until  unix seconds of the latest retry row; 0.0 where nothing was put back
     """
 
-    paths: tuple[str, ...]
-    prefixes: npt.NDArray[np.uint64]
-    parts: npt.NDArray[np.uint32]
+    prefixes: Prefixes
     flags: npt.NDArray[np.uint8]
-    damaged: tuple[str, ...] = ()
-    kinds: int = 0
-    retried_until: float = 0.0
+    kinds: int
+    retried_until: float
 
-    def have(self, kind: str) -> npt.NDArray[np.bool_]:
-        """Which entries have a row of this kind."""
-        found: npt.NDArray[np.bool_] = (self.flags & _FLAGS[kind]) != 0
+    def with_a(self, kind: str) -> Prefixes:
+        """Prefixes of what has a row of this kind."""
+        found: Prefixes = self.prefixes[(self.flags & _FLAGS[kind]) != 0]
         return found
 
-    def any_has(self, kind: str) -> bool:
-        return bool(self.kinds & _FLAGS[kind])
 
-    def with_a(self, kind: str) -> npt.NDArray[np.uint64]:
-        """Prefixes of what has a row of this kind, sorted, each once."""
-        found: npt.NDArray[np.uint64] = self.prefixes[self.have(kind)]
-        return found[_first_of_equals(found)]
-
-    def having(self, found: Sequence[tuple[str, Held]]) -> Entries:
-        """With more parts: the path of each, and what it holds."""
-        first = len(self.paths)
-        numbers = np.arange(first, first + len(found), dtype=np.uint32)
-        lengths = np.array([len(held[0]) for _, held in found], dtype=np.int64)
-        prefixes = np.concatenate([self.prefixes, *(held[0] for _, held in found)])
-        flags = np.concatenate([self.flags, *(held[1] for _, held in found)])
-        parts = np.concatenate([self.parts, np.repeat(numbers, lengths)])
-        order = np.argsort(prefixes, kind="stable")
-        return replace(
-            self,
-            paths=(*self.paths, *(path for path, _ in found)),
-            prefixes=prefixes[order],
-            parts=parts[order],
-            flags=flags[order],
-            kinds=int(np.bitwise_or.reduce(flags)),
-            retried_until=max([self.retried_until, *(held[2] for _, held in found)]),
-        )
-
-    def among(self, paths: Collection[str]) -> Entries:
-        """Of those parts alone."""
-        stays = np.array([path in paths for path in self.paths], dtype=np.bool_)
-        if stays.all():
-            return self
-        kept, numbers = stays[self.parts], (np.cumsum(stays) - 1).astype(np.uint32)
-        flags = self.flags[kept]
-        return replace(
-            self,
-            paths=tuple(compress(self.paths, stays)),
-            prefixes=self.prefixes[kept],
-            parts=numbers[self.parts[kept]],
-            flags=flags,
-            kinds=int(np.bitwise_or.reduce(flags)),
-        )
+NONE: Mapping[str, Held] = {}
 
 
-NONE = Entries((), np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.uint8))
-
-
-def _held_by(written: Sequence[JournalRow]) -> Held:
-    """What rows come to as entries."""
-    flags = np.array([_flag_of(row.kind) for row in written], dtype=np.uint8)
-    retried = max((row.at for row in written if row.kind == journal_rows.RETRY), default=0.0)
-    return *_distinct(journal_rows.key_prefixes([row.key for row in written]), flags), retried
-
-
-def _scan(store: Store, info: FileInfo) -> Held | None:
-    """What a part comes to as entries; None for a damaged one."""
-
-    def read(*columns: str) -> pa.Table:
-        if info.bytes <= WHOLE_BYTES:
-            return parquet.read_whole(store, info.path, columns)
-        return parquet.read_columns(store, info.path, columns, info.bytes)
-
-    try:
-        return held_in(read("key", "kind"), lambda: read("at"))
-    except CorruptPart as e:
-        _warn_damaged(e)
-        return None
-
-
-def held_in(table: pa.Table, times: Callable[[], pa.Table]) -> Held:
-    """What the columns `key` and `kind` come to as entries. times: the column `at`, read if there are retry
-    rows."""
-    flags = journal_rows.coded(table.column("kind"), _flag_of, np.uint8)
-    is_retry, retried = flags == _FLAGS[journal_rows.RETRY], 0.0
-    if is_retry.any():
-        retried = float(journal_rows.numbers(times().column("at"), np.float64)[is_retry].max())
-    return *_distinct(journal_rows.column_prefixes(table.column("key")), flags), retried
-
-
-def _flag_of(kind: str) -> int:
-    return _FLAGS.get(kind, 0)
-
-
-def _distinct(
-    prefixes: npt.NDArray[np.uint64], flags: npt.NDArray[np.uint8]
-) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
-    """Each prefix once, with the kinds of all its rows."""
-    if not len(prefixes):
-        return prefixes, flags
+def held_in(table: pa.Table) -> Held:
+    """What a part holds, by its columns `key`, `kind` and `at`."""
+    flags = _FLAG_OF_KIND[journal_rows.kinds(table.column("kind"))]
+    retried = journal_rows.numbers(table.column("at"), np.float64)[flags == _FLAGS[RETRY]]
+    prefixes = journal_rows.column_prefixes(table.column("key"))
     order = np.argsort(prefixes, kind="stable")
-    prefixes, flags = prefixes[order], flags[order]
-    starts = np.flatnonzero(_first_of_equals(prefixes))
-    return prefixes[starts], np.bitwise_or.reduceat(flags, starts)
+    prefixes = prefixes[order]
+    starts = np.flatnonzero(np.diff(prefixes, prepend=~prefixes[:1]))
+    kinds = np.bitwise_or.reduceat(flags[order], starts)
+    return Held(prefixes[starts], kinds, int(np.bitwise_or.reduce(kinds)), float(retried.max(initial=0.0)))
 
 
-def _first_of_equals(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Of sorted values."""
-    first = np.ones(len(values), dtype=np.bool_)
-    np.not_equal(values[1:], values[:-1], out=first[1:])
-    return first
+def _among(rising: Prefixes, wanted: Prefixes) -> npt.NDArray[np.bool_]:
+    """[wanted] which are among others."""
+    if not len(rising):
+        return np.zeros(len(wanted), np.bool_)
+    at = np.minimum(np.searchsorted(rising, wanted), len(rising) - 1)
+    found: npt.NDArray[np.bool_] = rising[at] == wanted
+    return found
 
 
 class DecodedPart:
@@ -268,19 +256,12 @@ class DecodedPart:
     def nbytes(self) -> int:
         return int(self.table.nbytes) + 16 * len(self._order)
 
-    def rows_of(self, prefixes: npt.NDArray[np.uint64]) -> list[JournalRow]:
-        return journal_rows.from_table(self.table.take(arrow(self._places(prefixes))))
-
-    def keys_of(self, prefixes: npt.NDArray[np.uint64]) -> list[str]:
-        taken = self.table.column("key").take(arrow(self._places(prefixes)))
-        return taken.to_pylist()  # type: ignore[no-any-return]
-
-    def _places(self, prefixes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    def of(self, prefixes: Prefixes) -> pa.Table:
+        """The rows of items whose keys begin so."""
         wanted = np.unique(prefixes)
-        left = np.searchsorted(self._prefixes, wanted, "left")
-        right = np.searchsorted(self._prefixes, wanted, "right")
+        left, right = (np.searchsorted(self._prefixes, wanted, side) for side in ("left", "right"))
         spans = [self._order[a:b] for a, b in zip(left, right, strict=True) if b > a]
-        return np.concatenate(spans) if spans else np.empty(0, dtype=np.int64)
+        return self.table.take(arrow(np.concatenate([np.empty(0, dtype=np.int64), *spans])))
 
 
 class Cache:
@@ -315,20 +296,36 @@ class Cache:
 cache = Cache(CACHE_BYTES)
 
 
+def _reloading(read: Callable[Concatenate[JournalIndex, P], T]) -> Callable[Concatenate[JournalIndex, P], T]:
+    """Of an index some of whose parts were merged away since it was loaded: load it again, and read again."""
+
+    @wraps(read)
+    def reading(index: JournalIndex, /, *args: P.args, **named: P.kwargs) -> T:
+        for _ in range(RELOADS):
+            try:
+                return read(index, *args, **named)
+            except FileNotFoundError:
+                index._load()
+        raise _vanishing(index._store, index.dialogue)
+
+    return reading
+
+
 class JournalIndex:
-    """Finds the rows of an item: 13 bytes for each pair of key and part, the rows read when asked for.
+    """Finds the rows of an item: 9 bytes for each pair of key and part, the rows read when asked for.
 
     It shows the journal as it was when loaded. Picklable; its arrays can lie in shared memory. Parts that
     were merged away meanwhile make it load itself again.
 
+    held    what each part holds, by path
     strict  a damaged part that is only found when its rows are read is raised as CorruptPart; else it is
             named in a warning and left out, as those are that are found on loading
     """
 
-    def __init__(self, store: Store, dialogue: str, entries: Entries, strict: bool = False) -> None:
-        self._store, self._dialogue, self._entries, self._strict = store, dialogue, entries, strict
-        self._found_damaged: set[str] = set()
-        self._known_done: npt.NDArray[np.uint64] | None = None
+    def __init__(self, store: Store, dialogue: str, held: Mapping[str, Held], strict: bool = False) -> None:
+        self._store, self.dialogue, self._held, self._strict = store, dialogue, held, strict
+        self._damaged: set[str] = set()
+        self._known_done: Prefixes | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # What follows from the rest is found again where it is wanted.
@@ -338,175 +335,160 @@ class JournalIndex:
     def load(cls, store: Store, dialogue: str, *, strict: bool = False) -> JournalIndex:
         """Read the keys of all parts. A damaged part is named in a warning and in `damaged`, and left out:
         what it held is asked for again. Raises StoreError."""
-        return cls(store, dialogue, _load(store, dialogue), strict)
-
-    def extended(self, path: str, written: Sequence[JournalRow]) -> JournalIndex:
-        """This index with one more part, which holds these rows."""
-        if path in self._entries.paths:
-            return self
-        more = self._entries.having([(path, _held_by(written))])
-        return JournalIndex(self._store, self._dialogue, more, self._strict)
+        index = cls(store, dialogue, NONE, strict)
+        index._load()
+        return index
 
     def again(self) -> JournalIndex:
         """The journal as it is now: of its parts only those that are new are read. Raises StoreError."""
-        found = _load(self._store, self._dialogue, self._entries)
-        return JournalIndex(self._store, self._dialogue, found, self._strict)
+        index = JournalIndex(self._store, self.dialogue, self._held, self._strict)
+        index._load()
+        return index
 
-    @property
-    def dialogue(self) -> str:
-        return self._dialogue
+    def _load(self) -> None:
+        """Read the parts that are new since, and forget those that are gone."""
+        held, damaged = dict(self._held), set[str]()
+
+        def take(part: FileInfo, found: Held | CorruptPart) -> None:
+            if isinstance(found, CorruptPart):
+                _warn_damaged(found)
+                damaged.add(part.path)
+            else:
+                held[part.path] = found
+
+        columns = ("key", "kind", "at")
+        listed = read_parts(self._store, self.dialogue, columns, take, held_in, set(held))
+        now = {part.path for part in listed}
+        self._held = {path: of for path, of in held.items() if path in now}
+        self._damaged |= damaged & now
+        self._known_done = None
+
+    def extended(self, path: str, written: Sequence[JournalRow]) -> JournalIndex:
+        """This index with one more part, which holds these rows."""
+        if path in self._held:
+            return self
+        more = {**self._held, path: held_in(journal_rows.to_table(written))}
+        return JournalIndex(self._store, self.dialogue, more, self._strict)
 
     @property
     def n_parts(self) -> int:
-        return len(self._entries.paths)
+        return len(self._held)
 
     @property
     def damaged(self) -> list[str]:
         """Paths of parts that cannot be read, as far as this index has come across them."""
-        return sorted({*self._entries.damaged, *self._found_damaged})
+        return sorted(self._damaged)
 
     @property
     def any_killed(self) -> bool:
         """Whether there is a row of an item that killed whoever ran it."""
-        return self._entries.any_has(journal_rows.KILLED)
+        return any(held.kinds & _FLAGS[KILLED] for held in self._held.values())
 
     @property
     def retried_until(self) -> float:
         """Unix seconds of the latest retry row; 0.0 where nothing was put back."""
-        return self._entries.retried_until
+        return max((held.retried_until for held in self._held.values()), default=0.0)
 
     def now(self) -> float:
         """Unix seconds for a new row: after everything that a retry row voids, wherever a clock was ahead."""
-        return max(time.time(), math.nextafter(self._entries.retried_until, math.inf))
+        return max(time.time(), math.nextafter(self.retried_until, math.inf))
 
+    @_reloading
     def keys_done(self) -> int:
         """Items that have a done row."""
-        return len(self._reloading(self._done))
+        return len(self._done())
 
+    @_reloading
     def keys_failed(self) -> int:
         """Items that have a failure, or killed whoever ran them, and no done row."""
-
-        def find() -> int:
-            of = self._entries
-            ended = np.union1d(of.with_a(journal_rows.FAILED), of.with_a(journal_rows.KILLED))
-            failed = np.setdiff1d(ended, self._done(), assume_unique=True)
-            retried = np.intersect1d(failed, of.with_a(journal_rows.RETRY), assume_unique=True)
-            own = self._lookup(self._keys_of(retried, journal_rows.RETRY))
-            kinds = (journal_rows.FAILED, journal_rows.KILLED)
-            still = [key for key, rows in own.items() if any(row.kind in kinds for row in rows)]
-            return len(failed) - len(retried) + len(still)
-
-        return self._reloading(find)
+        ended = np.union1d(self._with_a(FAILED), self._with_a(KILLED))
+        failed = np.setdiff1d(ended, self._done(), assume_unique=True)
+        retried = np.intersect1d(failed, self._with_a(RETRY), assume_unique=True)
+        return len(failed) - len(retried) + len(self._standing(retried, RETRY, {FAILED, KILLED}))
 
     def n_keys(self) -> int:
         """Items that have any row."""
-        return len(np.unique(self._entries.prefixes))
+        prefixes = [held.prefixes for held in self._held.values()]
+        return len(np.unique(np.concatenate(prefixes))) if prefixes else 0
 
+    @_reloading
     def is_done(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Which of the keys have a done row; reads no more than what was put back to be asked again. (Two of
         a million keys have the same 64 bits once in 37 million indexes.)"""
-        done = self._reloading(self._done)
-        wanted = journal_rows.key_prefixes(keys)
-        places = np.searchsorted(done, wanted)
-        inside = places < len(done)
-        found = np.zeros(len(wanted), dtype=np.bool_)
-        found[inside] = done[places[inside]] == wanted[inside]
-        return found
+        return _among(self._done(), journal_rows.key_prefixes(keys))
 
     def turns(self, key: str) -> list[JournalRow]:
         """The rows of one item, resolved (see `rows.resolve`); [] for an unknown key."""
         return self.lookup([key]).get(key, [])
 
     def lookup(self, keys: Iterable[str]) -> dict[str, list[JournalRow]]:
-        """The resolved rows of many items at once; keys without rows are absent. Each part is read once.
-
-        Raises StoreError.
-        """
-        wanted = list(dict.fromkeys(keys))
-        return self._reloading(lambda: self._lookup(wanted))
+        """The resolved rows of many items at once; keys without rows are absent. Each part is read once."""
+        return {key: journal_rows.resolve(rows) for key, rows in self.all_rows(keys).items()}
 
     def all_rows(self, keys: Iterable[str]) -> dict[str, list[JournalRow]]:
         """As `lookup`, but every row that was ever written. Raises StoreError."""
-        wanted = list(dict.fromkeys(keys))
-        return self._reloading(lambda: self._read(wanted))
+        return self._rows(list(dict.fromkeys(keys)))
 
-    def rows_like(self, prefixes: npt.NDArray[np.uint64]) -> dict[str, list[JournalRow]]:
+    @_reloading
+    def rows_like(self, prefixes: Prefixes) -> dict[str, list[JournalRow]]:
         """As `all_rows`, of all items whose keys begin so. Raises StoreError."""
-        return self._reloading(lambda: self._read(self._keys_of(prefixes)))
+        return self._read(self._keys_like(prefixes))
 
+    @_reloading
     def failed(self) -> dict[str, list[JournalRow]]:
         """All rows of the items that have a failure and no done row."""
+        failed = np.setdiff1d(self._with_a(FAILED), self._done(), assume_unique=True)
+        return self._standing(failed, FAILED, {FAILED})
 
-        def find() -> dict[str, list[JournalRow]]:
-            failed = np.setdiff1d(self._entries.with_a(journal_rows.FAILED), self._done(), assume_unique=True)
-            found = self._lookup(self._keys_of(failed, journal_rows.FAILED))
-            return {key: own for key, own in found.items() if any(r.kind == journal_rows.FAILED for r in own)}
+    def _with_a(self, kind: str) -> Prefixes:
+        """Prefixes of what has a row of this kind, rising, each once."""
+        found = [held.with_a(kind) for held in self._held.values()]
+        return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
 
-        return self._reloading(find)
-
-    def _done(self) -> npt.NDArray[np.uint64]:
-        """Sorted prefixes of the items with a done row that no retry row voids. Found once: entries, and what
-        parts hold, do not change."""
+    def _done(self) -> Prefixes:
+        """Rising prefixes of the items with a done row that no retry row voids. Found once: what parts hold
+        does not change."""
         if self._known_done is None:
-            self._known_done = self._find_done()
+            done = self._with_a(DONE)
+            if any(held.kinds & _FLAGS[RETRY] for held in self._held.values()):
+                retried = np.intersect1d(done, self._with_a(RETRY), assume_unique=True)
+                still = journal_rows.key_prefixes(list(self._standing(retried, RETRY, {DONE})))
+                done = np.setdiff1d(done, np.setdiff1d(retried, still), assume_unique=True)
+            self._known_done = done
         return self._known_done
 
-    def _find_done(self) -> npt.NDArray[np.uint64]:
-        entries = self._entries
-        done = entries.with_a(journal_rows.DONE)
-        if not entries.any_has(journal_rows.RETRY):
-            return done
-        retried = np.intersect1d(done, entries.with_a(journal_rows.RETRY), assume_unique=True)
-        if not len(retried):
-            return done
-        own = self._lookup(self._keys_of(retried, journal_rows.RETRY))
-        still = [key for key, found in own.items() if any(r.kind == journal_rows.DONE for r in found)]
-        return np.setdiff1d(done, np.setdiff1d(retried, journal_rows.key_prefixes(still)), assume_unique=True)
+    def _standing(
+        self, prefixes: Prefixes, kind: str, wanted: Collection[str]
+    ) -> dict[str, list[JournalRow]]:
+        """The resolved rows of the items that begin so, have a row of this kind, and one of the wanted kinds
+        that stands."""
+        found = self._read(self._keys_like(prefixes, kind))
+        resolved = {key: journal_rows.resolve(rows) for key, rows in found.items()}
+        return {key: rows for key, rows in resolved.items() if any(row.kind in wanted for row in rows)}
 
-    def _keys_of(self, prefixes: npt.NDArray[np.uint64], kind: str | None = None) -> list[str]:
-        """The keys that begin so, and have rows of this kind where one is named."""
-        entries = self._entries
-        wanted = np.isin(entries.prefixes, prefixes)
-        if kind is not None:
-            wanted &= entries.have(kind)
+    def _keys_like(self, prefixes: Prefixes, kind: str | None = None) -> list[str]:
+        """The keys that begin so (rising), and have rows of this kind where one is named."""
         keys: dict[str, None] = {}
-        for part in np.unique(entries.parts[wanted]):
-            part_rows = self._decoded(entries.paths[part])
-            if part_rows is not None:
-                keys.update(dict.fromkeys(part_rows.keys_of(prefixes)))
+        for path, held in self._held.items():
+            own = held.prefixes if kind is None else held.with_a(kind)
+            if _among(prefixes, own).any() and (decoded := self._decoded(path)):
+                keys.update(dict.fromkeys(decoded.of(prefixes).column("key").to_pylist()))
         return list(keys)
 
-    def _reloading(self, read: Callable[[], T]) -> T:
-        for _ in range(RELOADS):
-            try:
-                return read()
-            except FileNotFoundError:
-                # Merged away since this index was loaded.
-                self._entries = _load(self._store, self._dialogue, self._entries)
-                self._known_done = None
-        raise vanishing(self._store, self._dialogue)
-
-    def _lookup(self, keys: list[str]) -> dict[str, list[JournalRow]]:
-        return {key: journal_rows.resolve(found) for key, found in self._read(keys).items()}
-
-    def _read(self, keys: list[str]) -> dict[str, list[JournalRow]]:
-        entries, wanted = self._entries, journal_rows.key_prefixes(keys)
-        left = np.searchsorted(entries.prefixes, wanted, "left")
-        right = np.searchsorted(entries.prefixes, wanted, "right")
-        by_part: dict[int, list[int]] = {}
-        for place in np.flatnonzero(right > left):
-            for part in entries.parts[left[place] : right[place]]:
-                by_part.setdefault(int(part), []).append(int(place))
+    def _read(self, keys: Sequence[str]) -> dict[str, list[JournalRow]]:
+        wanted = journal_rows.key_prefixes(keys)
         found: dict[str, list[JournalRow]] = {}
-        for part, places in sorted(by_part.items()):
-            part_rows = self._decoded(entries.paths[part])
-            if part_rows is not None:
-                for row in part_rows.rows_of(wanted[places]):
+        for path, held in self._held.items():
+            own = wanted[_among(held.prefixes, wanted)]
+            if len(own) and (decoded := self._decoded(path)):
+                for row in journal_rows.from_table(decoded.of(own)):
                     found.setdefault(row.key, []).append(row)
         return {key: found[key] for key in keys if key in found}
 
+    _rows = _reloading(_read)
+
     def _decoded(self, path: str) -> DecodedPart | None:
-        if path in self._found_damaged:
+        if path in self._damaged:
             return None
         try:
             return cache.get(self._store, path)
@@ -514,25 +496,8 @@ class JournalIndex:
             if self._strict:
                 raise
             _warn_damaged(e)
-            self._found_damaged.add(path)
+            self._damaged.add(path)
             return None
-
-
-def _load(store: Store, dialogue: str, known: Entries = NONE) -> Entries:
-    """known: what was loaded before; parts that are in it are not read again."""
-    scanned: dict[str, Held | None] = {}
-    listed = read_parts(
-        store,
-        dialogue,
-        partial(_scan, store),
-        lambda part, held: scanned.update({part.path: held}),
-        set(known.paths),
-    )
-    now = {part.path for part in listed}
-    found = [(path, held) for path, held in scanned.items() if held is not None and path in now]
-    damaged = tuple(path for path, held in scanned.items() if held is None and path in now)
-    loaded = known.among(now).having(found)
-    return replace(loaded, damaged=damaged)
 
 
 def _warn_damaged(error: CorruptPart) -> None:

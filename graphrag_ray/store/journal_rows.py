@@ -11,14 +11,16 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.base.arrow_arrays import arrow, strings
 
 TURN, DONE, FAILED, KILLED, RETRY = "turn", "done", "failed", "killed", "retry"
 KINDS = (TURN, DONE, FAILED, KILLED, RETRY)
@@ -67,10 +69,8 @@ class JournalRow:
     request_hash  hash of this turn's full request; "" in a row that is about the item as a whole
     kind          "turn", "done", "failed", "killed" or "retry"; earlier programs know the first three
                   and pass over the others
-    prompt        name of the prompt
     reply         the raw text; None for embeddings, done and failed rows
     vector        an embedding's bytes; None otherwise
-    finish_reason as the endpoint said it
     …_tokens      of this call; prompt_tokens includes cached_tokens
     reported      False where the endpoint said nothing and the tokens are our own count
     model         the model's id;  endpoint: where it was asked
@@ -147,12 +147,9 @@ def resolve(rows: Iterable[JournalRow]) -> list[JournalRow]:
     """
     chosen: dict[tuple[Any, ...], JournalRow] = {}
     for row in standing(rows):
+        place: tuple[Any, ...] = (2 if row.kind == DONE else 0, row.turn, row.slot, row.request_hash)
         if row.kind in (FAILED, KILLED):
-            place: tuple[Any, ...] = (1, row.at, order_among_replies(row))
-        elif row.kind == DONE:
-            place = (2, row.turn, row.slot, row.request_hash)
-        else:
-            place = (0, row.turn, row.slot, row.request_hash)
+            place = (1, row.at, order_among_replies(row))
         other = chosen.get(place)
         if other is None or order_among_replies(row) < order_among_replies(other):
             chosen[place] = row
@@ -221,49 +218,23 @@ def numbers(column: pa.ChunkedArray, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
 
 
-def booleans(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """A column of booleans without nulls as an array."""
-    parts = [
-        np.unpackbits(np.frombuffer(chunk.buffers()[1], dtype=np.uint8), bitorder="little")[
-            chunk.offset : chunk.offset + len(chunk)
-        ]
-        for chunk in column.chunks
-        if len(chunk)
-    ]
-    return np.concatenate(parts).astype(np.bool_) if parts else np.empty(0, dtype=np.bool_)
-
-
-def coded(column: pa.ChunkedArray, code: Callable[[str], int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """A number for each value of a column of few distinct strings, `code` called once for each of these
-    and chunk."""
-    parts = []
-    for chunk in column.chunks:
-        encoded = chunk.dictionary_encode()
-        codes = np.array([code(value) for value in encoded.dictionary.to_pylist()], dtype=dtype)
-        if len(chunk):
-            parts.append(codes[numbers(pa.chunked_array([encoded.indices]), np.int32)])
-    return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
+def kinds(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
+    """The place of each of a column's kinds in KINDS; -1 for one of a later version."""
+    codes = pc.index_in(column.cast(pa.string()), value_set=strings(KINDS))
+    return numbers(pc.coalesce(codes, arrow(np.full(len(column), -1, np.int32))), np.int32)
 
 
 def _array(type_: pa.DataType, values: list[Any]) -> pa.Array:
     """An Arrow array from buffers: `pa.array(list)` imports pandas, half a second in each worker."""
-    n = len(values)
     present = [value is not None for value in values]
-    validity = None if all(present) else pa.py_buffer(np.packbits(present, bitorder="little").tobytes())
+    buffers: list[Any] = [None if all(present) else np.packbits(present, bitorder="little")]
     if type_ in (pa.string(), pa.binary()):
         data = [v.encode() if isinstance(v, str) else (v or b"") for v in values]
-        offsets = np.fromiter(accumulate(map(len, data), initial=0), dtype=np.int32, count=n + 1)
-        return pa.Array.from_buffers(
-            type_, n, [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(data))]
-        )
-    if type_ == pa.bool_():
-        return pa.Array.from_buffers(
-            type_,
-            n,
-            [
-                validity,
-                pa.py_buffer(np.packbits(np.array(values, dtype=np.bool_), bitorder="little").tobytes()),
-            ],
-        )
-    dtype = {pa.int32(): np.int32, pa.int64(): np.int64, pa.float64(): np.float64}[type_]
-    return pa.Array.from_buffers(type_, n, [validity, pa.py_buffer(np.array(values, dtype=dtype))])
+        buffers += [np.cumsum([0, *map(len, data)], dtype=np.int32), b"".join(data)]
+    elif type_ == pa.bool_():
+        buffers += [np.packbits(np.array(values, dtype=np.bool_), bitorder="little")]
+    else:
+        buffers += [np.array(values, dtype=type_.to_pandas_dtype())]
+    return pa.Array.from_buffers(
+        type_, len(values), [None if b is None else pa.py_buffer(b) for b in buffers]
+    )

@@ -46,8 +46,8 @@ class LocalFiles:
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         with _opened(self._at(path)) as file:
-            file.seek(start)
-            return file.read(end - start)
+            end = min(end, os.fstat(file.fileno()).st_size)  # memory is taken before it is read
+            return os.pread(file.fileno(), max(0, end - start), start)
 
     def write(self, path: str, data: bytes) -> None:
         """Replace or make a file in one step."""
@@ -73,7 +73,15 @@ class LocalFiles:
             except OSError as e:
                 if e.errno not in _NO_HARD_LINKS:
                     raise
-                return self._create_exclusively(final, data)
+                try:
+                    _write_new(final, io.BytesIO(data))
+                except FileExistsError:
+                    return False
+                except OSError:
+                    # The name is ours and its content is not whole: give the name back.
+                    with contextlib.suppress(OSError):
+                        os.remove(final)
+                    raise
         return True
 
     def size(self, path: str) -> int | None:
@@ -150,27 +158,21 @@ class LocalFiles:
         try:
             _write_new(temporary, source)
             yield temporary, final
-            _sync_folder(folder)
+            # So that the new name survives a power cut, where the file system knows how.
+            with contextlib.suppress(OSError):
+                handle = os.open(folder, os.O_RDONLY)
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(temporary)
 
-    def _create_exclusively(self, final: str, data: bytes) -> bool:
-        try:
-            _write_new(final, io.BytesIO(data))
-        except FileExistsError:
-            return False
-        except OSError:
-            # The name is ours and its content is not whole: give the name back.
-            with contextlib.suppress(OSError):
-                os.remove(final)
-            raise
-        return True
 
-
-def _opened(path: str) -> BinaryIO:
+def _opened(path: str) -> io.FileIO:
     """A file for reading. One that never ends, or never begins (a device, a pipe), is none."""
-    file = open(path, "rb", opener=lambda at, flags: os.open(at, flags | os.O_NONBLOCK))  # noqa: SIM115
+    file = io.FileIO(path, opener=lambda at, flags: os.open(at, flags | os.O_NONBLOCK))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "it is no regular file", path)
@@ -187,16 +189,3 @@ def _write_new(path: str, source: BinaryIO) -> None:
         shutil.copyfileobj(source, file)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: str) -> None:
-    """Make a new name survive a power cut, where the file system knows how."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        with contextlib.suppress(OSError):
-            os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -17,12 +17,11 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 import orjson
 
@@ -37,6 +36,10 @@ STALE_S = 20.0
 MOST_QUIET_S = 86_400.0
 """A silence that is announced; longer ones are not believed."""
 
+POLL_S = 0.5
+"""Seconds between looks at another's heartbeat."""
+
+_now, _clock, _sleep = time.time, time.monotonic, time.sleep
 _NAME = re.compile(r"locks/([1-9][0-9]*)\.json")
 
 _log = logging.getLogger(__name__)
@@ -116,8 +119,16 @@ class Lock:
     def keep_beating(self, interval_s: float | None = None) -> None:
         """Beat in a background thread until released. A beat that cannot be written is tried again at the
         next; whether that was too late is for `check`. interval_s: None: BEAT_S."""
-        interval_s = BEAT_S if interval_s is None else interval_s
-        self._thread = threading.Thread(target=self._beat_on, args=(interval_s,), name="lock", daemon=True)
+
+        def beat_on() -> None:
+            while not self._released.wait(BEAT_S if interval_s is None else interval_s):
+                try:
+                    self.beat()
+                    self.lost = self.lost or self._store.exists(_path(self.epoch + 1))
+                except StoreError as e:
+                    _log.warning("no heartbeat: %s", e)
+
+        self._thread = threading.Thread(target=beat_on, name="lock", daemon=True)
         self._thread.start()
 
     def release(self) -> None:
@@ -135,22 +146,11 @@ class Lock:
         self.keep_beating()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _beat_on(self, interval_s: float) -> None:
-        while not self._released.wait(interval_s):
-            try:
-                self.beat()
-                self.lost = self.lost or self._store.exists(_path(self.epoch + 1))
-            except StoreError as e:
-                _log.warning("no heartbeat: %s", e)
-
     def _write_beat(self, content: dict[str, object]) -> None:
-        data = orjson.dumps({"nonce": self.holder.nonce, **content})
-        self._store.write(beat_path(self.epoch), data)
+        self._store.write(beat_path(self.epoch), orjson.dumps({"nonce": self.holder.nonce, **content}))
 
 
 def check(store: Store, epoch: int) -> None:
@@ -163,29 +163,18 @@ def check(store: Store, epoch: int) -> None:
         )
 
 
-def acquire(
-    store: Store,
-    note: str = "",
-    *,
-    stale_s: float | None = None,
-    poll_s: float = 0.5,
-    now: Callable[[], float] = time.time,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], object] = time.sleep,
-) -> Lock:
+def acquire(store: Store, note: str = "", *, stale_s: float | None = None) -> Lock:
     """Become the one writer.
 
     Takes over a lock that was released, whose process is dead on this machine, or whose heartbeat did not
     change for `stale_s` (None: STALE_S). Otherwise it is told within a heartbeat that the holder lives.
-
-    note   what the writer does, for others to read
-    now    unix seconds, for people only; clock: steady seconds, by which staleness is judged
+    note: what the writer does, for others to read.
 
     Raises LockHeld, saying who holds it and since when; StoreError.
     """
     epoch = _highest(store)
     patience_s = STALE_S if stale_s is None else stale_s
-    found = _watched(store, epoch, patience_s, poll_s, clock, sleep) if epoch else "free"
+    found = _watched(store, epoch, patience_s, POLL_S)
     if found == "living":
         raise _held(store, epoch)
     if found == "silent":
@@ -198,7 +187,7 @@ def acquire(
         pid=os.getpid(),
         machine=_machine(),
         process_start=_process_start(os.getpid()) or "",
-        since=now(),
+        since=_now(),
         note=note,
         nonce=secrets.token_hex(8),
     )
@@ -220,41 +209,25 @@ def holder(store: Store) -> Holder | None:
     """Who holds the lock or held it last and has not released it; None when it is free, or that process is
     dead on this machine. Says nothing about whether a writer elsewhere lives. Raises StoreError."""
     epoch = _highest(store)
-    owner = None if not epoch or _released(_beat(store, epoch)) else _holder(store, epoch)
-    return None if owner is not None and _is_dead(owner) else owner
+    owner = None if not epoch or _beat(store, epoch).get("released") else _holder(store, epoch)
+    return None if owner is None or _is_dead(owner) else owner
 
 
-def living(
-    store: Store,
-    *,
-    stale_s: float | None = None,
-    poll_s: float = 0.5,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], object] = time.sleep,
-) -> Holder | None:
+def living(store: Store, *, stale_s: float | None = None) -> Holder | None:
     """Who holds the lock and is known to live; None when nobody does. Of a process on this machine it is
-    known at once, else its heartbeat is watched: until it changes, or for as long as `acquire` would. Raises
-    StoreError."""
-    epoch = _highest(store)
-    owner = _holder(store, epoch) if epoch else None
-    if owner is None or _released(_beat(store, epoch)):
-        return None
-    if _is_here(owner):
-        return None if _is_dead(owner) else owner
-    found = _watched(store, epoch, STALE_S if stale_s is None else stale_s, poll_s, clock, sleep)
+    known at once, else its heartbeat is watched: until it changes, or for as long as `acquire` would."""
+    epoch, owner = _highest(store), holder(store)
+    if owner is None or _is_here(owner):
+        return owner
+    found = _watched(store, epoch, STALE_S if stale_s is None else stale_s, POLL_S)
     return owner if found == "living" else None
 
 
-def check_free(
-    store: Store,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], object] = time.sleep,
-) -> None:
+def check_free(store: Store) -> None:
     """Before anything that takes time: whether somebody writes there, which is known within a heartbeat.
     `acquire` decides in the end. Raises LockHeld, StoreError."""
     epoch = _highest(store)
-    if epoch and _watched(store, epoch, 2 * BEAT_S, 0.1, clock, sleep) == "living":
+    if _watched(store, epoch, 2 * BEAT_S, 0.1) == "living":
         raise _held(store, epoch)
 
 
@@ -267,33 +240,28 @@ def finished(store: Store) -> set[str]:
     ended: dict[int, bool] = {}
     for epoch in epochs[:-1]:
         owner = _holder(store, epoch)
-        ended[epoch] = _released(_beat(store, epoch)) or (owner is not None and _is_dead(owner))
+        ended[epoch] = bool(_beat(store, epoch).get("released")) or (owner is not None and _is_dead(owner))
     done = [epoch for epoch in epochs[:-1] if ended[epoch] and ended.get(epoch - 1, True)]
     beats = {beat_path(epoch) for epoch in epochs if epoch not in done}
     # The claim before the heartbeat: without its release an epoch would be kept for ever.
     return {*map(_path, done), *(p for p in paths if p.endswith(".beat.json") and p not in beats)}
 
 
-def _watched(
-    store: Store,
-    epoch: int,
-    stale_s: float,
-    poll_s: float,
-    clock: Callable[[], float],
-    sleep: Callable[[float], object],
-) -> Literal["free", "living", "silent"]:
-    """Watch the holder of an epoch until it gives a sign of life, or gave none for too long."""
+def _watched(store: Store, epoch: int, stale_s: float, poll_s: float) -> Literal["free", "living", "silent"]:
+    """Watch the holder of an epoch until it gives a sign of life, or gave none for too long. 0: nobody."""
+    if not epoch:
+        return "free"
     owner = _holder(store, epoch)
-    first = _beat(store, epoch)
-    patience_s = max(stale_s, _quiet_s(first))
-    end = clock() + patience_s
-    seen = first
-    while seen == first or _released(seen):
-        if _released(seen) or (owner is not None and _is_dead(owner)):
+    seen = first = _beat(store, epoch)
+    announced = first.get("quiet_s")
+    quiet_s = min(float(announced), MOST_QUIET_S) if isinstance(announced, int | float) else 0.0
+    end = _clock() + max(stale_s, quiet_s)
+    while seen == first or seen.get("released"):
+        if seen.get("released") or (owner is not None and _is_dead(owner)):
             return "free"
-        if clock() >= end:
+        if _clock() >= end:
             return "silent"
-        sleep(poll_s)
+        _sleep(poll_s)
         seen = _beat(store, epoch)
     return "living"
 
@@ -328,39 +296,26 @@ def _process_start(pid: int) -> str | None:
 
 
 def _highest(store: Store) -> int:
-    found = (_NAME.fullmatch(info.path) for info in store.list("locks"))
-    return max((int(match.group(1)) for match in found if match), default=0)
+    return max(store.numbered("locks", _NAME), default=0)
 
 
 def _holder(store: Store, epoch: int) -> Holder | None:
     try:
-        data = orjson.loads(store.read(_path(epoch)))
-        return read_as(Holder, data)
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return read_as(Holder, orjson.loads(store.read(_path(epoch))))
+    except (FileNotFoundError, ValueError):
         return None
 
 
-def _beat(store: Store, epoch: int) -> bytes | None:
+def _beat(store: Store, epoch: int) -> dict[str, Any]:
+    """The last heartbeat. One that cannot be read is told from the next as well."""
     try:
-        return store.read(beat_path(epoch))
+        data = store.read(beat_path(epoch))
+        found = orjson.loads(data)
     except FileNotFoundError:
-        return None
-
-
-def _released(beat: bytes | None) -> bool:
-    return bool(_field(beat, "released"))
-
-
-def _quiet_s(beat: bytes | None) -> float:
-    announced = _field(beat, "quiet_s")
-    return min(float(announced), MOST_QUIET_S) if isinstance(announced, int | float) else 0.0
-
-
-def _field(beat: bytes | None, name: str) -> object:
-    try:
-        return orjson.loads(beat or b"{}").get(name)
-    except (ValueError, AttributeError):
-        return None
+        return {}
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {"unread": data}
 
 
 def _held(store: Store, epoch: int) -> LockHeld:

@@ -7,8 +7,8 @@ when only some columns are read.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +16,6 @@ import pyarrow.parquet as pq
 
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.store.files import WHOLE_BYTES, Store
-
-T = TypeVar("T")
 
 _HASH_LENGTH = 32
 _PIECE = 16 << 20
@@ -31,12 +29,12 @@ _BY_ROW = {b"graphrag_ray": b"by row"}
 """How a table says so: it is written elsewhere than made."""
 _LEVEL = 6
 """Of zstd, which makes up for small pages."""
-_HERE: dict[str, Any] = {"use_threads": False}
-"""Decoded in this thread. Arrow's own let go of the bytes a moment after the table is there, and a process
-that ends just then is aborted (https://github.com/apache/arrow/issues/34314). Tables of many parts are read
-by threads of ours."""
 READS = 3
 """A read may be cut short on its way: what is damaged is so each time."""
+
+
+def damaged(store: Store, path: str, why: object) -> CorruptPart:
+    return CorruptPart(f"{store.url_of(path)} is damaged: {why}", path=path)
 
 
 def content_hash(data: bytes | pa.Buffer) -> str:
@@ -86,13 +84,13 @@ def _plain(type_: pa.DataType) -> pa.DataType:
     """Lists as parquet calls what they hold: a table that was read and one that was made give equal bytes."""
     if pa.types.is_struct(type_):
         return pa.struct([pa.field(f.name, _plain(f.type), f.nullable) for f in type_])
-    for is_kind, kind in ((pa.types.is_list, pa.list_), (pa.types.is_large_list, pa.large_list)):
-        if is_kind(type_):
-            return kind(pa.field("element", _plain(type_.value_type), type_.value_field.nullable))
-    if pa.types.is_fixed_size_list(type_):
-        element = pa.field("element", _plain(type_.value_type), type_.value_field.nullable)
+    is_fixed, is_large = pa.types.is_fixed_size_list(type_), pa.types.is_large_list(type_)
+    if not (pa.types.is_list(type_) or is_fixed or is_large):
+        return type_
+    element = pa.field("element", _plain(type_.value_type), type_.value_field.nullable)
+    if is_fixed:
         return pa.list_(element, type_.list_size)
-    return type_
+    return pa.large_list(element) if is_large else pa.list_(element)
 
 
 def read_whole(store: Store, path: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -109,9 +107,7 @@ def read_bytes(store: Store, path: str) -> bytes:
         data = store.read(path)
         if content_hash(data) == hash_in_name(path):
             return data
-    raise CorruptPart(
-        f"{store.url_of(path)} is damaged: {len(data)} bytes that do not have the hash in its name", path=path
-    )
+    raise damaged(store, path, f"{len(data)} bytes that do not have the hash in its name")
 
 
 def check(store: Store, path: str) -> None:
@@ -126,17 +122,12 @@ def check(store: Store, path: str) -> None:
             digest.update(store.read_range(path, start, min(start + _PIECE, size)))
         if digest.hexdigest()[:_HASH_LENGTH] == hash_in_name(path):
             return
-    raise CorruptPart(
-        f"{store.url_of(path)} is damaged: its bytes do not have the hash in its name", path=path
-    )
+    raise damaged(store, path, "its bytes do not have the hash in its name")
 
 
 def read_columns(store: Store, path: str, columns: Sequence[str], size: int | None = None) -> pa.Table:
-    """Read some columns. Of a large file only their bytes are fetched, and their pages' checksums checked;
-    a small one is read whole.
-
-    size: bytes, where a listing has told them. Raises as `read_whole`.
-    """
+    """Read some columns. Of a large file only their bytes are fetched, and their pages' checksums checked; a
+    small one is read whole. size: bytes, where a listing has told them. Raises as `read_whole`."""
     if (store.size(path) or 0 if size is None else size) <= WHOLE_BYTES:
         return read_whole(store, path, columns)
     found = _decode(store, path, store.open_input(path, size), columns)
@@ -144,27 +135,6 @@ def read_columns(store: Store, path: str, columns: Sequence[str], size: int | No
         # Written by an older version, or no checksum covers what is damaged: the names of the columns.
         return read_whole(store, path, columns)
     return found
-
-
-def read_rows(
-    store: Store, path: str, columns: Sequence[str], by: str, wanted: pa.Array, size: int
-) -> tuple[pa.Table, int]:
-    """The rows whose column `by` is one of the wanted texts or, where it holds lists, holds one; and how many
-    rows the file has.
-
-    Of a large file all of `by` is read, since no checksum covers the statistics that could say where a value
-    is not, and the other columns only of those row groups that hold one. Raises as `read_whole`.
-    """
-    names = list(dict.fromkeys([by, *columns]))
-    if size > WHOLE_BYTES:
-        source = store.open_input(path, size)
-        found = _opened(store, path, source, lambda file: _rows(file, names, wanted))
-        if found is not None:
-            return found[0].select(list(columns)), found[1]
-    # As in `read_columns`: of an older version, or the columns' names are damaged.
-    table = read_whole(store, path, names)
-    known = [c for c in columns if c in table.column_names]
-    return table.filter(is_one_of(table[by], wanted)).select(known), table.num_rows
 
 
 def is_one_of(column: pa.ChunkedArray, wanted: pa.Array) -> pa.ChunkedArray:
@@ -179,42 +149,19 @@ def is_one_of(column: pa.ChunkedArray, wanted: pa.Array) -> pa.ChunkedArray:
     return pa.chunked_array(masks, pa.bool_())
 
 
-def _rows(file: pq.ParquetFile, names: Sequence[str], wanted: pa.Array) -> tuple[pa.Table, int] | None:
-    """`read_rows` of an opened file, by the first of the columns; None where it lacks one."""
-    if not set(names) <= set(file.schema_arrow.names):
-        return None
-    held: list[tuple[int, pa.ChunkedArray]] = []
-    for group in range(file.num_row_groups):
-        mask = is_one_of(file.read_row_group(group, names[:1], **_HERE)[names[0]], wanted)
-        if pc.any(mask).as_py():
-            held.append((group, mask))
-    if not held:
-        return pa.schema([file.schema_arrow.field(n) for n in names]).empty_table(), file.metadata.num_rows
-    table = _valid(file.read_row_groups([group for group, _ in held], list(names), **_HERE))
-    mask = pa.chunked_array([chunk for _, of_group in held for chunk in of_group.chunks])
-    return table.filter(mask), file.metadata.num_rows
-
-
 def _decode(store: Store, path: str, source: pa.NativeFile, columns: Sequence[str] | None) -> pa.Table:
-    def read(file: pq.ParquetFile) -> pa.Table:
-        known = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
-        return _valid(file.read(known, **_HERE))
-
-    return _opened(store, path, source, read)
-
-
-def _valid(table: pa.Table) -> pa.Table:
-    """Whoever made a file for us to read can have put anything into it, under the right hash. Raises
-    ArrowInvalid for texts that are no UTF-8."""
-    table.validate(full=True)
-    return table
-
-
-def _opened(store: Store, path: str, source: pa.NativeFile, read: Callable[[Any], T]) -> T:
     far = not isinstance(source, pa.BufferReader)  # many columns are fetched at once, by threads of Arrow
     try:
-        return read(pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=far))
+        file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=far)
+        known = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
+        # Decoded in this thread. Arrow's own let go of the bytes a moment after the table is there, and a
+        # process that ends just then is aborted (https://github.com/apache/arrow/issues/34314). Tables of
+        # many parts are read by threads of ours.
+        table = file.read(known, use_threads=False)
+        # Whoever made a file for us to read can have put anything into it, under the right hash.
+        table.validate(full=True)
+        return table
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError) as e:
-        raise CorruptPart(f"{store.url_of(path)} is damaged: {e}", path=path) from e
+        raise damaged(store, path, e) from e

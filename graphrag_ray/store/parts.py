@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +18,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import parquet
-from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store
-from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store, in_threads
 from graphrag_ray.store.untrusted_json import AtLeast0
 
 FOLDER = "tables"
@@ -49,13 +47,6 @@ class Part:
     path: str
     rows: AtLeast0
     bytes: AtLeast0
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Part:
-        return cls(str(data["path"]), int(data["rows"]), int(data["bytes"]))
 
 
 def write_part(store: Store, table_name: str, table: pa.Table) -> Part:
@@ -98,10 +89,8 @@ def write_parts(
 
 def read_part(store: Store, part: Part | str, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a part and check its hash, or some columns of it (those it does not have are left out) and check
-    their pages' own checksums.
-
-    Raises CorruptPart, naming the part, when it is missing, truncated, unreadable or not what was written.
-    """
+    their pages' own checksums. Raises CorruptPart, naming the part, when it is missing, truncated, unreadable
+    or not what was written."""
     path = part.path if isinstance(part, Part) else part
     with damage_told(store, path):
         if columns is None:
@@ -110,18 +99,22 @@ def read_part(store: Store, part: Part | str, columns: Sequence[str] | None = No
             # A small one is read whole, so its size need not be asked for.
             small = isinstance(part, Part) and part.bytes <= WHOLE_BYTES
             table = parquet.read_columns(store, path, columns, 0 if small else None)
-    if isinstance(part, Part) and columns != []:
-        _check_rows(store, part, table.num_rows)
+    n = table.num_rows
+    if isinstance(part, Part) and columns != [] and n != part.rows:
+        raise parquet.damaged(store, path, f"it has {n:,} rows instead of {part.rows:,}. {MEND}")
     return table
 
 
 def read_rows(store: Store, part: Part, columns: Sequence[str], by: str, wanted: pa.Array) -> pa.Table:
-    """The rows of a part whose column `by` is one of the wanted texts (sorted), or holds one: little more is
-    read of a large part than these. Raises CorruptPart."""
+    """The rows of a part whose column `by` is one of the wanted texts (sorted), or holds one. Of a large part
+    the other columns are read only where there are such rows. Raises CorruptPart."""
+    is_large = part.bytes > WHOLE_BYTES
+    table = read_part(store, part, [by] if is_large else list(dict.fromkeys([by, *columns])))
     with damage_told(store, part.path):
-        table, n_rows = parquet.read_rows(store, part.path, columns, by, wanted, part.bytes)
-    _check_rows(store, part, n_rows)
-    return table
+        held = parquet.is_one_of(table[by], wanted)
+    if is_large and pc.any(held).as_py():
+        table = read_part(store, part, columns)
+    return table.filter(held).select([name for name in columns if name in table.column_names])
 
 
 @contextmanager
@@ -135,15 +128,9 @@ def damage_told(store: Store, path: str) -> Iterator[None]:
     except CorruptPart as e:
         raise CorruptPart(f"{e}. {MEND}", path=path) from e
     except (pa.ArrowException, KeyError) as e:  # columns of other types, or other columns
-        raise CorruptPart(f"{store.url_of(path)} is damaged: {e}. {MEND}", path=path) from e
+        raise parquet.damaged(store, path, f"{e}. {MEND}") from e
     except OSError as e:
         raise StoreError(f"cannot read {store.url_of(path)}: {e.strerror}") from e
-
-
-def _check_rows(store: Store, part: Part, n_rows: int) -> None:
-    if n_rows != part.rows:
-        told = f"{store.url_of(part.path)} is damaged: it has {n_rows:,} rows instead of {part.rows:,}"
-        raise CorruptPart(f"{told}. {MEND}", path=part.path)
 
 
 def read_table(
@@ -163,17 +150,10 @@ def read_table(
         if schema is None:
             raise ValueError("a table without parts can be read only if its schema is given")
         return schema.empty_table()
-    tables = read_table_each(store, parts, columns)
+    tables = list(in_threads(lambda part: read_part(store, part, columns), parts, _THREADS))
     if schema is not None:
         tables = [conformed(store, part, table, schema) for part, table in zip(parts, tables, strict=True)]
     return pa.concat_tables(tables, promote_options="default")
-
-
-def read_table_each(
-    store: Store, parts: Sequence[Part | str], columns: Sequence[str] | None = None
-) -> list[pa.Table]:
-    """Each part, in their order. Raises CorruptPart, StoreError."""
-    return list(in_threads(lambda part: read_part(store, part, columns), parts, _THREADS))
 
 
 def conformed(store: Store, part: Part | str, table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -204,11 +184,8 @@ def _cut(tables: Iterable[pa.Table], max_bytes: int, max_rows: int) -> Iterator[
                 taken = 1  # A row that is larger than a part is a part.
             if taken > 0:
                 waiting.append(table.slice(start, taken))
-                start, n_rows, n_bytes = (
-                    start + taken,
-                    n_rows + taken,
-                    n_bytes + int(ends[start + taken - 1]) - before,
-                )
+                start, n_rows = start + taken, n_rows + taken
+                n_bytes += int(ends[start - 1]) - before
             if start < table.num_rows or n_rows >= max_rows:
                 yield pa.concat_tables(waiting)
                 waiting, n_rows, n_bytes = [], 0, 0
@@ -220,10 +197,7 @@ def _row_bytes(table: pa.Table) -> npt.NDArray[np.int64]:
     """Bytes of each row in memory, roughly; the same for the same values however they are chunked."""
     sizes = np.zeros(table.num_rows, dtype=np.int64)
     for column in table.columns:
-        start = 0
-        for chunk in column.chunks:
-            sizes[start : start + len(chunk)] += _value_bytes(chunk)
-            start += len(chunk)
+        sizes += np.concatenate([np.zeros(0, np.int64), *map(_value_bytes, column.chunks)])
     return sizes
 
 

@@ -71,9 +71,6 @@ class ObjectFiles:
                 return b""  # as from a file
             raise
 
-    def write(self, path: str, data: bytes) -> None:
-        self._put(path, data)
-
     def upload(self, path: str, source: str) -> None:
         """A large one in parts, which appear together at the end."""
         self._make_parents(path)
@@ -81,13 +78,10 @@ class ObjectFiles:
 
     def create(self, path: str, data: bytes) -> bool:
         """Put an object unless there is one. Without the primitive: look, then put."""
-        if not self.can_create:
-            if self.size(path) is not None:
-                return False
-            self._put(path, data)
-            return True
+        if not self.can_create and self.size(path) is not None:
+            return False
         try:
-            self._put(path, data, mode="create")
+            self.write(path, data, **({"mode": "create"} if self.can_create else {}))
         except FileExistsError:
             return False
         except Exception as e:
@@ -102,7 +96,8 @@ class ObjectFiles:
         try:
             if self._is_s3:
                 # One request; `info` asks a second time, whether a missing object may be a folder.
-                return int(self._head(path)["ContentLength"])
+                bucket, key, _ = self._fs.split_path(self._at(path))
+                return int(self._fs.call_s3("head_object", Bucket=bucket, Key=key)["ContentLength"])
             found = self._fs.info(self._at(path))
         except FileNotFoundError:
             return None
@@ -146,11 +141,7 @@ class ObjectFiles:
     def _at(self, path: str) -> str:
         return f"{self.root}/{path}"
 
-    def _head(self, path: str) -> dict[str, Any]:
-        bucket, key, _ = self._fs.split_path(self._at(path))
-        return self._fs.call_s3("head_object", Bucket=bucket, Key=key)  # type: ignore[no-any-return]
-
-    def _put(self, path: str, data: bytes, **how: Any) -> None:
+    def write(self, path: str, data: bytes, **how: Any) -> None:
         if self._is_s3:
             how["chunksize"] = _SINGLE_PUT_BYTES
         self._make_parents(path)
@@ -163,11 +154,9 @@ class ObjectFiles:
 
 
 def open_elsewhere(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """The file system of a URL outside of any store, chained ones too, and the path in it. For reading:
-    it tries again by itself, and never answers from a listing that it remembers.
-
-    options: as a store's. Raises ValueError, ImportError for a URL that nothing serves.
-    """
+    """The file system of a URL outside of any store, chained ones too, and the path in it. For reading: it
+    tries again by itself, and never answers from a listing that it remembers. options: as a store's. Raises
+    ValueError, ImportError for a URL that nothing serves."""
     import fsspec
 
     protocol = url.rpartition("::")[2].partition("://")[0] if "://" in url else "file"

@@ -12,34 +12,21 @@ that was ahead or is set back, can put it after replies that are still to come.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base.errors import CorruptPart
-from graphrag_ray.store import journal_rows, parquet
+from graphrag_ray.store import journal_rows
 from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.journal import JournalIndex, JournalWriter
-from graphrag_ray.store.journal_parts import folder, read_parts
-from graphrag_ray.store.journal_rows import (
-    DONE,
-    FAILED,
-    KILLED,
-    RETRY,
-    TURN,
-    JournalRow,
-    resolve,
-    standing,
-)
+from graphrag_ray.store.journal import JournalIndex, JournalWriter, folder, read_parts
+from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, RETRY, TURN, JournalRow, resolve, standing
 
 _PLACE = np.dtype([("prefix", "u8"), ("turn", "i4"), ("slot", "i4"), ("at", "f8"), ("latency_s", "f8")])
 """What a reply answers, and what tells it from another one."""
-_NUMBERS = ("turn", "slot", "at", "latency_s")
 
 
 def put_back(store: Store, dialogue: str, failed_at: Mapping[str, float], told: str) -> int:
@@ -50,22 +37,27 @@ def put_back(store: Store, dialogue: str, failed_at: Mapping[str, float], told: 
 
     failed_at  by item key: unix seconds, rounded down, at which it is known to have failed
     told       kept with it, for people
-
-    Raises StoreError.
     """
-    index = JournalIndex.load(store, dialogue)
-    written = index.all_rows(failed_at)
-    found = {key: resolve(rows) for key, rows in written.items() if _stands_failed(rows, failed_at[key])}
-    put = [_retry(key, rows, dialogue, told) for key, rows in found.items()]
+    written = JournalIndex.load(store, dialogue).all_rows(failed_at)
+    put = []
+    for key, every in written.items():
+        rows = resolve(every)
+        stands = any(_says_why(row) or (row.kind == FAILED and not row.retryable) for row in rows)
+        # Its end may never have been written, or by a version that did not say why.
+        untouched = bool(rows) and not any(row.kind == RETRY for row in every)
+        if stands or (untouched and int(max(row.at for row in rows)) <= failed_at[key]):
+            failed = [row.turn for row in rows if row.kind == FAILED]
+            ended = any(row.kind in (DONE, KILLED) for row in rows)
+            turn = max(failed) if failed and not ended else 0
+            put.append(JournalRow(key, turn, 0, "", RETRY, max(row.at for row in rows), dialogue, error=told))
     # Also where all had been put back: whoever did it may have died.
     note = {"retried": secrets.token_hex(8), "told": told}
     store.write(f"{folder(dialogue)}/retried.json", orjson.dumps(note))
-    if put:
-        writer = JournalWriter(store, dialogue, f"retry-{secrets.token_hex(6)}")
-        for row in put:
-            writer.append(row)
-        writer.flush()
-    return len(found)
+    writer = JournalWriter(store, dialogue, f"retry-{secrets.token_hex(6)}")
+    for row in put:
+        writer.append(row)
+    writer.flush()
+    return len(put)
 
 
 def mark(store: Store, dialogue: str) -> str:
@@ -78,19 +70,18 @@ def mark(store: Store, dialogue: str) -> str:
 
 def unanswered(store: Store, dialogue: str) -> dict[str, list[JournalRow]]:
     """The rows of all items that failed, as far as the journal alone can tell; it is read whole, in a few
-    columns.
-
-    Items that could not use their replies are told by journals of this version on. Raises StoreError.
-    """
+    columns. Items that could not use their replies are told by journals of this version on."""
     index = JournalIndex.load(store, dialogue)
     found = index.failed()
     keys: set[str] = set()
 
-    def take(_: FileInfo, part: pa.Table) -> None:
+    def take(_: FileInfo, part: pa.Table | CorruptPart) -> None:
+        if isinstance(part, CorruptPart):
+            return
         ended = pc.is_in(part["kind"].cast("string"), value_set=pa.array([DONE, KILLED]))
         keys.update(part.filter(pc.and_(ended, pc.is_valid(part["error"])))["key"].to_pylist())
 
-    read_parts(store, dialogue, partial(_columns, store, ["key", "kind", "error"]), take)
+    read_parts(store, dialogue, ["key", "kind", "error"], take)
     told = index.lookup(sorted(keys))
     return found | {key: rows for key, rows in told.items() if any(_says_why(row) for row in rows)}
 
@@ -99,65 +90,37 @@ def _says_why(row: JournalRow) -> bool:
     return row.kind in (DONE, KILLED) and bool(row.error)
 
 
-def _stands_failed(written: Sequence[JournalRow], failed_at: float) -> bool:
-    rows = resolve(written)
-    if any(_says_why(row) or (row.kind == FAILED and not row.retryable) for row in rows):
-        return True
-    # Its end may never have been written, or by a version that did not say why.
-    untouched = bool(rows) and not any(row.kind == RETRY for row in written)
-    return untouched and int(max(row.at for row in rows)) <= failed_at
-
-
-def _retry(key: str, rows: Sequence[JournalRow], dialogue: str, told: str) -> JournalRow:
-    failed = [row.turn for row in rows if row.kind == FAILED]
-    ended = any(row.kind in (DONE, KILLED) for row in rows)
-    turn = max(failed) if failed and not ended else 0
-    return JournalRow(key, turn, 0, "", RETRY, max(row.at for row in rows), dialogue, error=told)
-
-
 def answered_twice(store: Store, dialogue: str) -> set[str]:
     """Keys of the items with two replies of different times to one request, both of which stand.
 
     Reads narrow columns of the journal, and the rows of what may be such an item. Raises StoreError.
     """
     found = [np.empty(0, _PLACE)]
-    columns = ["key", "kind", *_NUMBERS]
-    read_parts(
-        store, dialogue, partial(_columns, store, columns), lambda _, part: found.append(_places(part))
-    )
-    # A merge leaves a row in two parts.
-    places = np.unique(np.concatenate(found))
-    same = np.logical_and.reduce(
-        [places[name][1:] == places[name][:-1] for name in ("prefix", "turn", "slot")]
-    )
-    suspects = np.unique(places["prefix"][1:][same])
+    numbers = ("turn", "slot", "at", "latency_s")
+
+    def take(_: FileInfo, part: pa.Table | CorruptPart) -> None:
+        if isinstance(part, CorruptPart):
+            return
+        turns = part.filter(pc.equal(part["kind"].cast("string"), TURN))
+        places = np.zeros(turns.num_rows, _PLACE)
+        places["prefix"] = journal_rows.column_prefixes(turns["key"])
+        for name in numbers:
+            places[name] = journal_rows.numbers(turns[name], _PLACE[name])
+        found.append(places)
+
+    read_parts(store, dialogue, ["key", "kind", *numbers], take)
+    places = np.unique(np.concatenate(found))  # a merge leaves a row in two parts
+    request = places[["prefix", "turn", "slot"]]
+    suspects = np.unique(places["prefix"][1:][request[1:] == request[:-1]])
     if not len(suspects):
         return set()
-    index = JournalIndex.load(store, dialogue)
-    return {key for key, own in index.rows_like(suspects).items() if _repeats(own)}
-
-
-def _columns(store: Store, names: Sequence[str], info: FileInfo) -> pa.Table:
-    """Some columns of a part; without rows of a damaged one."""
-    try:
-        return parquet.read_columns(store, info.path, names, info.bytes)
-    except CorruptPart:
-        return pa.schema([journal_rows.SCHEMA.field(name) for name in names]).empty_table()
-
-
-def _places(table: pa.Table) -> npt.NDArray[np.void]:
-    """Of each reply of a part."""
-    table = table.filter(pc.equal(table["kind"].cast("string"), TURN))
-    places = np.zeros(table.num_rows, _PLACE)
-    if table.num_rows:
-        places["prefix"] = journal_rows.column_prefixes(table["key"])
-        for name in _NUMBERS:
-            places[name] = journal_rows.numbers(table[name], _PLACE[name])
-    return places
-
-
-def _repeats(written: list[JournalRow]) -> bool:
-    replies = {
-        (r.turn, r.slot, r.request_hash, r.at, r.reply, r.vector) for r in standing(written) if r.kind == TURN
-    }
-    return len({reply[:3] for reply in replies}) < len(replies)
+    repeating = set()
+    for key, written in JournalIndex.load(store, dialogue).rows_like(suspects).items():
+        replies = {
+            (r.turn, r.slot, r.request_hash, r.at, r.reply, r.vector)
+            for r in standing(written)
+            if r.kind == TURN
+        }
+        if len({reply[:3] for reply in replies}) < len(replies):
+            repeating.add(key)
+    return repeating

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from typing import Any, TypeVar
 
 import orjson
@@ -41,13 +42,10 @@ class RunRecord:
     epoch       of its lock; runs are in the order of their epochs
     nonce       of its lock's holder
     started_at  unix seconds, told by the caller;  ended_at: 0 while it is not known to have ended
-    host, pid   where it ran
     outcome     "running", "committed", "unchanged", or what stopped it, in a word
     exit_code   of the command; None while it runs
     message     what people were told at its end
     given       what it was asked to do: INPUT, options
-    settings    without secrets
-    usage       calls, tokens and cost by stage so far
     steps       those that have ended: seconds, counts, and whether they were taken from the snapshot before
     failed      items without a result; None where it did not come to count them
     reached     where it was when it ended early: as in `LiveRun`
@@ -107,42 +105,28 @@ class RefusedRun:
 
 
 def write(store: Store, record: RunRecord) -> None:
-    """Raises StoreError."""
-    data = {"format": FORMAT, **vars(record)}
-    store.write(record_path(record.epoch), orjson.dumps(data, option=orjson.OPT_INDENT_2))
+    _write(store, record_path(record.epoch), vars(record))
 
 
 def epochs(store: Store) -> list[int]:
     """Of all records, rising. Raises StoreError."""
-    found = (_NAME.fullmatch(info.path) for info in store.list("runs"))
-    return sorted(int(match.group(1)) for match in found if match)
-
-
-def read(store: Store, epoch: int) -> RunRecord | None:
-    """None for one that is not there, damaged, or of a newer format. Raises StoreError."""
-    return _read(store, record_path(epoch), RunRecord)
+    return store.numbered("runs", _NAME)
 
 
 def backwards(store: Store) -> Iterator[RunRecord]:
     """All readable records, the latest first. Raises StoreError."""
     for epoch in reversed(epochs(store)):
-        if (record := read(store, epoch)) is not None:
+        if (record := _read(store, record_path(epoch), RunRecord)) is not None:
             yield record
 
 
 def latest(store: Store) -> RunRecord | None:
-    """Raises StoreError."""
     return next(backwards(store), None)
 
 
 def unfinished(store: Store) -> list[RunRecord]:
     """The runs since the last one that came to its end, the latest first. Raises StoreError."""
-    found = []
-    for record in backwards(store):
-        if _came_to_its_end(record):
-            break
-        found.append(record)
-    return found
+    return list(takewhile(lambda record: not _came_to_its_end(record), backwards(store)))
 
 
 def _came_to_its_end(record: RunRecord) -> bool:
@@ -164,8 +148,7 @@ def superseded(store: Store) -> set[str]:
 
 
 def whereabouts(store: Store) -> str:
-    """`, at extract, 640 of 932` of the run that goes on, as it told last; "" where it told nothing yet.
-    Raises StoreError."""
+    """`, at extract, 640 of 932` of the run that goes on, as it told last; "" where it told nothing yet."""
     live = read_live(store, max(epochs(store), default=0))
     if live is None:
         return ""
@@ -175,13 +158,21 @@ def whereabouts(store: Store) -> str:
 
 
 def write_live(store: Store, epoch: int, live: LiveRun) -> None:
-    """Raises StoreError."""
-    store.write(live_path(epoch), orjson.dumps({"format": FORMAT, **asdict(live)}))
+    _write(store, live_path(epoch), asdict(live))
 
 
 def read_live(store: Store, epoch: int) -> LiveRun | None:
     """None where there is none, or none that can be read. Raises StoreError."""
     return _read(store, live_path(epoch), LiveRun)
+
+
+def write_refusal(store: Store, refusal: RefusedRun) -> None:
+    _write(store, REFUSED, asdict(refusal))
+
+
+def read_refusal(store: Store) -> RefusedRun | None:
+    """The last one, also where runs followed. None as `read_live`. Raises StoreError."""
+    return _read(store, REFUSED, RefusedRun)
 
 
 def record_path(epoch: int) -> str:
@@ -192,21 +183,13 @@ def live_path(epoch: int) -> str:
     return f"runs/{epoch}.live.json"
 
 
-def write_refusal(store: Store, refusal: RefusedRun) -> None:
-    """Raises StoreError."""
-    store.write(REFUSED, orjson.dumps({"format": FORMAT, **asdict(refusal)}, option=orjson.OPT_INDENT_2))
-
-
-def read_refusal(store: Store) -> RefusedRun | None:
-    """The last one, also where runs followed. None as `read`. Raises StoreError."""
-    return _read(store, REFUSED, RefusedRun)
+def _write(store: Store, path: str, content: Mapping[str, Any]) -> None:
+    store.write(path, orjson.dumps({"format": FORMAT, **content}, option=orjson.OPT_INDENT_2))
 
 
 def _read(store: Store, path: str, kind: type[T]) -> T | None:
     try:
         data = orjson.loads(store.read(path))
-        if data["format"] > FORMAT:
-            return None
-        return untrusted_json.read_as(kind, data)
+        return None if data["format"] > FORMAT else untrusted_json.read_as(kind, data)
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None

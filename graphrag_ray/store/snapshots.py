@@ -29,11 +29,8 @@ from graphrag_ray.base.errors import (
 )
 from graphrag_ray.store import damaged_files, locks, runs, untrusted_json
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parquet import content_hash
+from graphrag_ray.store.parquet import READS, content_hash, damaged
 from graphrag_ray.store.parts import FOLDERS, Part, list_all
-
-READS = 3
-"""A read may be cut short on its way: what is damaged is so each time."""
 
 FORMAT = 2
 """Of manifests and of what they name. Snapshots of any other format are not read; `index` makes the tables of
@@ -53,17 +50,12 @@ class Manifest:
     number      1, 2, …; `next_number` tells the next
     parent      the number of the snapshot that this one continues; None for the first
     created_at  ISO time, told by the caller
-    version     of the program that wrote it
     tables      table -> its parts, in order
     counts      what a person asks first: documents, text units, entities, …
-    settings    those of the run, without secrets
     steps       step -> its result and the fingerprint of all that it came from; equal: nothing to do
-    usage       calls, tokens and cost by stage
     next_human_readable_id  table -> the lowest short id never used
-    hierarchies names of the hierarchies of communities
     notes       what readers should know (the offline engine's mark, an unknown tokenizer)
     run         about the run itself: id, seconds by stage, failed items, what it added and removed
-    format      that it was written in
     """
 
     number: int
@@ -110,16 +102,14 @@ def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = la
     Raises SnapshotConflict when its number is taken: somebody else committed since `next_number`. Raises
     LockLost, StoreError.
     """
-    if manifest.number < 1 or (manifest.parent is not None and manifest.parent >= manifest.number):
-        raise ValueError(f"snapshot {manifest.number} cannot follow {manifest.parent}")
     # The nonce tells our manifest from an equal one of another writer.
-    data = _sealed({**manifest.to_json(), "nonce": secrets.token_hex(8)})
+    data = sealed({**manifest.to_json(), "nonce": secrets.token_hex(8)})
     path = _path(manifest.number)
     check()
     if not store.create(path, data):
         raise SnapshotConflict(
-            f"{store.url_of(path)} exists: {_author(store, manifest.number)} committed it while this run "
-            "worked. Nothing of this run is lost: run the same command again to continue from that snapshot"
+            f"{store.url_of(path)} exists: another run committed it while this run worked. Nothing of this "
+            "run is lost: run the same command again to continue from that snapshot"
         )
     try:
         check()
@@ -143,16 +133,14 @@ def hint(store: Store, number: int) -> None:
 
 def numbers(store: Store) -> list[int]:
     """The numbers of all snapshots, rising. Raises StoreError."""
-    found = (NAME.fullmatch(info.path) for info in store.list("snapshots"))
-    return sorted(int(match.group(1)) for match in found if match)
+    return store.numbered("snapshots", NAME)
 
 
 def next_number(store: Store) -> int:
     """The number of the next snapshot. To be asked together with `latest`, before a run's work: the commit
     fails if somebody else commits in between. The number of a damaged snapshot that was set aside is not
     given again: somebody may have cited it."""
-    found = (_USED.fullmatch(info.path) for info in store.list("snapshots"))
-    return max((int(match.group(1)) for match in found if match), default=0) + 1
+    return max(store.numbered("snapshots", _USED), default=0) + 1
 
 
 def load(store: Store, number: int) -> Manifest:
@@ -183,10 +171,10 @@ def parse(store: Store, path: str, data: bytes) -> Manifest:
         raise StoreError(f"cannot read {store.url_of(path)}: {e}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         why = f"it lacks {e}" if isinstance(e, KeyError) else str(e)
-        raise CorruptPart(f"{store.url_of(path)} is damaged: {why}", path=path) from e
+        raise damaged(store, path, why) from e
 
 
-def _sealed(content: Mapping[str, Any]) -> bytes:
+def sealed(content: Mapping[str, Any]) -> bytes:
     """A manifest as it is stored: with a hash of itself, since a changed digit would be JSON too."""
     plain = orjson.loads(orjson.dumps(content))
     return orjson.dumps({**plain, "digest": _digest(plain)}, option=orjson.OPT_INDENT_2)
@@ -221,31 +209,29 @@ def latest(store: Store) -> Manifest | None:
 def readable(store: Store) -> tuple[Manifest | None, list[CorruptPart]]:
     """The newest snapshot that can be read, and what is damaged above it: manifests, the hint. For a run
     that will make these anew. Raises StoreError."""
-    damaged: list[CorruptPart] = []
+    found: list[CorruptPart] = []
     there = numbers(store)
     try:
         hint = _hint(store)
         if hint > max(there, default=0):
-            damaged.append(_gone(store, hint))
+            found.append(_gone(store, hint))
     except ValueError:
-        damaged.append(CorruptPart(f"{store.url_of(HINT)} is damaged: it is no number", path=HINT))
+        found.append(damaged(store, HINT, "it is no number"))
     for number in reversed(there):
         try:
-            return load(store, number), damaged
+            return load(store, number), found
         except CorruptPart as e:
-            damaged.append(e)
-    return None, damaged
+            found.append(e)
+    return None, found
 
 
-def set_aside(
-    store: Store, damaged: CorruptPart, *, check: Callable[[], object] = lambda: None
-) -> str | None:
+def set_aside(store: Store, error: CorruptPart, *, check: Callable[[], object] = lambda: None) -> str | None:
     """Move a damaged manifest, or the hint, to `damaged/` beside it; returns where it is now, None where it
     was gone. Readers find the snapshots without the hint. For the holder of the lock."""
     check()
     moved = None
     with suppress(FileNotFoundError):
-        moved = damaged_files.move(store, damaged.path, check=check)
+        moved = damaged_files.move(store, error.path, check=check)
     store.delete(HINT)
     return moved
 
@@ -358,11 +344,3 @@ def _hint(store: Store) -> int:
 def _gone(store: Store, number: int) -> CorruptPart:
     path = _path(number)
     return CorruptPart(f"{store.url_of(path)} is missing, though {HINT} names it", path=path)
-
-
-def _author(store: Store, number: int) -> str:
-    try:
-        other = load(store, number)
-    except (StoreError, IndexNotFound):
-        return "another run"
-    return f"another run ({other.run.get('id', 'without an id')}, at {other.created_at})"

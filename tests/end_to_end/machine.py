@@ -22,7 +22,7 @@ from graphrag_ray.base.errors import FatalCallError
 from graphrag_ray.base.messages import Reply, Request
 from graphrag_ray.engine import in_process
 from graphrag_ray.indexing.stages import (
-    blocks,
+    communities_stage,
     document_parts,
     embed_stage,
     list_input,
@@ -127,7 +127,7 @@ def tiny_parts(split_bytes: int = 1) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document_parts, "split_bytes", lambda total: split_bytes)
         patch.setattr(merge_stage, "n_ranges", lambda table, rows: 8)
-        patch.setattr(blocks, "BLOCK_ROWS", 3)
+        patch.setattr(communities_stage, "BLOCK_ROWS", 3)
         patch.setattr(reports_stage, "PART_ROWS", 2)
         patch.setattr(embed_stage, "PART_ROWS", 2)
         patch.setattr(list_input, "RECENT_S", -1.0)  # files that were written just now are told by their time

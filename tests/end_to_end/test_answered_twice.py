@@ -41,7 +41,7 @@ def answer_differently_and_earlier(store: Store) -> int:
 
 
 def answered_keys(store: Store) -> list[str]:
-    from graphrag_ray.store.journal_parts import list_parts
+    from graphrag_ray.store.journal import list_parts
     from graphrag_ray.store.parts import read_part
 
     return sorted(

@@ -10,9 +10,9 @@ import pytest
 from world import Command, World, model_options
 
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.query.asking import Ask
 from graphrag_ray.query.batch import answer_batch
 from graphrag_ray.query.chat import Chat
+from graphrag_ray.query.methods.method import Ask
 
 QUESTION = "Why did Hask Marsh protest against the harbour plan?"
 

@@ -27,8 +27,8 @@ from graphrag_ray.base.errors import BudgetSpent, LevelNotFound, TooManyFailures
 from graphrag_ray.engine.feed import Feed
 from graphrag_ray.query import batch
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.asking import Ask
 from graphrag_ray.query.batch import answer_batch
+from graphrag_ray.query.methods.method import Ask
 from graphrag_ray.query.question_sweep import Batch
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store

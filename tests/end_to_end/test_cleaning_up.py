@@ -182,7 +182,7 @@ def test_locks_go_but_for_the_last_and_one_whose_holder_may_only_be_paused(town:
     paused = locks.acquire(town.store, note="paused")
     data = orjson.loads(town.store.read(f"locks/{paused.epoch}.json")) | {"machine": "another"}
     town.store.write(f"locks/{paused.epoch}.json", orjson.dumps(data))
-    taken = locks.acquire(town.store, stale_s=0.01, poll_s=0.01)
+    taken = locks.acquire(town.store, stale_s=0.01)
     taken.release()
     collect(town.store, Options(keep=9), delete=True)
     left = {int(i.path.split("/")[1].split(".")[0]) for i in town.store.list("locks")}

@@ -17,7 +17,7 @@ from world import REJECTED, TOWN, Command, World, index_command, model_options, 
 
 from graphrag_ray.base.ids import entity_key
 from graphrag_ray.base.unforeseen import is_unforeseen
-from graphrag_ray.cli import program
+from graphrag_ray.cli import command_line as program
 from graphrag_ray.store import locks
 
 QUESTION = "What are the THEMES?"

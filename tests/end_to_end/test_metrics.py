@@ -96,7 +96,7 @@ def test_prometheus_reads_what_endpoint_and_accounts_count_once_also_after_a_lim
         for n in range(2):
             world.write({f"{n}.txt": f"MALLORY met TRENT in year {n}."})
             spent.append(index(str(world.input), executor, settings, world.observer).accounts)
-            ray.kill(executor.workers().limiters[0], no_restart=False)
+            ray.kill(executor.start().limiters[0], no_restart=False)
         asked, refusals = len(world.endpoint.requests), next(refused)
 
         def whole(read: Read) -> bool:  # the agent takes metrics one by one

@@ -28,14 +28,14 @@ TAKE = """if True:
     from graphrag_ray.base.errors import LockHeld
     from graphrag_ray.store import locks
     from graphrag_ray.store.files import Store
-    locks.BEAT_S = 0.1
+    locks.BEAT_S, locks.POLL_S = 0.1, 0.02
     store = Store(sys.argv[1])
     print("ready", flush=True)
     for line in sys.stdin:
         while time.time() < float(line):
             pass
         try:
-            with locks.acquire(store, "index docs", poll_s=0.02):
+            with locks.acquire(store, "index docs"):
                 print("works", flush=True)
                 sys.stdin.readline()
                 print("done", flush=True)

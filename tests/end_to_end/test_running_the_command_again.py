@@ -132,9 +132,9 @@ def test_how_models_are_reached_is_kept_of_a_run_that_goes_on_alone(
 class OnCluster(LocalExecutor):
     """The in-process executor with the constructor and the life of the Ray executor."""
 
-    def __init__(self, store, models, limit, flush_s, workers, on_progress, spending, fit) -> None:
+    def __init__(self, *given, workers_per_node, fit) -> None:
         self.fit = fit
-        super().__init__(store, models, limit, flush_s, on_progress=on_progress, spending=spending)
+        super().__init__(*given)
 
     def close(self) -> None: ...
 

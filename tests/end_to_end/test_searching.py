@@ -17,6 +17,7 @@ from world import TOWN, Built, World
 
 from graphrag_ray import open_index
 from graphrag_ray.base.errors import GraphRagError, SnapshotRemoved, UsageError
+from graphrag_ray.base.schema import search_table
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.indexing.purge import collect
 from graphrag_ray.indexing.stages import search_stage as steps_search
@@ -26,7 +27,7 @@ from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Given, Hit, Kind, Method, Question, Search
 from graphrag_ray.query.searching import Searching
-from graphrag_ray.query.session import Asker
+from graphrag_ray.query.session import Asker, Connections
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.gc import Options
@@ -39,7 +40,7 @@ HARBOUR = "DAVE sold the boat to ERIN at the harbour"
 
 def found(index: Index, *searches: Search) -> list[list[Hit]]:
     async def all_of_them() -> list[list[Hit]]:
-        searching = Searching(index.searcher, Asker.of(Models.of(index.settings)))
+        searching = Searching(index.searcher, Asker(Connections(Models.of(index.settings))))
         return list(await asyncio.gather(*(searching.find(s) for s in searches)))
 
     return asyncio.run(all_of_them())
@@ -229,7 +230,7 @@ def test_a_snapshot_that_is_removed_elsewhere_while_it_is_searched_is_told(
     for info in town.store.list():
         far.write(info.path, town.store.read(info.path))
     index = open_index(far.url)
-    assert index.searcher.vector_shards("entity")
+    assert index.searcher.shards(search_table("entity", "vector"))
     for info in far.list():
         far.delete(info.path)
     with pytest.raises(SnapshotRemoved):
@@ -316,7 +317,7 @@ def test_above_a_size_vectors_are_found_by_their_signs(copy: World, monkeypatch:
     copy.index()
     index = copy.open()
     for kind, hits in expected.items():
-        (shard,) = index.searcher.vector_shards(kind)
+        (shard,) = index.searcher.shards(search_table(kind, "vector"))
         assert shard.has_signs
         near = found(index, Search(kind, "vector", HARBOUR, 5))[0]
         assert [hit.id for hit in near] == [hit.id for hit in hits]

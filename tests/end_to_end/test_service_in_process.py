@@ -117,7 +117,6 @@ def test_a_question_may_lean_on_those_before_it(town: World, serve: Start):
         ({"question": "x" * 20_001}, 400, "20001 characters"),
         ({"where": ["date"]}, 400, "cannot be restricted"),
         ({"colour": "red"}, 400, "colour"),
-        ({"methods": "global"}, 400, "did you mean 'method'?"),
         ({"question": 7}, 400, "question: "),
         ({"budget_tokens": 5}, 400, "budget_tokens"),
         ({"max_seconds": 9_999}, 400, "max_seconds can be 300 at most"),

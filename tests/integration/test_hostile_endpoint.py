@@ -27,9 +27,9 @@ from graphrag_ray.base.messages import (
 )
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.call_failures import GaveUp, OnlyThoughts
-from graphrag_ray.llm.client import connect
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import LocalLimiter
+from graphrag_ray.llm.openai_provider import PROVIDER
 
 CALL = CallParameters("default", "m", max_output_tokens=200)
 CHAT = ChatRequest("map", (Message("user", "Say hello."),), CALL)
@@ -79,7 +79,7 @@ class Asked:
         gateway = Gateway(
             models,
             LocalLimiter(models, 64),
-            {"default": connect(model, {})},
+            {"default": PROVIDER.connect(model, {})},
             max_attempts=max_attempts,
             on_call=self.accounts.add,
             rng=random.Random(3),

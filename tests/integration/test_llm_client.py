@@ -45,9 +45,9 @@ from graphrag_ray.base.thoughts import THOUGHT_TOKENS
 from graphrag_ray.llm import client
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.call_failures import GaveUp
-from graphrag_ray.llm.client import connect
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import LocalLimiter
+from graphrag_ray.llm.openai_provider import PROVIDER
 
 KEY = "sk-test-0123456789abcdef"
 CALL = CallParameters("default", "gpt-4o-mini")
@@ -99,7 +99,7 @@ class World:
             gateway = Gateway(
                 models,
                 LocalLimiter(models, self.start),
-                {"default": connect(self.model, self.environ, None, self.force_yes_no, self.quirks)},
+                {"default": PROVIDER.connect(self.model, self.environ, None, self.force_yes_no, self.quirks)},
                 max_attempts=self.max_attempts,
                 on_call=self.accounts.add,
                 rng=random.Random(3),
@@ -308,7 +308,7 @@ def test_a_key_that_is_refused_shows_nowhere(caplog):
     with caplog.at_level(logging.DEBUG), Endpoint(lambda body: echo) as endpoint:
         world = World(endpoint)
         error = world.run_one(chat())
-        clients = connect(world.model, world.environ)
+        clients = PROVIDER.connect(world.model, world.environ)
     assert isinstance(error, FatalCallError)
     assert error.__cause__ is None
     assert error.__context__ is None
@@ -587,7 +587,7 @@ def test_the_event_loop_turns_while_calls_wait_and_run():
         gateway = Gateway(
             models,
             LocalLimiter(models, 64),
-            {"default": connect(world.model, world.environ)},
+            {"default": PROVIDER.connect(world.model, world.environ)},
             max_attempts=3,
             on_call=world.accounts.add,
             rng=random.Random(3),

@@ -23,7 +23,7 @@ from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.ray import sweep, worker_pool
+from graphrag_ray.engine.ray import ray_executor, worker_pool
 from graphrag_ray.engine.ray.ray_executor import RayExecutor
 from graphrag_ray.engine.ray.worker import WorkerActor
 from graphrag_ray.engine.work import Row, Work
@@ -166,7 +166,7 @@ def test_workers_that_the_driver_cannot_reach_for_long_start_again_and_others_go
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     """Calls of one worker seem to get lost: what it journalled meanwhile is not paid for twice."""
-    monkeypatch.setattr(sweep, "UNREACHED_S", 0.5)
+    monkeypatch.setattr(ray_executor, "UNREACHED_S", 0.5)
     get, until = ray.get, [0.0]
 
     def unreached(ref: Any, **given: Any) -> Any:
@@ -188,11 +188,11 @@ def test_workers_that_the_driver_cannot_reach_for_long_start_again_and_others_go
 def test_a_worker_that_is_never_reached_is_done_without(
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sweep, "UNREACHED_S", 0.0)
+    monkeypatch.setattr(ray_executor, "UNREACHED_S", 0.0)
     get, asked_first = ray.get, list[Any]()
-    ask = sweep.Line.ask
+    ask = ray_executor.Line.ask
 
-    def remembered(line: sweep.Line, method: str, *args: Any) -> None:
+    def remembered(line: ray_executor.Line, method: str, *args: Any) -> None:
         ask(line, method, *args)
         if line.member.name.endswith("-0"):
             asked_first.append(line.ref)
@@ -209,10 +209,10 @@ def test_a_worker_that_is_never_reached_is_done_without(
         return Answer(body["messages"][-1]["content"].upper())
 
     endpoint.respond = when_it_is_gone
-    monkeypatch.setattr(sweep.Line, "ask", remembered)
+    monkeypatch.setattr(ray_executor.Line, "ask", remembered)
     monkeypatch.setattr(ray, "get", unreached)
     run(executor)
-    assert len(asked_first) == sweep.CUT_OFF_IN_A_ROW and len(workers(executor)) == 1
+    assert len(asked_first) == ray_executor.CUT_OFF_IN_A_ROW and len(workers(executor)) == 1
 
 
 class Notice:
@@ -228,10 +228,10 @@ class Notice:
     def give(self) -> None:
         self.given = self.given or workers(self._executor)
 
-    def _now(self) -> worker_pool.SeenNodes:
+    def _now(self) -> worker_pool.Seen:
         seen = self.seen()
         if any(worker in self.given for worker in workers(self._executor)):
-            return worker_pool.SeenNodes([], {node.id: time.time() + 60 for node in seen.staying})
+            return [], {node.id: time.time() + 60 for node in seen[0]}
         return seen
 
 
@@ -257,7 +257,7 @@ def test_a_run_whose_last_node_is_to_go_ends_and_says_so(
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     executor.start()
-    gone = worker_pool.SeenNodes([], {node.id: time.time() + 60 for node in worker_pool.seen_now().staying})
+    gone = [], {node.id: time.time() + 60 for node in worker_pool.seen_now()[0]}
     monkeypatch.setattr(worker_pool, "LOOK_S", 0.1)
     monkeypatch.setattr(worker_pool, "seen_now", lambda: gone)
     with pytest.raises(GraphRagError, match="all LLM workers left"):

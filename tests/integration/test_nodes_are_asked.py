@@ -69,7 +69,7 @@ def test_a_node_that_came_up_since_has_none_before_it_was_asked(
     made = make(set())
     assert made.working == []
     answered(made)
-    assert [member.node for member in made.look_again().joined] == [this_node()]
+    assert [member.node for member in made.look_again()[0]] == [this_node()]
 
 
 def test_where_asking_fails_nodes_get_none_and_are_asked_again(
@@ -82,11 +82,11 @@ def test_where_asking_fails_nodes_get_none_and_are_asked_again(
         outage.setattr(store, "write", away)
         made = make(set())
         answered(made)
-        assert made.look_again().joined == []
+        assert made.look_again()[0] == []
         answered(made)
-    assert made.look_again().joined == []
+    assert made.look_again()[0] == []
     answered(made)
-    assert [member.node for member in made.look_again().joined] == [this_node()]
+    assert [member.node for member in made.look_again()[0]] == [this_node()]
 
 
 def test_a_node_that_does_not_answer_gets_none_and_is_asked_again(
@@ -97,9 +97,9 @@ def test_a_node_that_does_not_answer_gets_none_and_is_asked_again(
         assert check_nodes(store, []) == set()
         made = make(set())
         answered(made)
-    assert made.look_again().joined == []
+    assert made.look_again()[0] == []
     answered(made)
-    assert [member.node for member in made.look_again().joined] == [this_node()]
+    assert [member.node for member in made.look_again()[0]] == [this_node()]
 
 
 def test_a_node_that_lacks_something_gets_none_and_is_not_asked_again(
@@ -108,7 +108,7 @@ def test_a_node_that_lacks_something_gets_none_and_is_not_asked_again(
     monkeypatch.setattr(cluster, "IMPORTED", ("no_such_module",))
     made = make(set())
     answered(made)
-    assert made.look_again().joined == [] and made._asking == []
+    assert made.look_again()[0] == [] and made._asking == []
 
 
 def test_a_node_that_imports_another_version_is_named_with_both(

@@ -18,9 +18,8 @@ from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing import run
 from graphrag_ray.indexing.index import index
 from graphrag_ray.indexing.stages import (
-    blocks,
+    communities_stage,
     document_parts,
-    extract_stage,
     graph_hierarchy,
     merge_stage,
     reports_stage,
@@ -78,13 +77,12 @@ def test_tables_are_the_same_however_many_partitions_and_blocks_there_are(
     with Endpoint(respond=toy_model.respond) as endpoint:
         whole = tables(str(tmp_path / "one"), tmp_path / "in", endpoint)
         monkeypatch.setattr(merge_stage, "RANGE_ROWS", dict.fromkeys(merge_stage.RANGE_ROWS, 20))
-        monkeypatch.setattr(blocks, "BLOCK_ROWS", 3)
+        monkeypatch.setattr(communities_stage, "BLOCK_ROWS", 3)
         monkeypatch.setattr(graph_hierarchy, "COMMUNITIES_AT_ONCE", 2)
         monkeypatch.setattr(graph_hierarchy, "ELEMENTS_AT_ONCE", 7)
         monkeypatch.setattr(reports_stage, "PART_ROWS", 2)
         monkeypatch.setattr(document_parts, "split_bytes", lambda total: 1000)
         monkeypatch.setattr(run, "ROWS_AT_ONCE", 2)
-        monkeypatch.setattr(extract_stage, "MAX_PART_BYTES", 2000)
         parts = tables(str(tmp_path / "many"), tmp_path / "in", endpoint)
     assert len(Store(str(tmp_path / "many")).list("tables/entities")) > 2
     assert len(Store(str(tmp_path / "many")).list("tables/text_units")) > 8

@@ -13,7 +13,7 @@ from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, M
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.work import Outcome
-from graphrag_ray.query.session import FIRST_ATTEMPTS, Asker
+from graphrag_ray.query.session import FIRST_ATTEMPTS, Asker, Connections
 
 BUSY = Status(503, headers={"Retry-After": "0"})
 CALL = CallParameters("default", "m")
@@ -47,7 +47,7 @@ def ask(
         models = Models.of(parse_settings({"models": {"default": model}, "run": run}))
 
         async def answered() -> tuple[list[Outcome[str]], Asker]:
-            async with Asker.of(models) as asker:
+            async with Asker(Connections(models)) as asker:
                 start = [lambda name=name: two_turns(name) for name in names]
                 return await asyncio.wait_for(asker.run("map", start), 60), asker
 

@@ -13,7 +13,8 @@ from headless_browser import CHROMIUM, HOW_TO_INSTALL, BrowserPage, browser_page
 from sample_evaluation import sample, table
 
 from graphrag_ray.evaluate import report_page as page_module
-from graphrag_ray.evaluate.report_page import Evaluation, report_page
+from graphrag_ray.evaluate.comparison import Comparison
+from graphrag_ray.evaluate.report_page import report_page
 
 pytestmark = [pytest.mark.cluster, pytest.mark.skipif(CHROMIUM is None, reason=HOW_TO_INSTALL)]
 
@@ -32,7 +33,7 @@ UNWANTED = (
 Visit = Callable[[BrowserPage], Awaitable[Any]]
 
 
-def visit(tmp_path: Path, evaluation: Evaluation, visited: Visit) -> Any:
+def visit(tmp_path: Path, evaluation: Comparison, visited: Visit) -> Any:
     """What a visit to the page comes to. The browser must have nothing to complain of, and ask for nothing
     but the page."""
     file = tmp_path / "report.html"
@@ -140,12 +141,12 @@ def test_what_the_page_does_not_have_it_says(tmp_path: Path, monkeypatch: pytest
         assert await texts(page, "#verdicts") == ["The judge did not compare these two answers."]
 
     monkeypatch.setattr(page_module, "MAX_BYTES", 0)
-    judged = sample().judgements
+    judged = sample().tables["judgements"]
     alone = table(judged.schema, [row for row in judged.to_pylist() if row["second"] == "TS"])
     visit(tmp_path, sample(judgements=alone), visited)
 
 
-def hostile() -> Evaluation:
+def hostile() -> Comparison:
     """HOSTILE in every field."""
     names, criteria = (
         [f"{HOSTILE} {n}" for n in range(3)],
@@ -158,23 +159,21 @@ def hostile() -> Evaluation:
     )
     tables = {
         name: table(
-            getattr(made, name).schema,
+            made.tables[name].schema,
             [
                 {
                     k: f"{HOSTILE}{v}" if k in free and v is not None else renamed.get(v, v)
                     for k, v in row.items()
                 }
-                for row in getattr(made, name).to_pylist()
+                for row in made.tables[name].to_pylist()
             ],
         )
         for name in ("conditions", "win_rates", "reliability", "judgements", "answers", "agreement")
     }
     return sample(
         names,
-        **{
-            name: getattr(made, name)
-            for name in ("title", "description", "judge", "warnings", "criteria", "claims")
-        },
+        **{name: getattr(made, name) for name in ("title", "description", "judge", "warnings", "criteria")},
+        claim_counts=made.tables["claim_counts"],
         **tables,
     )
 

@@ -23,7 +23,6 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.ray import limiter_actors, serving
 from graphrag_ray.engine.ray.limiter_actors import (
     LINGER_S,
-    LONGEST_LINGER_S,
     RayLimiter,
     SharedLimiter,
     start_limiters,
@@ -81,8 +80,10 @@ def test_what_one_had_that_is_closed_is_the_others(models: Models, prefix: str):
     asyncio.run(asyncio.wait_for(hand_over(), 60))
 
 
-async def holders(actor: Any) -> set[str]:
-    found: set[str] = await actor.__ray_call__.remote(lambda shell: shell._holders)
+async def waiting_at(actor: Any) -> set[str]:
+    found: set[str] = await actor.__ray_call__.remote(
+        lambda shell: {waiter[0] for waiter in shell._limiter._lines[MODEL]._waiting.values()}
+    )
     return found
 
 
@@ -94,7 +95,7 @@ def test_a_question_that_the_limiter_dropped_is_asked_again(models: Models, pref
         assert await other.acquire(MODEL, [1], [0]) == (0,)
         waiting = asyncio.ensure_future(one.acquire(MODEL, [1], [0]))
         actor = ray.get_actor(f"{prefix}-{MODEL}", NAMESPACE)
-        while one._holder not in await holders(actor):
+        while one._holder not in await waiting_at(actor):
             await asyncio.sleep(0.05)
         await actor.forget.remote(one._holder)
         await asyncio.sleep(0.5)
@@ -132,7 +133,7 @@ def test_one_that_replaces_another_of_its_replica_keeps_its_places_when_that_is_
 
 
 def test_what_a_worker_settles_goes_in_batches_and_what_an_endpoint_told_at_once(
-    many: Models, prefix: str, on_ray: None
+    many: Models, prefix: str, on_ray: None, monkeypatch: pytest.MonkeyPatch
 ):
     (actor,) = start_limiters(prefix, many, NAMESPACE)
 
@@ -149,7 +150,7 @@ def test_what_a_worker_settles_goes_in_batches_and_what_an_endpoint_told_at_once
         assert seen() == (100, 0), "nothing is sent as yet"
         assert len(await limiter.acquire(MODEL, [1], [0])) == 1, "the question takes them along"
         assert seen() == (51, 50)
-        await asyncio.sleep(2 * LONGEST_LINGER_S)
+        await asyncio.sleep(2 * LINGER_S)
         assert seen() == (51, 50), "and nothing is told twice"
         limiter.settle(MODEL, 0, 0, Ended(4.0, 100))
         while seen() != (50, 51):  # without a question it goes by itself
@@ -161,11 +162,11 @@ def test_what_a_worker_settles_goes_in_batches_and_what_an_endpoint_told_at_once
         assert not limiter._take(MODEL), "what an endpoint told is told at once, and all with it"
         while seen() != (48, 53):  # Ray keeps no order of an actor's calls
             await asyncio.sleep(0.01)
-        limiter._unsent[MODEL].linger_s = 10.0
+        monkeypatch.setattr(limiter_actors, "LINGER_S", 10.0)
         limiter.settle(MODEL, 0, 0, Ended(400.0, 100))
-        await asyncio.sleep(LINGER_S / 2)
+        await asyncio.sleep(0.02)
         (batch,) = limiter._take(MODEL).values()
-        assert batch[0].ended is not None and batch[0].ended.ago_s >= LINGER_S / 2, "it says how late it is"
+        assert batch[0].ended is not None and batch[0].ended.ago_s >= 0.02, "it says how late it is"
         limiter.settle(MODEL, 0, 0, Ended(4.0, 100))
         limiter.send()
         assert not limiter._take(MODEL), "the end of a sweep loses nothing"

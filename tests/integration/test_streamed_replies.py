@@ -27,10 +27,10 @@ from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallErr
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Message, Usage
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.call_failures import GaveUp
-from graphrag_ray.llm.client import connect
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.llm.model_client import Called
+from graphrag_ray.llm.openai_provider import PROVIDER
 
 TEXT = "The ferry was sold; nobody was asked. Ünïcödé 🚢 too."
 REQUEST = ChatRequest("reduce", (Message("user", "Say it."),), CallParameters("default", "gpt-4o-mini"))
@@ -70,7 +70,7 @@ def ask(
         gateway = Gateway(
             {"default": model},
             LocalLimiter({"default": model}, 64),
-            {"default": connect(model, {})},
+            {"default": PROVIDER.connect(model, {})},
             max_attempts=max_attempts,
             on_call=accounts.add,
             rng=random.Random(3),
@@ -101,7 +101,7 @@ def test_a_reply_without_a_listener_is_not_streamed():
     with Endpoint() as endpoint:
         at = index_settings.Endpoint(base_url=endpoint.base_url, api_key_env=None)
         model = index_settings.Model(provider="openai", model="m", endpoints=(at,))
-        (client,) = connect(model, {})
+        (client,) = PROVIDER.connect(model, {})
 
         async def one() -> None:
             await client.chat(REQUEST)

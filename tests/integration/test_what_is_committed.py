@@ -19,7 +19,7 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph import report_dialogue
-from graphrag_ray.graph.report_reply import ReplyProblem, ReportDraft, parse_report
+from graphrag_ray.graph.report_dialogue import ReplyProblem, ReportDraft, parse_report
 from graphrag_ray.indexing import run_record, step_result
 from graphrag_ray.indexing.index import Indexed, index
 from graphrag_ray.indexing.repair import FEW, MANY

@@ -114,6 +114,27 @@ def test_while_the_driver_does_not_call_what_comes_back_is_journalled_and_told_l
     assert len(endpoint.requests) == 6
 
 
+def test_a_worker_that_is_not_called_for_long_sends_nothing_more_until_it_is(
+    store: Store, own: worker.Worker, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+):
+    """It may be started again: then what is in flight would be paid for in vain."""
+    endpoint.respond = lambda body: Answer("an answer", delay_s=0.5)
+    monkeypatch.setattr(worker, "UNCALLED_S", 0.2)
+
+    async def plays() -> None:
+        await began(own, store)
+        first = await own.ask(2, 1, "exchange", rows(*range(12)), {}, 1)
+        assert first is not None
+        while JournalIndex.load(store, WORK.name).keys_done() < 8:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.5)
+        assert len(endpoint.requests) == 8
+        assert {number for number, _ in first.finished} | await finished(own, 3, 12) == set(range(12))
+
+    play(plays())
+    assert len(endpoint.requests) == 12
+
+
 def test_a_call_that_comes_again_is_carried_out_once_even_while_it_is(
     store: Store, own: worker.Worker, endpoint: Endpoint
 ):

@@ -12,7 +12,7 @@ from linear_time import too_slow
 from graphrag_ray.base import json_replies, records
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.export import find
-from graphrag_ray.graph import report_context, report_reply
+from graphrag_ray.graph import report_context, report_dialogue
 from graphrag_ray.query.methods import condense, levels, map_reduce, question_names, where
 from graphrag_ray.service import chat_api
 from graphrag_ray.store.search import words
@@ -37,8 +37,8 @@ READERS: dict[str, Callable[[str], object]] = {
     "harmless": records.harmless,
     "parse_scored": map_reduce.parse_scored,
     "without_scores": map_reduce.without_scores,
-    "report": report_reply.parse_report,
-    "cut report": lambda text: report_reply.parse_report(text, "length"),
+    "report": report_dialogue.parse_report,
+    "cut report": lambda text: report_dialogue.parse_report(text, "length"),
     "entries": map_reduce.parse_points,
     "cut entries": lambda text: map_reduce.parse_points(text, "length"),
     "number": lambda text: json_replies.number(text, 100),

@@ -13,6 +13,7 @@ import click
 from graphrag_ray.base.errors import FAILED_ITEMS, GraphRagError, SnapshotRemoved, UsageError
 from graphrag_ray.base.wording import plural, safe
 from graphrag_ray.cli import console
+from graphrag_ray.cli.command_line import Command, root_option
 from graphrag_ray.cli.options import (
     Given,
     asking_options,
@@ -22,7 +23,6 @@ from graphrag_ray.cli.options import (
     spare_pandas,
     way_options,
 )
-from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.cli.writing import print_answer, print_sources, write_stream
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.methods import check_modes
@@ -70,8 +70,8 @@ def chat(
     def reopen(number: int | None) -> Index:
         return given.index(number, cache)
 
-    with traces.exported(), Chat(reopen(snapshot), method, level, where) as conversation:
-        asked = Conversation(conversation, reopen, typed=sys.stdin.isatty(), raw=raw)
+    with traces.exported(), Chat(reopen(snapshot), method, level, where) as chatting:
+        asked = Conversation(chatting, reopen, typed=sys.stdin.isatty(), raw=raw)
         asked.run()
     if asked.failed and not asked.typed:
         sys.exit(FAILED_ITEMS)
@@ -91,7 +91,6 @@ class Conversation:
     raw: bool = False
     failed: int = 0
     _last: Answer | None = None
-    _over: bool = False
     _told: set[str] = field(default_factory=set)
 
     def run(self) -> None:
@@ -103,8 +102,9 @@ class Conversation:
             text = line.strip()
             if not self.typed and text:
                 click.echo(f"\n{PROMPT}{text}")
+            if text in ("exit", "quit", "/quit"):
+                return
             try:
-                text = "/quit" if text in ("exit", "quit") else text
                 self._obey(text) if text.startswith("/") else self._answer(text)
             except KeyboardInterrupt:
                 click.echo("[stopped]")
@@ -115,8 +115,6 @@ class Conversation:
             except Exception as e:  # noqa: BLE001 - one question, or one command, and not the conversation
                 self.failed += 1
                 click.echo(f"graphrag-ray: {safe(note_bug(e))}", err=True)
-            if self._over:
-                return
 
     def _introduction(self) -> str:
         index = self.chat.index
@@ -157,64 +155,47 @@ class Conversation:
 
     def _obey(self, line: str) -> None:
         name, _, argument = line.partition(" ")
-        if name not in COMMANDS:
-            raise UsageError(f"there is no command {name}; there are {', '.join(COMMANDS)}")
-        COMMANDS[name].do(self, argument.strip())
-
-    def _method(self, name: str) -> None:
-        if name:
-            methods.check(name, None, ())
-            self.chat.method = name
-        click.echo(f"{self._way()}. Methods: {', '.join(methods.METHODS)}")
-
-    def _level(self, level: str) -> None:
-        if level:
-            self.chat.level = None if level == "auto" else level
-        click.echo(self._way())
-
-    def _where(self, condition: str) -> None:
-        self.chat.where = (*self.chat.where, condition) if condition else ()
-        click.echo(self._way())
-
-    def _sources(self, _: str) -> None:
-        if self._last is None:
-            raise UsageError("there is no answer yet whose sources could be shown")
-        print_sources(console.console_of(), self.chat.index.sources(self._last.references, self._last))
-
-    def _snapshot(self, wanted: str) -> None:
-        if wanted and wanted != NEWEST and not wanted.isdecimal():
-            raise UsageError(f"/snapshot takes a number, or {NEWEST}")
-        if wanted:
-            self.chat.open(self.reopen(None if wanted == NEWEST else int(wanted)))
-        click.echo(self._introduction())
-
-    def _new(self, _: str) -> None:
-        self.chat.turns.clear()
-        click.echo("What was said before is forgotten.")
-
-    def _help(self, _: str) -> None:
-        for name, command in COMMANDS.items():
-            click.echo(f"  {name + ' ' + command.argument:<22} {command.help}")
-        click.echo("Anything else is a question. Ctrl-C ends an answer, Ctrl-D the conversation.")
-
-    def _quit(self, _: str) -> None:
-        self._over = True
-
-
-@dataclass(frozen=True)
-class ChatCommand:
-    do: Callable[[Conversation, str], None]
-    help: str
-    argument: str = ""
+        argument, chat = argument.strip(), self.chat
+        match name:
+            case "/method":
+                if argument:
+                    methods.check(argument, None, ())
+                    chat.method = argument
+                click.echo(f"{self._way()}. Methods: {', '.join(methods.METHODS)}")
+            case "/level":
+                chat.level = (None if argument == "auto" else argument) if argument else chat.level
+                click.echo(self._way())
+            case "/where":
+                chat.where = (*chat.where, argument) if argument else ()
+                click.echo(self._way())
+            case "/sources":
+                if self._last is None:
+                    raise UsageError("there is no answer yet whose sources could be shown")
+                print_sources(console.console_of(), chat.index.sources(self._last.references, self._last))
+            case "/snapshot":
+                if argument not in ("", NEWEST) and not argument.isdecimal():
+                    raise UsageError(f"/snapshot takes a number, or {NEWEST}")
+                if argument:
+                    chat.open(self.reopen(None if argument == NEWEST else int(argument)))
+                click.echo(self._introduction())
+            case "/new":
+                chat.turns.clear()
+                click.echo("What was said before is forgotten.")
+            case "/help":
+                click.echo("\n".join(f"  {form:<22} {told}" for form, told in COMMANDS.items()))
+                click.echo("Anything else is a question. Ctrl-C ends an answer, Ctrl-D the conversation.")
+            case _:
+                known = ", ".join(form.partition(" ")[0] for form in COMMANDS)
+                raise UsageError(f"there is no command {name}; there are {known}")
 
 
 COMMANDS = {
-    "/method": ChatCommand(Conversation._method, "how answers are found from now on", "NAME"),
-    "/level": ChatCommand(Conversation._level, "which communities; auto: the method's own choice", "C0..Cn"),
-    "/where": ChatCommand(Conversation._where, "a further condition on documents; alone: none", "CONDITION"),
-    "/sources": ChatCommand(Conversation._sources, "what lies under the last answer"),
-    "/snapshot": ChatCommand(Conversation._snapshot, "ask another snapshot of the index", f"N|{NEWEST}"),
-    "/new": ChatCommand(Conversation._new, "forget what was said: the next question stands alone"),
-    "/help": ChatCommand(Conversation._help, "this"),
-    "/quit": ChatCommand(Conversation._quit, "end the conversation"),
+    "/method NAME": "how answers are found from now on",
+    "/level C0..Cn": "which communities; auto: the method's own choice",
+    "/where CONDITION": "a further condition on documents; alone: none",
+    "/sources": "what lies under the last answer",
+    f"/snapshot N|{NEWEST}": "ask another snapshot of the index",
+    "/new": "forget what was said: the next question stands alone",
+    "/help": "this",
+    "/quit": "end the conversation",
 }

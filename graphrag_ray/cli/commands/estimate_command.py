@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from graphrag_ray.base.wording import price_setting
 from graphrag_ray.cli import console
+from graphrag_ray.cli.command_line import Command
 from graphrag_ray.cli.options import Given, build_option, input_of, json_option, naming_root, settings_options
-from graphrag_ray.cli.program import Command
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from graphrag_ray.indexing.forecast.forecast import Assumption, Forecast, StageForecast
+    from graphrag_ray.indexing.forecast.forecast import Forecast
 
 
 @click.command(cls=Command)
@@ -102,55 +99,37 @@ def _print_forecast(found: Forecast, root: str | None) -> None:
     )
     shown = ", ".join(f"{_count(found.graph[k])} {k}" for k in ("entities", "relationships", "communities"))
     out.print(f"Modelled: {shown}\n")
-    _print_stages(out, found)
-    left = found.left
-    if root is not None and left["calls"] < found.totals["calls"]:
+    rows = []
+    for stage in found.stages:
+        v, bound = stage.volume, stage.bound
+        counts = map(_count, (v.calls, v.prompt_tokens, v.completion_tokens))
+        remarks = (f"by {bound.by}" if bound and v.calls else "", v.exact)
+        time = _time(bound.seconds if bound else None)
+        cells = [*counts, _money(stage.cost_usd), time, ", ".join(filter(None, remarks))]
+        rows.append([v.stage, stage.model_id, *cells])
+    totals, left = found.totals, found.left
+    if totals["seconds"] is not None:  # where no call's time is known, neither is what it adds to
+        rows.append(["no calls", *[""] * 5, _time(found.own_s), "Ray's start, reading, tables"])
+    names = ("calls", "prompt_tokens", "completion_tokens")
+    sums = [*(_count(totals[name]) for name in names), _money(totals["cost_usd"]), _time(totals["seconds"])]
+    columns = ("stage", "model", "calls", "prompt", "completion", "cost", "time", "")
+    console.print_table(columns, rows, left=2, total=["total", "", *sums, ""])
+    if totals["cost_usd"] is None:
+        out.print(f"What it costs is known with {price_setting()}")
+    if root is not None and left["calls"] < totals["calls"]:
         out.print(
             f"\nLeft to do for the index at {root}: {_count(left['calls'])} calls, "
             f"{_count(left['prompt_tokens'])} prompt and {_count(left['completion_tokens'])} completion "
-            f"tokens, {_money(left['cost_usd'])}",
+            f"tokens, {_money(left['cost_usd'])}"
         )
     out.print("\nAssumptions (change one with --assume name=value)")
-    rows = [(a.name, _value(a), a.source) for a in found.assumptions]
-    out.print(console.table(("", "", ""), rows, show_header=False))
+    assumed = (
+        (a.name, f"{a.value:,.0f}" if a.value >= 100 else f"{a.value:.3g}", a.source)
+        for a in found.assumptions
+    )
+    console.print_table(("", "", ""), assumed, show_header=False)
     for note in found.notes:
         out.print(f"  {note}", style="dim")
-
-
-def _print_stages(out: Console, found: Forecast) -> None:
-    rows = [(s.volume.stage, s.model_id, *_numbers(_columns(s)), _remark(s)) for s in found.stages]
-    if found.totals["seconds"] is not None:  # where no call's time is known, neither is what it adds to
-        own = console.duration(found.own_s)
-        rows.append(("no calls", *[""] * 5, own, "Ray's start, reading, tables"))
-    columns = ("stage", "model", "calls", "prompt", "completion", "cost", "time", "")
-    table = console.table(columns, rows, left=2)
-    table.add_row("total", "", *_numbers(found.totals), "", style="bold")
-    out.print(table)
-    if found.totals["cost_usd"] is None:
-        out.print(f"What it costs is known with {price_setting()}")
-
-
-def _columns(stage: StageForecast) -> dict[str, Any]:
-    """The columns that a stage shares with the total."""
-    v = stage.volume
-    return {
-        "calls": v.calls,
-        "prompt_tokens": v.prompt_tokens,
-        "completion_tokens": v.completion_tokens,
-        "cost_usd": stage.cost_usd,
-        "seconds": stage.bound.seconds if stage.bound else None,
-    }
-
-
-def _numbers(row: Mapping[str, Any]) -> list[str]:
-    counts = [_count(row[c]) for c in ("calls", "prompt_tokens", "completion_tokens")]
-    seconds = row["seconds"]
-    return [*counts, _money(row["cost_usd"]), "unknown" if seconds is None else console.duration(seconds)]
-
-
-def _remark(s: StageForecast) -> str:
-    by = f"by {s.bound.by}" if s.bound and s.volume.calls else ""
-    return ", ".join(filter(None, [by, s.volume.exact]))
 
 
 def _count(value: float) -> str:
@@ -158,11 +137,11 @@ def _count(value: float) -> str:
     return f"{value:,.0f}" if value < 10_000_000 else f"{value / 1e6:,.1f} M"
 
 
+def _time(seconds: float | None) -> str:
+    return "unknown" if seconds is None else console.duration(seconds)
+
+
 def _money(usd: float | None) -> str:
     if usd is None:
         return "unknown"
     return "$0" if usd == 0 else f"${usd:,.4f}" if usd < 1 else f"${usd:,.2f}"
-
-
-def _value(a: Assumption) -> str:
-    return f"{a.value:,.0f}" if a.value >= 100 else f"{a.value:.3g}"

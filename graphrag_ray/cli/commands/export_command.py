@@ -9,8 +9,8 @@ import click
 from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console
+from graphrag_ray.cli.command_line import Command, root_option
 from graphrag_ray.cli.options import Given, hierarchy_option, json_option, naming_root, settings_options
-from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.export.exporters import EXPORTERS
 
 

@@ -12,8 +12,8 @@ from graphrag_ray.base.declarations import FAILING, JOURNALS
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console
+from graphrag_ray.cli.command_line import Command, root_option
 from graphrag_ray.cli.options import Given, json_option, naming_root, reach_options
-from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
     from graphrag_ray.store.files import Store
@@ -72,8 +72,17 @@ def failures(
         done, command = put_back(store, rows), next_command(store, given.root)
         if as_json:
             console.print_json({**asdict(done), "next": command})
-        else:
-            _print_put_back(done.retried, done.before, done.anyway, command)
+            return
+        out, again = console.console_of().print, done.retried + done.before
+        if not again + done.anyway:
+            out("No failed items.")
+            return
+        if again:
+            before = f" ({done.before:,} had been put back before)" if done.before else ""
+            out(f"{plural(again, 'item')} put back{before}: the next run asks for them again.")
+        if done.anyway:
+            out(f"{done.anyway:,} that every run tries again by itself.")
+        out(f"\nRun: {command}", soft_wrap=True)
     elif as_json:
         console.print_json(rows)
     else:
@@ -100,15 +109,14 @@ def _show(store: Store, rows: Sequence[Mapping[str, Any]], key: str, as_json: bo
     if not any(turn.messages for turn in turns):
         out.print("\nThe prompt cannot be rebuilt: settings, prompts or the program have changed since.")
     for turn in turns:
-        for role, text in turn.messages:
-            out.print(f"\n{turn.prompt}: {role}", style="bold")
-            out.print(text)
+        said = [(f"{turn.prompt}: {role}", text) for role, text in turn.messages]
         if turn.reply is not None:
-            out.print(f"\n{turn.prompt}: reply", style="bold")
-            out.print(turn.reply)
+            said.append((f"{turn.prompt}: reply", turn.reply))
         if turn.error:
-            out.print("\nerror", style="bold")
-            out.print(turn.error)
+            said.append(("error", turn.error))
+        for heading, text in said:
+            out.print(f"\n{heading}", style="bold")
+            out.print(text)
 
 
 def _print_failures(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -117,36 +125,17 @@ def _print_failures(rows: Sequence[Mapping[str, Any]]) -> None:
         out.print("No failed items.")
         return
     for r in rows:
-        out.print(f"{r['stage']}: {_item(r)}", style="bold")
+        item, document = r["item"], r["document"]
+        if document and item != document:
+            item = f"{'row ' if r['stage'] == 'read' else ''}{item} in {document}"
+        if r["kind"] == "transient":
+            again = "the next run tries again"
+        elif r["stage"] == "read":
+            again = "fails again until the file changes"
+        else:
+            again = "not tried again until its text, prompt or model changes, or --retry puts it back"
         when = f", {r['first_at']} to {r['last_at']}" if r["last_at"] else ""
+        out.print(f"{r['stage']}: {item}", style="bold")
         out.print(f"  {r['error']}")
-        out.print(f"  {plural(r['attempts'], 'attempt')}{when}; {_again(r)}")
+        out.print(f"  {plural(r['attempts'], 'attempt')}{when}; {again}")
     out.print(f"\n{plural(len(rows), 'failed item')}")
-
-
-def _print_put_back(retried: int, before: int, anyway: int, command: str) -> None:
-    """What `failures --retry` did, and what to run next."""
-    out = console.console_of()
-    if not retried + before + anyway:
-        out.print("No failed items.")
-        return
-    if retried or before:
-        again = f" ({before:,} had been put back before)" if before else ""
-        out.print(f"{plural(retried + before, 'item')} put back{again}: the next run asks for them again.")
-    if anyway:
-        out.print(f"{anyway:,} that every run tries again by itself.")
-    out.print(f"\nRun: {command}", soft_wrap=True)
-
-
-def _item(row: Mapping[str, Any]) -> str:
-    if not row["document"] or row["item"] == row["document"]:
-        return str(row["item"])
-    return f"{'row ' if row['stage'] == 'read' else ''}{row['item']} in {row['document']}"
-
-
-def _again(row: Mapping[str, Any]) -> str:
-    if row["kind"] == "transient":
-        return "the next run tries again"
-    if row["stage"] == "read":
-        return "fails again until the file changes"
-    return "not tried again until its text, prompt or model changes, or --retry puts it back"

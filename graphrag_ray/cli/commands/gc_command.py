@@ -12,12 +12,10 @@ import click
 
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console
+from graphrag_ray.cli.command_line import Command, root_option
 from graphrag_ray.cli.options import Given, json_option, reach_options
-from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from graphrag_ray.indexing.purge import Collected
     from graphrag_ray.store.files import FileInfo
 
@@ -122,91 +120,79 @@ def gc(
     store, _ = given.snapshot()
     options = Options(keep=keep, older_than_s=older_than, grace_s=grace, damaged=damaged)
     found = collect(store, options, purge=purge, also=also, journal=journal, delete=delete)
-    if as_json:
-        console.print_json(_as_dict(found))
-    else:
+    if not as_json:
         _print_collected(found)
+        return
+    plan = found.plan
+    console.print_json(
+        {
+            "deleted": found.deleted,
+            "snapshots": plan.snapshots,
+            "kept": plan.kept,
+            "parts": _by_table(plan.parts),
+            "waiting": _by_table(plan.waiting),
+            "waiting_until": _time(plan.until) if plan.until is not None else None,
+            "others": {kind: {"files": len(i), "bytes": _bytes(i)} for kind, i in plan.others.items()},
+            "journal": {
+                name: {"items": t.items, "rows": t.rows, "unreadable_parts": len(t.unreadable)}
+                for name, t in found.journal.items()
+            },
+            "documents": list(found.documents),
+            "elsewhere": dict(found.elsewhere),
+            "writer": found.writer,
+        }
+    )
 
 
 def _print_collected(found: Collected) -> None:
     """What goes or went, what has to wait, and what to do next."""
-    out, plan = console.console_of(), found.plan
-    if found.empty and not plan.waiting:
-        out.print("Nothing to remove.")
+    from graphrag_ray.indexing.purge import ELSEWHERE
+
+    out, plan = console.console_of().print, found.plan
     if not found.empty:
-        out.print("Removed:" if found.deleted else "Would be removed:")
-        _print_what_goes(out, found)
+        out("Removed:" if found.deleted else "Would be removed:")
+        _print_what_goes(found)
+    elif not plan.waiting:
+        out("Nothing to remove.")
     if plan.waiting:
         size = f"{plural(len(plan.waiting), 'part')}, {console.in_words(_bytes(plan.waiting))}"
         when = f" until {_time(plan.until)}" if plan.until is not None else ""
-        out.print(
+        out(
             f"{'Kept' if found.deleted else 'To be kept'}{when}, since somebody may still need "
             f"{'them' if len(plan.waiting) > 1 else 'it'}: {size}. Run gc again then, or "
-            "with --grace 0 if nobody does.",
+            "with --grace 0 if nobody does."
         )
-    out.print(f"Kept: {_numbered(plan.kept)}")
+    out(f"Kept: {_numbered(plan.kept)}")
     if found.documents:
-        _print_elsewhere(out, found)
-    if found.deleted:
-        return
-    if found.writer:
-        out.print(f"The index is being written by {found.writer}: --delete waits for its end.")
-    if not found.empty:
-        out.print("Nothing was removed. --delete does it.")
+        if found.elsewhere:
+            out("Look at these files outside the index, and delete them yourself:")
+        for url, what in found.elsewhere.items():
+            out(f"  {url}: {what}")
+        out(f"A purge does not reach what is outside the index: {', '.join(ELSEWHERE)}.")
+        if not found.deleted:
+            out("Search these first: --also DIR names the files. Once purged, no text is left to search for.")
+    if found.writer and not found.deleted:
+        out(f"The index is being written by {found.writer}: --delete waits for its end.")
+    if not found.empty and not found.deleted:
+        out("Nothing was removed. --delete does it.")
 
 
-def _as_dict(found: Collected) -> dict[str, Any]:
-    """Plain values for scripts."""
-    plan = found.plan
-    return {
-        "deleted": found.deleted,
-        "snapshots": plan.snapshots,
-        "kept": plan.kept,
-        "parts": _by_table(plan.parts),
-        "waiting": _by_table(plan.waiting),
-        "waiting_until": _time(plan.until) if plan.until is not None else None,
-        "others": {kind: {"files": len(i), "bytes": _bytes(i)} for kind, i in plan.others.items()},
-        "journal": {
-            name: {"items": t.items, "rows": t.rows, "unreadable_parts": len(t.unreadable)}
-            for name, t in found.journal.items()
-        },
-        "documents": list(found.documents),
-        "elsewhere": dict(found.elsewhere),
-        "writer": found.writer,
-    }
-
-
-def _print_what_goes(out: Console, found: Collected) -> None:
-    plan = found.plan
+def _print_what_goes(found: Collected) -> None:
+    out, plan = console.console_of().print, found.plan
     for path in found.documents:
-        out.print(f"  every trace of {path}")
+        out(f"  every trace of {path}")
     if plan.snapshots:
-        out.print(f"  {_numbered(plan.snapshots)}")
+        out(f"  {_numbered(plan.snapshots)}")
     for table, held in _by_table(plan.parts).items():
-        out.print(f"  {table:<28}{plural(held['parts'], 'part'):>12}  {console.in_words(held['bytes']):>10}")
+        out(f"  {table:<28}{plural(held['parts'], 'part'):>12}  {console.in_words(held['bytes']):>10}")
     for kind, infos in plan.others.items():
         if infos:
-            out.print(f"  {OTHERS[kind]}: {len(infos):,}, {console.in_words(_bytes(infos))}")
+            out(f"  {OTHERS[kind]}: {len(infos):,}, {console.in_words(_bytes(infos))}")
     for name, t in found.journal.items():
         if t.items:
-            out.print(f"  {plural(t.items, 'item')} ({plural(t.rows, 'row')}) of the journal of {name}")
+            out(f"  {plural(t.items, 'item')} ({plural(t.rows, 'row')}) of the journal of {name}")
         if t.unreadable:
-            out.print(f"  {plural(len(t.unreadable), 'damaged part')} of the journal of {name}")
-
-
-def _print_elsewhere(out: Console, found: Collected) -> None:
-    """What a purge does not touch, and what a search of it found."""
-    from graphrag_ray.indexing.purge import ELSEWHERE
-
-    if found.elsewhere:
-        out.print("Look at these files outside the index, and delete them yourself:")
-    for url, what in found.elsewhere.items():
-        out.print(f"  {url}: {what}")
-    out.print(f"A purge does not reach what is outside the index: {', '.join(ELSEWHERE)}.")
-    if not found.deleted:
-        out.print(
-            "Search these first: --also DIR names the files. Once purged, no text is left to search for."
-        )
+            out(f"  {plural(len(t.unreadable), 'damaged part')} of the journal of {name}")
 
 
 def _numbered(snapshots: Sequence[int]) -> str:

@@ -14,6 +14,7 @@ from graphrag_ray.base.errors import FAILED_ITEMS, SettingsError, UsageError
 from graphrag_ray.base.urls import shown
 from graphrag_ray.base.wording import plural, safe
 from graphrag_ray.cli import console
+from graphrag_ray.cli.command_line import Command, root_option
 from graphrag_ray.cli.options import (
     Given,
     build_option,
@@ -23,14 +24,12 @@ from graphrag_ray.cli.options import (
     rows_of,
     settings_options,
 )
-from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.engine.observer import Observer
     from graphrag_ray.indexing.index import Indexed
     from graphrag_ray.store.files import Store
-    from graphrag_ray.store.snapshots import Manifest
 
 
 @click.command(cls=Command)
@@ -132,7 +131,18 @@ def index(
             **how,
         )
     if as_json:
-        console.print_json(_as_dict(done))
+        m = done.manifest
+        console.print_json(
+            {
+                "snapshot": m.number,
+                "committed": done.committed,
+                "counts": _counts(done),
+                "changes": m.run.get("changes", {}) if done.committed else {},
+                "seconds": done.seconds,
+                "usage": list(done.accounts.rows()),
+                "notes": m.notes,
+            }
+        )
     elif not quiet:
         _print_indexed(done, given.root)
     if done.failed:
@@ -173,7 +183,15 @@ def _settings(store: Store, given: Given, observer: Observer) -> Settings:
     said = before.settings if before else {}
     settings = given.settings(said if before else None, store.url)
     if parent:
-        _tell_settings(observer, parent, settings, given.config)
+        # Whose settings these are, and where a model's work is about to be replaced by the offline engine's.
+        if given.config is None:
+            observer.note(f"Settings of snapshot {parent.number} (--config or --set change them).")
+        paid_for = parent.settings.get("models", {}).get("default", {}).get("model")
+        if paid_for and settings.model(settings.model_name("extract")).provider == "offline":
+            observer.note(
+                f"Snapshot {parent.number} was written with {paid_for}; these settings name no model, so the "
+                "offline engine writes it anew. What the model answered is kept for another run with it."
+            )
     elif before is not None:
         observer.note(
             "Settings of the run before this one, which was not finished or whose snapshot is damaged "
@@ -191,27 +209,13 @@ def _agree(cost: str) -> None:
         raise UsageError("nothing was asked. Without --new-prompts the index goes on with its own prompts")
 
 
-def _tell_settings(observer: Observer, parent: Manifest, settings: Settings, config: str | None) -> None:
-    """Whose settings these are, and where a model's work is about to be replaced by the offline engine's."""
-    if config is None:
-        observer.note(f"Settings of snapshot {parent.number} (--config or --set change them).")
-    paid_for = parent.settings.get("models", {}).get("default", {}).get("model")
-    if paid_for and settings.model(settings.model_name("extract")).provider == "offline":
-        observer.note(
-            f"Snapshot {parent.number} was written with {paid_for}; these settings name no model, so the "
-            "offline engine writes it anew. What the model answered is kept for another run with it."
-        )
-
-
 def _print_indexed(done: Indexed, root: str) -> None:
     """The summary of a finished run."""
-    out = console.console_of()
-    manifest = done.manifest
-    counts = manifest.counts
-    if not done.committed:
-        out.print(f"Nothing has changed: snapshot {manifest.number} at {root} is up to date.")
-    else:
+    out, manifest = console.console_of(), done.manifest
+    if done.committed:
         out.print(f"Snapshot {manifest.number} is committed at {root}")
+    else:
+        out.print(f"Nothing has changed: snapshot {manifest.number} at {root} is up to date.")
     # What was added and removed is told of the run that did it.
     console.print_counts(out, _counts(done))
     if done.committed:
@@ -221,11 +225,11 @@ def _print_indexed(done: Indexed, root: str) -> None:
     if total.calls:
         retries = plural(total.retries, "retry", "retries")
         out.print(f"  model calls    {total.calls:,} ({retries}), {console.cost(total.cost_usd)}")
-    if "entities" in manifest.tables and not counts.get("entities"):
+    if "entities" in manifest.tables and not manifest.counts.get("entities"):
         out.print("  No entities were found: answers will say that the index holds nothing.")
     if done.failed:
         out.print(f"  {_failed_line(done, root)}", soft_wrap=True)
-    way = "" if done.manifest.hierarchies else " --method ppr"
+    way = "" if manifest.hierarchies else " --method ppr"
     ask = f'graphrag-ray query "What are the main themes?"{way} --root'
     out.print(f"\nAsk: {ask} {shlex.quote(root)}", soft_wrap=True)
 
@@ -242,16 +246,3 @@ def _counts(done: Indexed) -> Mapping[str, Any]:
     """Of the snapshot; of a run that changed nothing without what the run before it changed."""
     left_out = () if done.committed else console.CHANGES
     return {name: n for name, n in done.manifest.counts.items() if name not in left_out}
-
-
-def _as_dict(done: Indexed) -> dict[str, Any]:
-    m = done.manifest
-    return {
-        "snapshot": m.number,
-        "committed": done.committed,
-        "counts": _counts(done),
-        "changes": m.run.get("changes", {}) if done.committed else {},
-        "seconds": done.seconds,
-        "usage": list(done.accounts.rows()),
-        "notes": m.notes,
-    }

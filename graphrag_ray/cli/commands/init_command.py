@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.cli.program import Command
+from graphrag_ray.cli.command_line import Command
 
 
 @click.command(cls=Command)
@@ -31,33 +31,28 @@ def init(directory: Path, force: bool, machine: bool) -> None:
       graphrag-ray init --machine
     """
     from graphrag_ray.base.prompts import PLACEHOLDERS, bundled_prompts
+    from graphrag_ray.base.user_settings import user_file
 
+    templates = Path(__file__).parents[2] / "base"
     if machine:
-        _write_machine()
+        path = user_file()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write((templates / "machine.yaml").read_text("utf-8"))
+        except FileExistsError:
+            raise UsageError(f"{path} exists already: edit it, or move it away") from None
+        click.echo(f"wrote {path}")
         return
-    template = (Path(__file__).parents[2] / "base" / "settings.yaml").read_text("utf-8")
-    files = {directory / "settings.yaml": template}
+    files = {directory / "settings.yaml": templates / "settings.yaml"}
     for name in PLACEHOLDERS:
-        files[directory / "prompts" / f"{name}.txt"] = (bundled_prompts() / f"{name}.txt").read_text("utf-8")
+        files[directory / "prompts" / f"{name}.txt"] = bundled_prompts() / f"{name}.txt"
     there = [str(path) for path in files if path.exists()]
     if there and not force:
         raise UsageError(f"{there[0]} exists already; use --force to overwrite, or another folder")
-    for path, text in files.items():
+    for path, template in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
+        path.write_text(template.read_text("utf-8"), "utf-8")
     click.echo(
         f"wrote {directory / 'settings.yaml'} and {len(PLACEHOLDERS)} prompts in {directory / 'prompts'}"
     )
-
-
-def _write_machine() -> None:
-    from graphrag_ray.base.user_settings import user_file
-
-    path = user_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write((Path(__file__).parents[2] / "base" / "machine.yaml").read_text("utf-8"))
-    except FileExistsError:
-        raise UsageError(f"{path} exists already: edit it, or move it away") from None
-    click.echo(f"wrote {path}")

@@ -8,8 +8,8 @@ import click
 
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console
+from graphrag_ray.cli.command_line import Command, root_option
 from graphrag_ray.cli.options import Given, hierarchy_option, json_option, naming_root, reach_options
-from graphrag_ray.cli.program import Command, root_option
 
 
 @click.command(cls=Command)
@@ -18,12 +18,7 @@ from graphrag_ray.cli.program import Command, root_option
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 @hierarchy_option
 @json_option
-def levels(
-    given: Given,
-    snapshot: int | None,
-    hierarchy: str | None,
-    as_json: bool,
-) -> None:
+def levels(given: Given, snapshot: int | None, hierarchy: str | None, as_json: bool) -> None:
     """How many reports each level has, and the source text chunks, with their tokens and the share of the
     largest: Table 2 of the paper, for this index. So much a question to all of a level reads.
 
@@ -44,7 +39,7 @@ def levels(
         return
     out = console.console_of()
     rows = ((row.name, f"{row.n_units:,}", f"{row.n_tokens:,}", f"{row.share:.1%}") for row in found)
-    out.print(console.table(("level", "units", "tokens", "of the largest"), rows))
+    console.print_table(("level", "units", "tokens", "of the largest"), rows)
     out.print("\nC0, C1, …: community reports; TS: chunks of the source text.")
     for row in found:
         if row.missing:

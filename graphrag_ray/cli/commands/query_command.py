@@ -13,6 +13,7 @@ import click
 from graphrag_ray.base.errors import FAILED_ITEMS, SettingsError, SnapshotRemoved, UsageError
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console
+from graphrag_ray.cli.command_line import Command, root_option
 from graphrag_ray.cli.options import (
     Given,
     asking_options,
@@ -23,12 +24,10 @@ from graphrag_ray.cli.options import (
     spare_pandas,
     way_options,
 )
-from graphrag_ray.cli.program import Command, root_option
 from graphrag_ray.query.methods.methods import METHODS, check_modes, find, usable
 
 if TYPE_CHECKING:
     from graphrag_ray.query.ask import Index
-    from graphrag_ray.query.question_sweep import Batch
     from graphrag_ray.query.sources import Source
 
 
@@ -78,9 +77,6 @@ def _list_methods(ctx: click.Context, option: click.Parameter, wanted: bool) -> 
 def query(
     given: Given,
     words: tuple[str, ...],
-    method: str,
-    level: str | None,
-    where: tuple[str, ...],
     snapshot: int | None,
     sources: bool,
     stream: bool,
@@ -92,6 +88,7 @@ def query(
     address: str | None,
     quiet: bool,
     as_json: bool,
+    **way: Any,
 ) -> None:
     """Answer QUESTION from the index, with references to what the answer rests on; or, with --batch, the
     questions of a file.
@@ -122,21 +119,20 @@ def query(
             raise UsageError(
                 "--batch needs --out, a .parquet file; --out, --ray and --address are for --batch"
             )
+        method = way["method"]
         if given.short["dynamic"] and not find(method).dynamic:
             raise UsageError(
                 f"--dynamic selects the reports of global search; {method} search has no use for it"
             )
         check_modes(method, given.short)
         opened = given.index(snapshot, cache)
-    way = {"level": level, "method": method, "where": where}
     if question is not None:
         from graphrag_ray.query import traces
 
         with traces.exported():
             failed = _ask_one(opened, question, way, sources, stream, raw, as_json)
     else:
-        cluster = {"on_ray": ray, "address": address}
-        failed = _ask_many(opened, str(batch), str(out), way, cluster, quiet, as_json)
+        failed = _ask_many(opened, str(batch), str(out), way, ray, address, quiet, as_json)
     if failed:
         sys.exit(FAILED_ITEMS)
 
@@ -203,40 +199,29 @@ def _ask_many(
     batch: str,
     out: str,
     way: Mapping[str, Any],
-    cluster: Mapping[str, Any],
+    ray: bool,
+    address: str | None,
     quiet: bool,
     as_json: bool,
 ) -> bool:
     """Whether a question has no answer, or not all of it."""
     from graphrag_ray.cli.progress import observer_for_people
-    from graphrag_ray.query.asking import Ask
     from graphrag_ray.query.batch import answer_batch
+    from graphrag_ray.query.methods.method import Ask
 
     observer = observer_for_people(quiet=quiet or as_json)
     observer.checked(opened.settings, "map")
-    done = answer_batch(opened, batch, out, Ask(**way), observer=observer, **cluster)
+    done = answer_batch(opened, batch, out, Ask(**way), observer=observer, on_ray=ray, address=address)
     if as_json:
-        console.print_json(_batch_dict(done))
+        figures = {"questions": done.questions, "failed": done.failed, "seconds": done.seconds}
+        console.print_json({"out": done.url, **figures, "usage": list(done.accounts.rows())})
     elif not quiet:
-        _print_batch(done)
+        echo, total = console.console_of().print, done.accounts.total
+        failed = f", {done.failed:,} without an answer or a part of it (columns error, failed_parts)"
+        echo(f"{plural(done.questions, 'question')}{failed if done.failed else ''}: {done.url}")
+        asked = (
+            f"{plural(total.calls, 'call')}, {total.total_tokens:,} tokens, {console.cost(total.cost_usd)}"
+        )
+        free = "every reply was there already, no model was asked"
+        echo(f"[{asked if total.calls else free}, {done.seconds:.1f} s]", style="dim")
     return bool(done.failed)
-
-
-def _print_batch(done: Batch) -> None:
-    """The summary of a finished batch."""
-    out, total = console.console_of(), done.accounts.total
-    failed = f", {done.failed:,} without an answer or a part of it (columns error, failed_parts)"
-    out.print(f"{plural(done.questions, 'question')}{failed if done.failed else ''}: {done.url}")
-    asked = f"{plural(total.calls, 'call')}, {total.total_tokens:,} tokens, {console.cost(total.cost_usd)}"
-    free = "every reply was there already, no model was asked"
-    out.print(f"[{asked if total.calls else free}, {done.seconds:.1f} s]", style="dim")
-
-
-def _batch_dict(done: Batch) -> dict[str, Any]:
-    return {
-        "out": done.url,
-        "questions": done.questions,
-        "failed": done.failed,
-        "seconds": done.seconds,
-        "usage": list(done.accounts.rows()),
-    }

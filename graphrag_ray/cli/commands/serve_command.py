@@ -11,8 +11,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
@@ -22,12 +21,10 @@ import click
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.cli.command_line import Command, root_option
 from graphrag_ray.cli.options import Given, asking_options, cache_option, forms_of, settings_options
-from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
-    from pydantic import SecretStr
-
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.service.service_options import ServiceOptions
 
@@ -62,14 +59,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 )
 @click.option("--open-metrics", is_flag=True, help="Let /metrics be read without the token.")
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it, the one of this machine.")
-def serve(
-    given: Given,
-    host: str,
-    port: int,
-    prefix: str,
-    address: str | None,
-    **values: Any,
-) -> None:
+def serve(given: Given, host: str, port: int, prefix: str, address: str | None, **values: Any) -> None:
     """Answer questions over HTTP: POST /query, and OpenAI's protocol below /v1, for chat front ends.
 
     Newer snapshots are asked as soon as they are there. Clients send the token that stands in the environment
@@ -84,6 +74,8 @@ def serve(
     """
     if find_spec("fastapi") is None or find_spec("prometheus_client") is None:
         raise UsageError("`serve` needs Ray Serve: pip install '.[serve]' in the project's folder")
+    from pydantic import SecretStr
+
     from graphrag_ray.engine.gateways import Models, probe
     from graphrag_ray.engine.ray.cluster import connected
     from graphrag_ray.engine.ray.discovery import will_be_private
@@ -93,10 +85,15 @@ def serve(
     guarded = _guarded(options, host)
     only_here, options = guarded != options, guarded
     methods.check(options.method, options.level, ())
-    port = port or _free_port(host)
     private = will_be_private(address)
-    if private:
-        _check_free(host, port)
+    if not port:
+        # One that stays free until Ray Serve listens: of those that neither Ray nor the system gives away.
+        tried = random.sample(range(20_000, 32_000), 100)
+        port = next((one for one in tried if not _why_taken(host, one)), 0)
+        if not port:
+            raise UsageError(f"no free port was found at {host}. Name one by --port")
+    elif private and (why := _why_taken(host, port)):
+        raise UsageError(f"cannot listen at {host}:{port}: {why}. Name another --port")
     for silent in probe(Models.of(settings), settings, ("map", "reduce", "answer")):
         if silent.asked:
             click.echo(f"Seen from here, {silent}", err=True)
@@ -109,9 +106,12 @@ def serve(
         if not private:
             check_nodes(Store(options.root, settings.storage.of(options.root)), [])
         informs = logging.getLogger("graphrag_ray").isEnabledFor(logging.INFO)
-        held = {} if private else _held(options, settings)
+        # Values that this process has, and nodes of a cluster may not have.
+        names = {options.token_env, *Models.of(settings).key_variables()}
+        values = {name: os.environ.get(name, "").strip() for name in sorted(names)}
+        held = {} if private else {name: SecretStr(value) for name, value in values.items() if value}
         with (
-            _until_told() as told,
+            _until_told() as (ready, told),
             running(
                 build(options),
                 host=host,
@@ -126,11 +126,21 @@ def serve(
             ) as own_address,
         ):
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}{prefix.rstrip('/')}"
-            _say_how(options, url, own_address)
+            if not own_address:
+                click.echo(
+                    "Ray Serve runs on this cluster already: its own address and port are listened to, not:"
+                )
+            bearer = f' -H "Authorization: Bearer ${options.token_env}"'
+            click.echo(
+                f"Serving {options.root} at {url}\nAsk it:\n"
+                f"  curl {url}/query{'' if options.allow_anonymous else bearer} "
+                """-H 'Content-Type: application/json' -d '{"question": "What are the main themes?"}'\n"""
+                f"Chat front ends: base URL {url}/v1, model graphrag-ray. Ctrl-C ends it."
+            )
             if own_address and (problem := _problem(options, url)):
                 click.echo(f"No question can be answered yet: {problem}", err=True)
-            told.ready = True
-            told.event.wait()
+            ready.set()
+            told.wait()
             click.echo(f"Ending; questions that run have {options.grace_s:g} s.", err=True)
 
 
@@ -193,57 +203,32 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-@dataclass
-class _Told:
-    """ready: the service runs, and ends with care; before that it is just broken off."""
-
-    event: threading.Event
-    ready: bool = False
-
-
 @contextmanager
-def _until_told() -> Iterator[_Told]:
-    """Ctrl-C and SIGTERM set the event; the second one breaks off."""
-    told = _Told(threading.Event())
+def _until_told() -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Two events: the first is set by who runs the service once it runs, the second by Ctrl-C or SIGTERM.
+    Before the first, and at a second signal, all is just broken off."""
+    ready, told = threading.Event(), threading.Event()
 
     def hear(number: int, frame: object) -> None:
-        if not told.ready or told.event.is_set():
+        if not ready.is_set() or told.is_set():
             raise KeyboardInterrupt
-        told.event.set()
+        told.set()
 
     before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield told
+        yield ready, told
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _held(options: ServiceOptions, settings: Settings) -> dict[str, SecretStr]:
-    """Values that this process has, and nodes of a cluster may not have."""
-    from pydantic import SecretStr
-
-    from graphrag_ray.engine.gateways import Models
-
-    names = {options.token_env, *Models.of(settings).key_variables()}
-    return {name: SecretStr(value) for name in sorted(names) if (value := os.environ.get(name, "").strip())}
-
-
-def _free_port(host: str) -> int:
-    """One that stays free until Ray Serve listens: of those that neither Ray nor the system gives away."""
-    for port in random.sample(range(20_000, 32_000), 100):
-        with suppress(UsageError):
-            _check_free(host, port)
-            return port
-    raise UsageError(f"no free port was found at {host}. Name one by --port")
-
-
-def _check_free(host: str, port: int) -> None:
-    """Raises UsageError where something listens there already, or nothing can."""
+def _why_taken(host: str, port: int) -> str:
+    """Why nothing can listen there; "" where it can."""
     try:
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError as e:
-        raise UsageError(f"cannot listen at {host}:{port}: {e.strerror}. Name another --port") from e
+        return str(e.strerror)
+    return ""
 
 
 def _problem(options: ServiceOptions, url: str) -> str:
@@ -259,16 +244,3 @@ def _problem(options: ServiceOptions, url: str) -> str:
             return str(json.loads(e.read()).get("error", {}).get("message", e.reason))
     except (OSError, ValueError):
         return ""
-
-
-def _say_how(options: ServiceOptions, url: str, own_address: bool) -> None:
-    if not own_address:
-        click.echo("Ray Serve runs on this cluster already: its own address and port are listened to, not:")
-    click.echo(f"Serving {options.root} at {url}")
-    token = "" if options.allow_anonymous else f' -H "Authorization: Bearer ${options.token_env}"'
-    click.echo("Ask it:")
-    click.echo(
-        f"  curl {url}/query{token} -H 'Content-Type: application/json' "
-        """-d '{"question": "What are the main themes?"}'"""
-    )
-    click.echo(f"Chat front ends: base URL {url}/v1, model graphrag-ray. Ctrl-C ends it.")

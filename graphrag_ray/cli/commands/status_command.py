@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -12,18 +12,18 @@ from graphrag_ray.base.declarations import ASKING_STAGES, COMPARED
 from graphrag_ray.base.errors import StoreError
 from graphrag_ray.base.wording import plural, price_setting, safe
 from graphrag_ray.cli import console
+from graphrag_ray.cli.command_line import Command, root_option
 from graphrag_ray.cli.options import Given, json_option, naming_root, reach_options
-from graphrag_ray.cli.program import Command, root_option
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     from graphrag_ray.store.files import Store
 
 OLD_S = 30.0
 """What a run told of itself longer ago than that, while it gave signs of life, is shown with its age."""
+Record: TypeAlias = Mapping[str, Any]
 KINDS = ("added", "changed", "removed", "unchanged")
 
 
@@ -47,12 +47,7 @@ KINDS = ("added", "changed", "removed", "unchanged")
 )
 @json_option
 def status(
-    given: Given,
-    snapshot: int | None,
-    listed: bool,
-    watch: bool,
-    following: bool,
-    as_json: bool,
+    given: Given, snapshot: int | None, listed: bool, watch: bool, following: bool, as_json: bool
 ) -> None:
     """What the index holds, what its last run changed and paid and how it ended, who is working on it and how
     far that is, and which of its files are missing or cut short (exit code 1).
@@ -85,12 +80,12 @@ def status(
 
 def _watch(store: Store, following: bool, as_json: bool) -> int:
     """The exit code of the last run, or of the attempt after it that came to none."""
-    from graphrag_ray.indexing.status import await_next, watched
+    from graphrag_ray.indexing.status import await_next, refused_since, status_of, watched
 
     if following:
         click.echo("Waiting for the run to begin; `ray job list` on its cluster shows the job", err=True)
         await_next(store)
-    last: Mapping[str, Any] | None = None
+    last: Record | None = None
     if as_json:
         for found in watched(store):
             if found != last:
@@ -98,20 +93,15 @@ def _watch(store: Store, following: bool, as_json: bool) -> int:
             last = found
     else:
         last = _show_running(watched(store))
-    if last is None:
-        return _without_a_run(store, as_json)
-    if not as_json:
-        click.echo(safe(_ending(last)))
-    code = last["exit_code"]
-    return StoreError.exit_code if code is None else int(code)
-
-
-def _without_a_run(store: Store, as_json: bool) -> int:
-    """What there is to tell where the last attempt came to no run, or none is told of; its exit code."""
-    from graphrag_ray.indexing.status import refused_since, status_of
-
+    if last is not None:
+        if not as_json:
+            click.echo(safe(_ending(last)))
+        return StoreError.exit_code if last["exit_code"] is None else int(last["exit_code"])
     if refused := refused_since(store):
-        click.echo(console.as_json(refused, indent=False) if as_json else safe(_refusal(refused)))
+        if as_json:
+            console.print_json(refused, indent=False)
+        else:
+            click.echo(safe(_refusal(refused)))
         return int(refused["exit_code"])
     found = status_of(store)
     if as_json:
@@ -121,7 +111,7 @@ def _without_a_run(store: Store, as_json: bool) -> int:
     return 0
 
 
-def _print_status(found: Mapping[str, Any]) -> None:
+def _print_status(found: Record) -> None:
     from graphrag_ray.store.parts import MEND
 
     out = console.console_of()
@@ -136,18 +126,18 @@ def _print_status(found: Mapping[str, Any]) -> None:
         if found["counts"].get("failures"):
             look = f"graphrag-ray failures --root {found['root']}"
             out.print(f"  failures       {found['counts']['failures']:,} ({look})")
-    _print_last_run(out, found["last_run"])
-    _print_refused(out, found["refused"])
+    if found["last_run"] is not None:
+        _print_last_run(out, found["last_run"])
+    if found["refused"] is not None:
+        out.print(f"  last attempt   {_refusal(found['refused'])}")
     if found["journal"]:
-        columns = ("stage", "items done", "turns", "failed", "tokens")
+        out.print("\nJournal (all that was ever answered and paid for)")
         counts = ("done", "turns", "failed", "tokens")
         rows = ([row["stage"], *(f"{row[c]:,}" for c in counts)] for row in found["journal"])
-        out.print("\nJournal (all that was ever answered and paid for)")
-        out.print(console.table(columns, rows, left=5))
-    _print_changes(out, found.get("run", {}), found.get("counts", {}))
-    if found["usage"]:
-        out.print(f"\nThe run that made snapshot {found['snapshot']}")
-        _print_usage(out, found["usage"])
+        console.print_table(("stage", "items done", "turns", "failed", "tokens"), rows, left=5)
+    if found.get("run", {}).get("changes"):
+        _print_changes(out, found["run"], found["counts"])
+    _print_usage(out, f"The run that made snapshot {found['snapshot']}", found["usage"])
     if found.get("snapshots"):
         _print_snapshots(out, found["snapshots"])
     for note in found["notes"].values():
@@ -159,40 +149,31 @@ def _print_status(found: Mapping[str, Any]) -> None:
         out.print(f"  {MEND}.")
 
 
-def _print_last_run(out: Console, last: Mapping[str, Any] | None) -> None:
+def _print_last_run(out: Console, last: Record) -> None:
     """How the last run ended, or how far it is; and what it paid, where no snapshot tells."""
     from rich.text import Text
 
     from graphrag_ray.store.runs import FINISHED, RUNNING
 
-    if last is None:
-        return
     if last["outcome"] == RUNNING:
         out.print(f"  running since {last['started_at']}{_where(last)}:")
         for line in _run_lines(last):
             out.print(Text("    ") + line)
         return
     out.print(f"  last run       {_ending(last)}")
-    if last["outcome"] in FINISHED:
-        return
-    if reached := last["reached"]:
-        out.print(Text("    it was at: ") + _doing(reached))
-    if last["usage"]:
-        out.print("\nThe last run")
-        _print_usage(out, last["usage"])
+    if last["outcome"] not in FINISHED:
+        if last["reached"]:
+            out.print(Text("    it was at: ") + _doing(last["reached"]))
+        _print_usage(out, "The last run", last["usage"])
 
 
-def _print_refused(out: Console, refused: Mapping[str, Any] | None) -> None:
-    if refused is not None:
-        out.print(f"  last attempt   {_refusal(refused)}")
-
-
-def _ending(last: Mapping[str, Any]) -> str:
+def _ending(last: Record) -> str:
     """How a run ended: when (of one that was killed, when it had begun), what became of it, its exit code and
     what that means."""
     from graphrag_ray.indexing.run_record import WORDS
 
     when, outcome = last["ended_at"] or f"begun {last['started_at']}", last["outcome"]
+    words, message = str(WORDS.get(outcome, outcome)), last["message"]
     if outcome == "committed":
         failed = f", {plural(last['failed'], 'failed item')}" if last["failed"] else ""
         told = f"snapshot {last['snapshot']} was committed{failed}"
@@ -200,34 +181,26 @@ def _ending(last: Mapping[str, Any]) -> str:
         told = "nothing had changed"
     elif outcome == "killed":
         after = f", after it had committed snapshot {last['snapshot']}" if last["snapshot"] else ""
-        told = f"{WORDS['killed']}{after}{_where(last)}"
+        told = f"{words}{after}{_where(last)}"
+    elif message.startswith(words.removeprefix("was ")):
+        told = f"was {message}"
     else:
-        told = _stopped(WORDS.get(outcome, outcome), last["message"])
-    return f"{when}: {told} ({_code(last)})" if last["exit_code"] is not None else f"{when}: {told}"
+        told = f"{words}. {message.removeprefix('stopped: ')}"
+    code = "" if last["exit_code"] is None else f" (exit code {last['exit_code']}: {last['exit_meaning']})"
+    return f"{when}: {told}{code}"
 
 
-def _stopped(words: str, message: str) -> str:
-    """Messages of what stopped a run may begin with its words."""
-    short = words.removeprefix("was ")
-    if message.startswith(short):
-        return f"was {message}"
-    return f"{words}. {message.removeprefix('stopped: ')}"
-
-
-def _refusal(refused: Mapping[str, Any]) -> str:
+def _refusal(refused: Record) -> str:
     """Why an attempt came to no run."""
-    return f"{refused['at']}: came to no run. {refused['message']} ({_code(refused)})"
+    code = f"exit code {refused['exit_code']}: {refused['exit_meaning']}"
+    return f"{refused['at']}: came to no run. {refused['message']} ({code})"
 
 
-def _code(ended: Mapping[str, Any]) -> str:
-    return f"exit code {ended['exit_code']}: {ended['exit_meaning']}"
-
-
-def _where(last: Mapping[str, Any]) -> str:
+def _where(last: Record) -> str:
     return f" (process {last['pid']} on {last['host']})" if last["host"] else ""
 
 
-def _run_lines(last: Mapping[str, Any], width: int | None = None) -> list[Text]:
+def _run_lines(last: Record, width: int | None = None) -> list[Text]:
     """A run as it goes: a line for each step that has ended, and for the one that is being done.
 
     width   of a terminal, which has a bar too, and no line is longer
@@ -246,7 +219,7 @@ def _run_lines(last: Mapping[str, Any], width: int | None = None) -> list[Text]:
     return lines
 
 
-def _doing(reached: Mapping[str, Any], width: int | None = None) -> Text:
+def _doing(reached: Record, width: int | None = None) -> Text:
     """The step that is being done; how long ago that was told, where that is long."""
     from rich.text import Text
 
@@ -261,106 +234,99 @@ def _doing(reached: Mapping[str, Any], width: int | None = None) -> Text:
     return Text(f"{line}  (as of {console.duration(age_s)} ago)" if age_s > OLD_S else line)
 
 
-def _show_running(runs: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def _show_running(runs: Iterable[Record]) -> Record | None:
     """A run as it is seen again and again, until it has ended; how it is at last. Live on a terminal, plain
     lines elsewhere."""
+    from rich.live import Live
     from rich.text import Text
 
     out = console.console_of()
-    last: Mapping[str, Any] | None = None
+    last: Record | None = None
     if out.is_terminal:
-        from rich.live import Live
-
         with Live(console=out, refresh_per_second=4, transient=True) as live:
             for last in runs:
                 live.update(Text("\n").join(_run_lines(last, out.width)))
         return last
     told: set[str] = set()
     for last in runs:
-        lines = _run_lines(last)
-        new = [line for line in lines if str(line) not in told]
-        told.update(map(str, new))
-        for line in new:
-            out.print(line)
+        for line in _run_lines(last):
+            if str(line) not in told:
+                out.print(line)
+            told.add(str(line))
     return last
 
 
-def _print_usage(out: Console, usage: Sequence[Mapping[str, Any]]) -> None:
-    out.print(_usage_table(usage))
-    if any(u["cost_usd"] is None for u in usage):
+def _print_usage(out: Console, title: str, usage: Sequence[Record]) -> None:
+    """A table with a row for each stage and model; columns that say nothing for any row are left out."""
+
+    def number(value: int) -> str:
+        return f"{value:,}" if value else ""
+
+    def seconds(value: float | None) -> str:
+        return "" if value is None else f"{value:.2f} s"
+
+    rows = [
+        {
+            "stage": u["stage"],
+            "model": u["model"],
+            "calls": number(u["calls"]),
+            "retries": number(u["retries"]),
+            "429s": number(u["rate_limited"]),
+            "hedged": number(u["hedged"]),
+            "failed": number(u["failed"]),
+            "unanswered": number(u.get("unanswered", 0)),
+            "prompt": number(u["prompt_tokens"]),
+            "cached": number(u["cached_tokens"]),
+            "completion": number(u["completion_tokens"]),
+            "cost": "unknown" if u["cost_usd"] is None else f"${u['cost_usd']:.4f}",
+            "p50": seconds(u["latency_p50_s"]),
+            "p95": seconds(u["latency_p95_s"]),
+            "p99": seconds(u["latency_p99_s"]),
+            "in flight": f"{u['mean_in_flight']:,.1f}, peak {u['peak_in_flight']:,}"
+            if u["mean_in_flight"] and u["peak_in_flight"]
+            else "",
+            "of limit": "" if u["share_of_limit"] is None else f"{u['share_of_limit']:.0%}",
+        }
+        for u in usage
+    ]
+    if not rows:
+        return
+    out.print(f"\n{title}")
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    console.print_table(columns, ([row[name] for name in columns] for row in rows), left=len(columns))
+    _say_price(out, usage)
+
+
+def _say_price(out: Console, rows: Sequence[Record]) -> None:
+    if any(row["cost_usd"] is None for row in rows):
         out.print(f"What runs to come will cost is known with {price_setting()}", style="dim")
 
 
-def _usage_table(usage: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per stage and model; columns that say nothing for any row are left out."""
-    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        "stage": lambda u: u["stage"],
-        "model": lambda u: u["model"],
-        "calls": lambda u: _number(u["calls"]),
-        "retries": lambda u: _number(u["retries"]),
-        "429s": lambda u: _number(u["rate_limited"]),
-        "hedged": lambda u: _number(u["hedged"]),
-        "failed": lambda u: _number(u["failed"]),
-        "unanswered": lambda u: _number(u.get("unanswered", 0)),
-        "prompt": lambda u: _number(u["prompt_tokens"]),
-        "cached": lambda u: _number(u["cached_tokens"]),
-        "completion": lambda u: _number(u["completion_tokens"]),
-        "cost": lambda u: _amount(u["cost_usd"]),
-        "p50": lambda u: _seconds(u["latency_p50_s"]),
-        "p95": lambda u: _seconds(u["latency_p95_s"]),
-        "p99": lambda u: _seconds(u["latency_p99_s"]),
-        "in flight": lambda u: _in_flight(u["mean_in_flight"], u["peak_in_flight"]),
-        "of limit": lambda u: "" if u["share_of_limit"] is None else f"{u['share_of_limit']:.0%}",
-    }
-    shown = {name: [cell(u) for u in usage] for name, cell in columns.items()}
-    kept = {name: cells for name, cells in shown.items() if any(cells)}
-    return console.table([*kept], zip(*kept.values(), strict=True), left=len(kept))
-
-
-def _amount(usd: float | None) -> str:
-    return "unknown" if usd is None else f"${usd:.4f}"
-
-
-def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f} s"
-
-
-def _number(value: int) -> str:
-    return f"{value:,}" if value else ""
-
-
-def _in_flight(mean: float | None, peak: int | None) -> str:
-    return f"{mean:,.1f}, peak {peak:,}" if mean and peak else ""
-
-
-def _print_changes(out: Console, run: Mapping[str, Any], counts: Mapping[str, Any]) -> None:
+def _print_changes(out: Console, run: Record, counts: Record) -> None:
     """What the run that made the snapshot added, changed and removed, and what models wrote for it."""
-    changed = run.get("changes")
-    if not changed:
-        return
-    rows = {label: changed.get(name, {}) for name, (label, _) in COMPARED.items()}
-    cells = (
-        [label, *(f"{row[kind]:,}" if row[kind] else "" for kind in KINDS)]
-        for label, row in rows.items()
-        if any(row.values())
-    )
-    table = console.table(["", *KINDS], cells)
+    rows = [(label, run["changes"].get(name, {})) for name, (label, _) in COMPARED.items()]
     out.print("\nWhat the run that made this snapshot changed")
-    out.print(table)
+    console.print_table(
+        ["", *KINDS],
+        (
+            [label, *(f"{row[kind]:,}" if row[kind] else "" for kind in KINDS)]
+            for label, row in rows
+            if any(row.values())
+        ),
+    )
     if counts.get("kept"):
         out.print(f"  {counts['kept']:,} of the documents could not be read and are kept as they were")
-    asked = run.get("asked", {})
     written = []
     for stage in ASKING_STAGES:
         label, total = stage.writes
-        if n := asked.get(stage.dialogue):
+        if n := run.get("asked", {}).get(stage.dialogue):
             in_all = sum(of.get(total, 0) for of in (counts, *counts.get("hierarchies", {}).values()))
             of = f" of {in_all:,}" if in_all else ""
             written.append(f"{n:,}{of} {label}")
     out.print(f"  written by models: {', '.join(written) or 'nothing'}; the rest is taken over")
 
 
-def _print_snapshots(out: Console, kept: Sequence[Mapping[str, Any]]) -> None:
+def _print_snapshots(out: Console, kept: Sequence[Record]) -> None:
     """One row a snapshot, the newest first."""
     rows = []
     for s in kept:
@@ -368,9 +334,7 @@ def _print_snapshots(out: Console, kept: Sequence[Mapping[str, Any]]) -> None:
         counted = [f"{s[name]:,}" for name in ("documents", "entities", "reports")]
         sizes = [console.in_words(s[name]) for name in ("bytes", "own_bytes")]
         rows.append([str(s["snapshot"]), s["created_at"], *counted, cost, *sizes])
-    columns = ("snapshot", "from", "documents", "entities", "reports", "cost", "size", "alone")
-    table = console.table(columns, rows, left=2)
     out.print("\nSnapshots (alone: what would go with this one; graphrag-ray gc)")
-    out.print(table)
-    if any(s["cost_usd"] is None for s in kept):
-        out.print(f"What runs to come will cost is known with {price_setting()}", style="dim")
+    columns = ("snapshot", "from", "documents", "entities", "reports", "cost", "size", "alone")
+    console.print_table(columns, rows, left=2)
+    _say_price(out, kept)

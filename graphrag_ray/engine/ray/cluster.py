@@ -238,7 +238,11 @@ def ask_nodes(
             ): node
             for node in nodes
         }
-        _await_nodes(list(asked), ended)
+        waiting, until = list(asked), time.monotonic() + LOOKED_AT_WITHIN_S
+        while waiting and time.monotonic() < until and not ended.is_set():
+            waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_LOOK_S)[1]
+        for ref in waiting:
+            ray.cancel(ref)
         found = {node["NodeID"]: (node, _node_answer(ref)) for ref, node in asked.items()}
     answers = {}
     for id_, (node, answer) in found.items():
@@ -266,15 +270,6 @@ def ask_nodes(
                 "an object store (s3://…, gs://…) or a file system that all nodes share."
             )
     return answers
-
-
-def _await_nodes(asked: list[Any], ended: Event) -> None:
-    """Until all answered, it takes too long, or `ended`; what has not answered by then is cancelled."""
-    until = time.monotonic() + LOOKED_AT_WITHIN_S
-    while asked and time.monotonic() < until and not ended.is_set():
-        _, asked = ray.wait(asked, num_returns=len(asked), timeout=_LOOK_S)
-    for ref in asked:
-        ray.cancel(ref)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
@@ -24,7 +24,7 @@ from graphrag_ray.base.wording import without_colors
 from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.executor import Parted, TableFunction, Tables, Written, write_all
 from graphrag_ray.engine.given_rows import after, reading_failed
-from graphrag_ray.engine.ray.task_attempts import Attempts, died_told, own_error
+from graphrag_ray.engine.ray.table_tasks import Attempts, died_told, own_error
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 
@@ -61,7 +61,12 @@ def map_dataset(
     except Exception as e:
         if (own := own_error(e)) is not None:
             raise own from None
-        told = _cause(without_colors(str(e))) if isinstance(e, RayError) else f"{type(e).__name__}: {e}"
+        told = f"{type(e).__name__}: {e}"
+        if isinstance(e, RayError):  # what the reading raised: the end of the first of the traces
+            first = without_colors(str(e)).split("\n\nThe above exception was the direct cause", maxsplit=1)[
+                0
+            ]
+            told = next((line for line in reversed(first.splitlines()) if line.strip()), "")
         raise reading_failed(after(n_rows), told) from e
     return written
 
@@ -69,49 +74,34 @@ def map_dataset(
 def _write_block(
     store: Store, fn: TableFunction[Any], attempts: Attempts, parted: Parted[Any] | None, block: pa.Table
 ) -> Iterator[pa.Table]:
+    """The parts written of a block; row by row, where processes died of it."""
     if not block.num_rows:  # Ray tries functions on empty blocks
         return
+    # The same when Ray starts the task again, of whose blocks one is worked on at a time.
+    first = repr(block.slice(0, 1).to_pylist()).encode("utf-8", "replace")
+    named = hashlib.sha256(f"{ray.get_runtime_context().get_task_id()}".encode() + first)
+    number = int.from_bytes(named.digest()[:6], "big") << 24
     try:
-        written = _map_block(store, fn, attempts, parted, block)
+        tables: Iterable[Tables]
+        if (why := attempts.died(number)) is None:
+            tables = fn(store, block)
+        elif parted is None:
+            raise ProcessDied(died_told(attempts.step, block, why))
+        else:
+            tables = []
+            for n, part in enumerate(parted.parts(block), number + 1):
+                died = attempts.died(n)
+                tables += [parted.failed(part, died)] if died else fn(store, part)
+                attempts.end(n)
+        written = write_all(store, tables)
+        if why is None:
+            attempts.end(number)
     except Exception as e:
         if not is_unforeseen(e):
             raise
         # What fails here is ours, and not the reading of the dataset.
         raise GraphRagError(f"step {attempts.step}: {note_bug(e)}") from None
     yield pa.table({_WRITTEN: [cloudpickle.dumps(written)], "rows": [block.num_rows]})
-
-
-def _map_block(
-    store: Store, fn: TableFunction[Any], attempts: Attempts, parted: Parted[Any] | None, block: pa.Table
-) -> dict[str, list[Part]]:
-    """The parts written of a block; row by row, where processes died of it."""
-    number = _number_of(block)
-    why = attempts.died(number)
-    if why is None:
-        written = write_all(store, fn(store, block))
-        attempts.end(number)
-        return written
-    if parted is None:
-        raise ProcessDied(died_told(attempts.step, block, why))
-    whole: list[Tables] = []
-    for n, part in enumerate(parted.parts(block)):
-        died = attempts.died(number + n + 1)
-        whole += [parted.failed(part, died)] if died else list(fn(store, part))
-        attempts.end(number + n + 1)
-    return write_all(store, whole)
-
-
-def _number_of(block: pa.Table) -> int:
-    """The same when Ray starts the task again, of whose blocks one is worked on at a time."""
-    task = ray.get_runtime_context().get_task_id()
-    first = repr(block.slice(0, 1).to_pylist()).encode("utf-8", "replace")
-    return int.from_bytes(hashlib.sha256(f"{task}".encode() + first).digest()[:6], "big") << 24
-
-
-def _cause(trace: str) -> str:
-    """What the reading raised: the end of the first of the traces that Ray tells."""
-    first = trace.split("\n\nThe above exception was the direct cause", maxsplit=1)[0]
-    return next((line for line in reversed(first.splitlines()) if line.strip()), "")
 
 
 def dataset_of(store: Store, name: str, parts: Sequence[Part], schema: pa.Schema) -> ray.data.Dataset:

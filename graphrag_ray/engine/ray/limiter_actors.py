@@ -41,6 +41,7 @@ UNUSED_S = 300.0
 """A limiter that outlives who started it ends when nobody has shown himself for so long."""
 TOLD_EVERY_S = 0.9 * PULSE_S
 """Between two records of what it sees of endpoints, where nobody else records that."""
+REMEMBERED_CALLS = 10_000
 AGAIN_S = 1.0
 """Before a limiter that is gone is started again, and again."""
 
@@ -48,9 +49,6 @@ AGAIN_S = 1.0
 LINGER_S = 0.05
 """A place that is free again is told of after so long at the latest, or with the next question, together with
 all others: a call of an actor costs it as much as a hundred settles."""
-LONGEST_LINGER_S = 0.1
-BATCHES_S = 640
-"""Such calls a second, of all holders together: with many, each lingers longer."""
 LINGER_SHARE = 0.05
 """Of the time that a call took: while others wait for its place, no more of it shall be lost."""
 SHORTEST_LINGER_S = 0.002
@@ -64,74 +62,33 @@ Batch: TypeAlias = Mapping[str, Sequence[Settled]]
 class GivenPermits:
     """Endpoints for the first waiters, and which life of the limiter gave them.
 
-    linger_s   for how long whoever got them may wait to tell that places are free again
     quirks     what endpoints have taught anybody
     """
 
     life: str
     endpoints: Sequence[int]
-    linger_s: float = LINGER_S
     quirks: Mapping[tuple[str, int], frozenset[str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call of an actor, by whose number the actor knows when it comes again.
+class Once:
+    """What an actor answered to its latest calls, each of which has a name that no other has.
 
     Where a connection between two living processes breaks, Ray says `ActorUnavailableError`, or repeats the
     call by itself: in either case it may have been carried out already.
-
-    by: a name that no other caller has or had; number: of its calls, made one after the other.
     """
 
-    by: str
-    number: int
+    def __init__(self, remembered: int = 10_000) -> None:
+        self._answers: dict[str, asyncio.Future[Any]] = {}
+        self._remembered = remembered
 
-
-class Calls:
-    """Those of one caller."""
-
-    def __init__(self) -> None:
-        self._by = uuid.uuid4().hex
-        self._numbers = count(1)
-
-    def next(self) -> Call:
-        return Call(self._by, next(self._numbers))
-
-
-class Answers:
-    """What an actor answered last to each of its callers."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[int, asyncio.Future[Any]]] = {}
-
-    async def once(self, call: Call, answer: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def answer(self, call: str, answer: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What the call answers, or answered when it came first."""
-        last = self._last.get(call.by)
-        if last is None or last[0] < call.number:
-            last = call.number, asyncio.ensure_future(answer())
-            self._last[call.by] = last
-        elif last[0] > call.number:
-            raise ValueError(f"{call} came late: its caller has gone on, and waits for no answer")
-        answered: T = await asyncio.shield(last[1])
+        if call not in self._answers:
+            self._answers[call] = asyncio.ensure_future(answer())
+            if len(self._answers) > self._remembered:
+                del self._answers[next(iter(self._answers))]
+        answered: T = await asyncio.shield(self._answers[call])
         return answered
-
-
-class Carried:
-    """Which of the latest calls were carried out. For calls that nobody waits for, in any order."""
-
-    def __init__(self, most: int = 10_000) -> None:
-        self._calls = dict[Call, None]()
-        self._most = most
-
-    def first(self, call: Call) -> bool:
-        """Whether it comes for the first time."""
-        if call in self._calls:
-            return False
-        self._calls[call] = None
-        if len(self._calls) > self._most:
-            del self._calls[next(iter(self._calls))]
-        return True
 
 
 class LimiterShell:
@@ -155,9 +112,8 @@ class LimiterShell:
         logs.follow(logging)
         self._limiter = LocalLimiter({name: model}, default_in_flight)
         self._life = uuid.uuid4().hex
-        self._answers, self._told = Answers(), Carried()
+        self._once = Once()
         self._name = name
-        self._holders: set[str] = set()
         self._seen: dict[str, float] = {}
         self._beaten_at = time.monotonic()
         self._meter = CallMeter(RayRecorder((ENDPOINTS, {"run": run})), {name: model}) if run else None
@@ -166,23 +122,22 @@ class LimiterShell:
             threading.Thread(target=self._end_unused, args=(unused_s,), daemon=True).start()
 
     async def acquire(
-        self, call: Call, model: str, wants: Sequence[int], usable: Sequence[int], holder: str, batch: Batch
+        self, call: str, model: str, wants: Sequence[int], usable: Sequence[int], holder: str, batch: Batch
     ) -> GivenPermits:
         """batch: to settle before."""
-        return await self._answers.once(call, partial(self._acquire, model, wants, usable, holder, batch))
 
-    async def _acquire(
-        self, model: str, wants: Sequence[int], usable: Sequence[int], holder: str, batch: Batch
-    ) -> GivenPermits:
-        self._holders.add(holder)
-        self._settle(model, batch, holder)
-        endpoints = await self._limiter.acquire(model, wants, usable, holder)
-        linger_s = min(LONGEST_LINGER_S, max(LINGER_S, len(self._holders) / BATCHES_S))
-        return GivenPermits(self._life, endpoints, linger_s, self._limiter.all_quirks())
-
-    async def settle(self, call: Call, model: str, batch: Batch, holder: str) -> None:
-        if self._told.first(call):
+        async def answer() -> GivenPermits:
             self._settle(model, batch, holder)
+            endpoints = await self._limiter.acquire(model, wants, usable, holder)
+            return GivenPermits(self._life, endpoints, dict(self._limiter.all_quirks))
+
+        return await self._once.answer(call, answer)
+
+    async def settle(self, call: str, model: str, batch: Batch, holder: str) -> None:
+        async def answer() -> None:
+            self._settle(model, batch, holder)
+
+        await self._once.answer(call, answer)
 
     def _settle(self, model: str, batch: Batch, holder: str) -> None:
         for life, settled in batch.items():
@@ -196,11 +151,13 @@ class LimiterShell:
     async def learn(self, model: str, endpoint: int, quirks: Sequence[str]) -> None:
         self._limiter.learn(model, endpoint, quirks)
 
-    async def forget(self, holder: str, call: Call | None = None) -> None:
+    async def forget(self, holder: str, call: str | None = None) -> None:
         """call: of a holder that goes on, and is not to lose what it has got since."""
-        if call is None or self._told.first(call):
-            self._holders.discard(holder)
+
+        async def answer() -> None:
             self._limiter.forget(holder)
+
+        await self._once.answer(call or uuid.uuid4().hex, answer)
 
     async def beat(self, holder: str) -> None:
         """A holder that nobody watches is alive. What others had, which were silent for long, is over."""
@@ -258,20 +215,6 @@ def start_limiters(
     ]
 
 
-@dataclass
-class _Unsent:
-    """Places of one model that are free again, of which its actor does not know yet.
-
-    batch      by the life that gave them, each with when it was settled
-    timer      sends them; None: nothing is there
-    linger_s   as the actor last said
-    """
-
-    batch: dict[str, list[tuple[float, Settled]]] = field(default_factory=dict)
-    timer: asyncio.TimerHandle | None = None
-    linger_s: float = LINGER_S
-
-
 class RayLimiter:
     """The `Limiter` of a worker: asks the model's actor. Settling is not waited for: what is settled goes in
     batches, each in one call that Ray repeats until it is done, or with the next question. Lost with the
@@ -281,9 +224,11 @@ class RayLimiter:
         self._holder = holder
         self._lives: defaultdict[tuple[str, int], deque[str]] = defaultdict(deque)
         self._actors = {name: ray.get_actor(f"{prefix}-{name}", namespace) for name in models}
-        self._unsent = {name: _Unsent() for name in self._actors}
-        self._questions: defaultdict[str, list[Calls]] = defaultdict(list)
-        self._told = Calls()
+        # Places that are free again and not told of yet, by model and by the life that gave them,
+        # with when they were settled; and the timers that send them.
+        self._unsent: dict[str, dict[str, list[tuple[float, Settled]]]] = {name: {} for name in self._actors}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._calls = map(f"{uuid.uuid4().hex}-{{}}".format, count())
         self._quirks: dict[tuple[str, int], frozenset[str]] = {}
 
     async def start_afresh(self) -> None:
@@ -295,20 +240,12 @@ class RayLimiter:
     def _forget(self) -> list[Any]:
         self.send()
         self._lives.clear()
-        return [actor.forget.remote(self._holder, self._told.next()) for actor in self._actors.values()]
+        return [actor.forget.remote(self._holder, next(self._calls)) for actor in self._actors.values()]
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
-        # Several questions may be open, of hedges and of retries, and each is repeated by itself: so each
-        # has numbers of its own.
-        free = self._questions[model]
-        calls = free.pop() if free else Calls()
-        try:
-            places: GivenPermits = await self._actors[model].acquire.remote(
-                calls.next(), model, list(wants), list(usable), self._holder, self._take(model)
-            )
-        finally:
-            free.append(calls)
-        self._unsent[model].linger_s = places.linger_s
+        places: GivenPermits = await self._actors[model].acquire.remote(
+            next(self._calls), model, list(wants), list(usable), self._holder, self._take(model)
+        )
         for at, quirks in places.quirks.items():
             self._quirks[at] = self._quirks.get(at, frozenset()) | quirks
         for endpoint in places.endpoints:
@@ -320,13 +257,18 @@ class RayLimiter:
         lives = self._lives[model, endpoint]
         life = lives.popleft() if lives else ""
         settled = Settled(endpoint, delta_tokens, ended)
-        self._unsent[model].batch.setdefault(life, []).append((time.monotonic(), settled))
+        self._unsent[model].setdefault(life, []).append((time.monotonic(), settled))
         linger_s = SHORTEST_LINGER_S
         if ended is not None:
             linger_s = max(linger_s, LINGER_SHARE * ended.latency_s)
-        # What an endpoint said holds for everyone.
-        told = ended is not None and ended.told is not None
-        self._send_within(model, 0.0 if told else min(self._unsent[model].linger_s, linger_s))
+            if ended.told is not None:  # it holds for everyone
+                linger_s = 0.0
+        loop, timer = asyncio.get_running_loop(), self._timers.get(model)
+        due = loop.time() + min(LINGER_S, linger_s)
+        if timer is None or timer.when() > due:
+            if timer is not None:
+                timer.cancel()
+            self._timers[model] = loop.call_at(due, self._send, model)
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         """At once: everyone shall know."""
@@ -345,33 +287,23 @@ class RayLimiter:
         for model in self._unsent:
             self._send(model)
 
-    def _send_within(self, model: str, seconds: float) -> None:
-        loop, unsent = asyncio.get_running_loop(), self._unsent[model]
-        due = loop.time() + seconds
-        if unsent.timer is not None:
-            if unsent.timer.when() <= due:
-                return
-            unsent.timer.cancel()
-        unsent.timer = loop.call_at(due, self._send, model)
-
     def _send(self, model: str) -> None:
         if batch := self._take(model):
-            self._actors[model].settle.remote(self._told.next(), model, batch, self._holder)
+            self._actors[model].settle.remote(next(self._calls), model, batch, self._holder)
 
     def _take(self, model: str) -> Batch:
         """What is to be sent; it is with whoever takes it."""
-        unsent = self._unsent[model]
-        batch, unsent.batch = unsent.batch, {}
-        if unsent.timer is not None:
-            unsent.timer.cancel()
-            unsent.timer = None
+        batch, self._unsent[model] = self._unsent[model], {}
+        if timer := self._timers.pop(model, None):
+            timer.cancel()
         now = time.monotonic()
-        return {life: [_aged(one, now - at) for at, one in settled] for life, settled in batch.items()}
-
-
-def _aged(settled: Settled, ago_s: float) -> Settled:
-    ended = settled.ended
-    return settled if ended is None else settled._replace(ended=ended._replace(ago_s=ago_s))
+        return {
+            life: [
+                one._replace(ended=one.ended._replace(ago_s=now - at)) if one.ended else one
+                for at, one in settled
+            ]
+            for life, settled in batch.items()
+        }
 
 
 class SharedLimiter(RayLimiter):
@@ -402,7 +334,10 @@ class SharedLimiter(RayLimiter):
                 return await super().acquire(model, wants, usable)
             except (RayActorError, ActorUnschedulableError):
                 _log.warning("the limiter of model %s is gone: it is started again", model)
-                await self._start_again()
+                await asyncio.sleep(AGAIN_S)  # until its name is free
+                with suppress(RayError, ValueError):  # else the next attempt says so
+                    found = await asyncio.to_thread(self._start)
+                    self._actors.update(zip(self._models, found, strict=True))
             except TaskCancelledError:
                 _log.warning("the limiter of model %s had not heard of us for long: it is asked again", model)
 
@@ -416,9 +351,3 @@ class SharedLimiter(RayLimiter):
             for actor in self._actors.values():
                 actor.beat.remote(self._holder)
             await asyncio.sleep(PULSE_S)
-
-    async def _start_again(self) -> None:
-        await asyncio.sleep(AGAIN_S)  # until its name is free
-        with suppress(RayError, ValueError):  # else the next attempt says so
-            found = await asyncio.to_thread(self._start)
-            self._actors.update(zip(self._models, found, strict=True))

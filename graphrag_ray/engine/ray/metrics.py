@@ -21,7 +21,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -57,48 +56,30 @@ DECLARED = (
 )
 
 
-@dataclass
-class Metrics:
-    """What one run records. items: that ended in earlier sweeps of each stage."""
+class RunMetrics:
+    """What one run records. models: those with endpoints, by logical name."""
 
-    meter: CallMeter
-    items: Counter[str] = field(default_factory=Counter)
+    def __init__(self, run: str, models: Mapping[str, Model]) -> None:
+        self._meter = CallMeter(RayRecorder((DECLARED, {"run": run})), models)
+        self._ended = Counter[str]()  # items, in earlier sweeps of each stage
 
-    @classmethod
-    def of(cls, run: str, models: Mapping[str, Model]) -> Metrics:
-        """models: those with endpoints, by logical name."""
-        return cls(CallMeter(RayRecorder((DECLARED, {"run": run})), models))
-
-
-@dataclass(frozen=True)
-class Queue:
-    """Items of a sweep, and who works on them. total: None where it is not known; waiting: for a worker;
-    leased: with one."""
-
-    total: int | None
-    waiting: int
-    leased: int
-    lag_s: float
-    workers: int
-
-
-class SweepMetrics:
-    """The metrics of one sweep, a stage's or a part of one's."""
-
-    def __init__(self, metrics: Metrics, stage: str, limiters: Sequence[Any]) -> None:
-        self._metrics, self._stage, self._limiters = metrics, stage, limiters
+    def begin(self, stage: str, limiters: Sequence[Any]) -> None:
+        """A sweep begins, a stage's or a part of one's."""
+        self._stage, self._limiters = stage, limiters
         self._asked: list[Any] = []
-        self._looked_at = -math.inf
-        self._sweep = object()
+        self._looked_at, self._sweep = -math.inf, object()
         self._total: int | None = None
 
-    def look(self, sweep: Sweep, queue: Queue) -> None:
-        """Record how it goes, unless that was done a moment ago."""
+    def look(
+        self, sweep: Sweep, total: int | None, waiting: int, leased: int, lag_s: float, workers: int
+    ) -> None:
+        """Record how it goes, unless that was done a moment ago. total: items, None where it is not known;
+        waiting: for a worker; leased: with one."""
         now = time.monotonic()
         if now - self._looked_at < EVERY_S:
             return
-        self._looked_at = now
-        self._record(sweep, queue)
+        self._looked_at, self._total = now, total
+        self._record(sweep, waiting, leased, lag_s, workers)
         if self._asked and not ray.wait(self._asked, num_returns=len(self._asked), timeout=0)[1]:
             self._hear()
         if not self._asked:
@@ -106,8 +87,8 @@ class SweepMetrics:
 
     def end(self, sweep: Sweep) -> None:
         """Record what it came to."""
-        self._record(sweep, Queue(self._total, 0, 0, 0.0, 0))
-        self._metrics.items[self._stage] += sweep.finished
+        self._record(sweep, 0, 0, 0.0, 0)
+        self._ended[self._stage] += sweep.finished
         with suppress(RayError):
             self._asked = [limiter.watched.remote() for limiter in self._limiters]
             self._hear(over=True)
@@ -116,25 +97,22 @@ class SweepMetrics:
         asked, self._asked = self._asked, []
         with suppress(RayError):  # a limiter that is gone: another look will tell
             for watched in ray.get(asked, timeout=ANSWERED_WITHIN_S):
-                self._metrics.meter.endpoints(self._stage, watched, over)
+                self._meter.endpoints(self._stage, watched, over)
 
-    def _record(self, sweep: Sweep, queue: Queue) -> None:
-        meter, of = self._metrics.meter, {"stage": self._stage}
-        done = (("complete", sweep.finished - sweep.failed), ("failed", sweep.failed))
-        for result, count in done:
-            meter.rise("items", count, {**of, "result": result}, (self._sweep, result))
-        self._total = queue.total
-        if queue.total is not None:
-            meter.set("items_expected", self._metrics.items[self._stage] + queue.total, of)
-        meter.set("queue_items", queue.waiting, {**of, "state": "waiting"})
-        meter.set("queue_items", queue.leased, {**of, "state": "leased"})
-        meter.set("workers", queue.workers, of)
+    def _record(self, sweep: Sweep, waiting: int, leased: int, lag_s: float, workers: int) -> None:
+        meter, of = self._meter, {"stage": self._stage}
+        for result, done in (("complete", sweep.finished - sweep.failed), ("failed", sweep.failed)):
+            meter.rise("items", done, {**of, "result": result}, (self._sweep, result))
+        if self._total is not None:
+            meter.set("items_expected", self._ended[self._stage] + self._total, of)
+        meter.set("queue_items", waiting, {**of, "state": "waiting"})
+        meter.set("queue_items", leased, {**of, "state": "leased"})
+        meter.set("workers", workers, of)
         meter.rise("leases_reissued", sweep.reissued, of, self._sweep)
-        meter.set("journal_lag_seconds", queue.lag_s, of)
+        meter.set("journal_lag_seconds", lag_s, of)
         for (stage, model), totals in sweep.accounts.by_stage.items():
             for name, so_far in sums(totals).items():
-                labels = {"stage": stage, "model": model}
-                meter.rise(name, so_far, labels, (self._sweep, stage, model))
+                meter.rise(name, so_far, {"stage": stage, "model": model}, (self._sweep, stage, model))
 
 
 class RayRecorder:

@@ -45,7 +45,6 @@ ENDS_WITHIN_S = 10.0
 """An application, after its questions."""
 _SERVE_LOG = "ray.serve"
 _log = logging.getLogger(__name__)
-_KEYS = "keys"
 
 
 class Keys:
@@ -86,7 +85,7 @@ class Replica:
         if variable in self._known:
             return self._known[variable]
         try:
-            holder = ray.get_actor(_name(self.application, _KEYS), NAMESPACE)
+            holder = ray.get_actor(f"{self.application}-keys", NAMESPACE)
             found: str | None = ray.get(holder.get.remote(variable))
         except (ValueError, RayError):  # nobody holds any
             return None
@@ -102,9 +101,16 @@ class Replica:
         return RayRecorder((own, here), (as_a_run, {"run": self.application}))
 
     def limiter(self, models: Models) -> SharedLimiter:
-        """Of these models, for all replicas. To be called in an event loop."""
-        name, log = _limiters(self.application, models), _as_here(self.application)
-        return SharedLimiter(name, self.name, models, NAMESPACE, self.application, log)
+        """Of these models, for all replicas: limits that change are another limiter's. To be called in an
+        event loop, after `log_with_serve`: Serve's own level is another one while the application starts."""
+        limits = {name: model.model_dump(mode="json") for name, model in models.online.items()}
+        told = orjson.dumps([limits, models.default_in_flight], option=orjson.OPT_SORT_KEYS)
+        prefix = f"{self.application}-limiter-{hashlib.sha256(told).hexdigest()[:12]}"
+        level = logging.getLevelName(logging.getLogger(OURS).level).lower()
+        known = cast(Level, level) if level in get_args(Level) else "warning"
+        as_json = any(map(_writes_json, logging.getLogger(_SERVE_LOG).handlers))
+        log = Logging(known, "json" if as_json else "text", self.application)
+        return SharedLimiter(prefix, self.name, models, NAMESPACE, self.application, log)
 
 
 def application(
@@ -150,15 +156,6 @@ def _writes_json(handler: logging.Handler) -> bool:
     return "JSON" in type(writing.formatter).__name__
 
 
-def _as_here(application: str) -> Logging:
-    """How actors of an application log that are none of Serve's. To be called after `log_with_serve`: Serve's
-    own level is another one while the application starts."""
-    level = logging.getLevelName(logging.getLogger(OURS).level).lower()
-    known = cast(Level, level) if level in get_args(Level) else "warning"
-    as_json = any(map(_writes_json, logging.getLogger(_SERVE_LOG).handlers))
-    return Logging(known, "json" if as_json else "text", application)
-
-
 @contextmanager
 def running(
     app: serve.Application,
@@ -186,15 +183,39 @@ def running(
     """
     logging.getLogger(_SERVE_LOG).setLevel(logging.ERROR)
     name = "-".join([APPLICATION, *filter(None, prefix.split("/"))])
-    ours = not _is_there()
-    if not ours:
-        _may_join(name, prefix, only_here)
-    keys = None if private else _keep(name, held)
+    try:
+        ours = ray.get_actor("SERVE_CONTROLLER_ACTOR", "serve") is None
+    except ValueError:
+        ours = True
+    if not ours and only_here:
+        raise UsageError(
+            "Ray Serve runs on this cluster already and listens where it was told to, maybe to other "
+            "machines, so that anybody could ask at your cost. Set a token, or say --allow-anonymous"
+        )
+    if not ours and name in serve.status().applications:
+        if not _orphaned(name):
+            raise UsageError(f"this cluster serves {name!r} already: name another --prefix than {prefix}")
+        _log.warning("the command that served %r is gone: its application is taken over", name)
+    keys = None
+    if not private:
+        actor = ray.remote(num_cpus=0, max_concurrency=100, max_task_retries=-1)(Keys)
+        keys = actor.options(
+            name=f"{name}-keys", namespace=NAMESPACE, scheduling_strategy=beside_driver()
+        ).remote()
+        ray.get([keys.hold.remote(variable, value.get_secret_value()) for variable, value in held.items()])
     logs = {"log_level": log_level, "enable_access_log": log_level != "WARNING"}
     logs |= {"encoding": "JSON"} if log_json else {}  # else as RAY_SERVE_LOG_ENCODING says
     try:
         if ours:
-            _listen(host, port, logs)
+            where = {"host": host, "port": port}
+            try:
+                serve.start(proxy_location=ProxyLocation.HeadOnly, http_options=where, logging_config=logs)
+            except RuntimeError as e:
+                if "Failed to bind" not in str(e):
+                    raise
+                raise UsageError(
+                    f"cannot listen at {host}:{port} on the head node. Name another --port"
+                ) from e
         try:
             serve.run(app, name=name, route_prefix=prefix, logging_config=logs)
         except RuntimeError as e:
@@ -209,53 +230,11 @@ def running(
             ray.kill(keys)
 
 
-def _may_join(name: str, prefix: str, only_here: bool) -> None:
-    """Raises UsageError where the application may not be beside those that this cluster's Serve runs."""
-    if only_here:
-        raise UsageError(
-            "Ray Serve runs on this cluster already and listens where it was told to, maybe to other "
-            "machines, so that anybody could ask at your cost. Set a token, or say --allow-anonymous"
-        )
-    if name in serve.status().applications:
-        if not _orphaned(name):
-            raise UsageError(f"this cluster serves {name!r} already: name another --prefix than {prefix}")
-        _log.warning("the command that served %r is gone: its application is taken over", name)
-
-
-def _keep(application: str, held: Mapping[str, SecretStr]) -> Any:
-    """The actor that holds these values."""
-    actor = ray.remote(num_cpus=0, max_concurrency=100, max_task_retries=-1)(Keys)
-    keys = actor.options(
-        name=_name(application, _KEYS), namespace=NAMESPACE, scheduling_strategy=beside_driver()
-    ).remote()
-    ray.get([keys.hold.remote(variable, value.get_secret_value()) for variable, value in held.items()])
-    return keys
-
-
-def _listen(host: str, port: int, logs: dict[str, Any]) -> None:
-    """Start Ray Serve. Raises UsageError where it cannot listen there, on the head node."""
-    where = {"host": host, "port": port}
-    try:
-        serve.start(proxy_location=ProxyLocation.HeadOnly, http_options=where, logging_config=logs)
-    except RuntimeError as e:
-        if "Failed to bind" not in str(e):
-            raise
-        raise UsageError(f"cannot listen at {host}:{port} on the head node. Name another --port") from e
-
-
-def _is_there() -> bool:
-    """Whether this cluster runs Serve already."""
-    try:
-        return ray.get_actor("SERVE_CONTROLLER_ACTOR", "serve") is not None
-    except ValueError:
-        return False
-
-
 def _orphaned(name: str) -> bool:
     """Whether an application was started by a command like ours that was killed: its actor ended with it. One
     of a Serve config never had such an actor, and is not ours to replace."""
     try:
-        ray.get_actor(_name(name, _KEYS), NAMESPACE)
+        ray.get_actor(f"{name}-keys", NAMESPACE)
         return False
     except ValueError:
         found = _get_global_client().get_serve_details()["applications"].get(name, {})
@@ -268,7 +247,7 @@ def _end(name: str, grace_s: float) -> None:
     while name in serve.status().applications and time.monotonic() < until:
         time.sleep(LOOK_S)
     for actor in ray.util.list_named_actors(all_namespaces=True):
-        if actor["namespace"] == NAMESPACE and actor["name"].startswith(_name(name, "limiter")):
+        if actor["namespace"] == NAMESPACE and actor["name"].startswith(f"{name}-limiter"):
             with suppress(ValueError, RayError):
                 ray.kill(ray.get_actor(actor["name"], NAMESPACE))
 
@@ -294,14 +273,3 @@ def _environment() -> dict[str, Any]:
         "py_modules": list(given),
         "env_vars": {**event_loop(), ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR: PINNED},
     }
-
-
-def _limiters(application: str, models: Models) -> str:
-    """Limits that change are another limiter's."""
-    limits = {name: model.model_dump(mode="json") for name, model in models.online.items()}
-    digest = hashlib.sha256(orjson.dumps([limits, models.default_in_flight], option=orjson.OPT_SORT_KEYS))
-    return _name(application, f"limiter-{digest.hexdigest()[:12]}")
-
-
-def _name(application: str, what: str) -> str:
-    return f"{application}-{what}"

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice, pairwise
 from typing import Any, TypeVar
@@ -18,13 +21,16 @@ import numpy as np
 import pyarrow as pa
 import ray
 from ray import cloudpickle
-from ray.exceptions import RayError, RaySystemError, RayTaskError, WorkerCrashedError
+from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError, WorkerCrashedError
 
+from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, ProcessDied
+from graphrag_ray.base.logs import Logging
 from graphrag_ray.base.unforeseen import from_elsewhere
 from graphrag_ray.base.wording import without_colors
 from graphrag_ray.engine.executor import (
     PARTITION,
+    Executor,
     Parted,
     TableFunction,
     Tables,
@@ -33,8 +39,6 @@ from graphrag_ray.engine.executor import (
     write_all,
 )
 from graphrag_ray.engine.ray.limiter_actors import beside_driver
-from graphrag_ray.engine.ray.task_attempts import Attempts, DeskActor, died_told, own_error
-from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part
 
@@ -66,10 +70,93 @@ RETRIES = -1
 """Without end, of a task whose process or node died: the desk counts, and says when it is enough."""
 
 
-class RayTables:
-    """The three ways of running a table function (`engine.executor.Executor`)."""
+PARTS_TOLD = 3
+"""Stored parts of an input that a message names."""
 
-    store: Store
+MOST_DEATHS = 3
+"""An input of a table step of which so many processes died is not tried again."""
+
+
+class Desk:
+    """Counts which inputs of table steps were begun and not ended, in one actor beside the driver: Ray starts
+    a task again without end where memory ran out."""
+
+    def __init__(self) -> None:
+        self._begun: Counter[tuple[str, int]] = Counter()
+
+    def begin(self, what: str, number: int) -> int:
+        """How often an input was begun before and not ended."""
+        self._begun[what, number] += 1
+        return self._begun[what, number] - 1
+
+    def end(self, what: str, number: int) -> None:
+        self._begun.pop((what, number), None)
+
+
+DeskActor = ray.remote(num_cpus=0, max_restarts=-1)(Desk)
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """The attempts at the inputs of one step.
+
+    step      its name, for messages
+    desk      a handle to the run's desk
+    name      tells it from all other steps of the run
+    logging   how the driver logs: the processes that work on an input do as it does
+    """
+
+    step: str
+    desk: Any
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    logging: Logging | None = field(default_factory=logs.current)
+
+    def died(self, number: int) -> str | None:
+        """Begin an input; why it is not to be done, where too many processes died of it."""
+        logs.follow(self.logging)
+        try:
+            deaths = ray.get(self.desk.begin.remote(self.name, number))
+        except RayActorError:  # it comes again, and counts from there
+            deaths = 0
+        if deaths < MOST_DEATHS:
+            return None
+        return f"{deaths} processes that worked on it died: out of memory, or a crash in native code"
+
+    def end(self, number: int) -> None:
+        self.desk.end.remote(self.name, number)
+
+
+def died_told(step: str, x: Any, why: str, what: str = "") -> str:
+    paths = list(_paths(x))
+    more = f" and {len(paths) - PARTS_TOLD} more" if len(paths) > PARTS_TOLD else ""
+    of = what or f"what is in {', '.join(paths[:PARTS_TOLD])}{more}" if what or paths else "an input"
+    return (
+        f"step {step} cannot do {of}: {why}. What is done is kept; give the processes more memory, or fewer "
+        "to a node, and run the same command again."
+    )
+
+
+def _paths(x: Any) -> Iterator[str]:
+    """What an input is made of, as far as it can be named: stored parts, files."""
+    if isinstance(path := getattr(x, "path", None), str):
+        yield path
+    elif isinstance(x, list | tuple):
+        for inner in x:
+            yield from _paths(inner)
+
+
+def own_error(error: BaseException | None) -> GraphRagError | None:
+    while error is not None:
+        if isinstance(error, GraphRagError) and not isinstance(error, RayTaskError):
+            return error
+        cause = error.cause if isinstance(error, RayTaskError) else None
+        error = cause or error.__cause__
+    return None
+
+
+class RayTables(Executor):
+    """The three ways of running a table function."""
+
     _desk: Any = None
 
     def _attempts(self, step: str) -> Attempts:
@@ -120,8 +207,7 @@ class RayTables:
         """One input, part by part, alone on the cluster: what dies beside a part is not its fault."""
         parts = list(parted.parts(x))
         if len(parts) < 2:
-            just = partial(_just, parted.failed(x, why))
-            return self.map(step, just, [None], one_by_one=True)[0]
+            return self.map(step, lambda store, x: [parted.failed(x, why)], [x], one_by_one=True)[0]
         one = Parted(lambda part: [part], parted.failed)
         done: dict[str, list[Part]] = {}
         for written in self.map(step, fn, parts, one, one_by_one=True):
@@ -168,61 +254,43 @@ class RayTables:
         attempts, reducing = self._attempts(step), self._attempts(step)
         with unwrapped(step):
             if bundles > SMALL_SHUFFLE:
-                written = _shuffled_by_ray_data(
-                    partial(_rows_of, self.store, fn, attempts),
-                    partial(_reduce_block, self.store, reduce, reducing),
-                    inputs,
-                    partitions,
-                    bundles,
-                )
+                rows_of = partial(_rows_of, self.store, fn, attempts)
+                reduce_block = partial(_reduce_block, self.store, reduce, reducing)
+                made = _shuffled_by_ray_data(rows_of, reduce_block, inputs, bundles)
             else:
-                bundle = partial(_bundle, partitions, bundles)
-                made = self._shuffled_by_tasks(fn, attempts, reduce, reducing, inputs, bundle, bundles)
-                written = [made.get(p, {}) for p in range(partitions)]
-        for number, done in enumerate(written):
+                function, reducer = ray.put(fn), ray.put(reduce)
+                rows: dict[int, list[Any]] = {}
+                tasks = min(len(inputs), SMALL_SHUFFLE_TASKS)
+                ends = [len(inputs) * n // tasks for n in range(tasks + 1)]
+
+                def split(number: int, of: Sequence[X]) -> Any:
+                    refs = _split_task.options(num_returns=bundles + 1).remote(
+                        self.store, function, attempts, partitions, bundles, number, of
+                    )
+                    rows[number] = refs[1:]
+                    return refs[0]
+
+                def reduced(own: int, _: None) -> Any:
+                    mine = (rows[number][own] for number in sorted(rows))
+                    return _reduce_task.remote(self.store, reducer, reducing, *mine)
+
+                for _ in _as_they_end(split, [inputs[start:end] for start, end in pairwise(ends)]):
+                    pass
+                made = {}
+                for _, of_bundle in _as_they_end(reduced, [None] * bundles):
+                    made |= of_bundle
+        for number, done in sorted(made.items()):
             if isinstance(done, str):
                 raise ProcessDied(died_told(step, None, done, f"partition {number} of {partitions}"))
-        return [done for done in written if not isinstance(done, str)]
-
-    def _shuffled_by_tasks(
-        self,
-        fn: Callable[[Store, X], Iterable[pa.Table]],
-        attempts: Attempts,
-        reduce: Callable[[pa.Table], Tables],
-        reducing: Attempts,
-        inputs: Sequence[X],
-        bundle: Callable[[Ints], Ints],
-        bundles: int,
-    ) -> dict[int, dict[str, list[Part]] | str]:
-        """For each partition that has rows, the parts written, or why there are none. bundle: that of each
-        partition."""
-        function, reducer = ray.put(fn), ray.put(reduce)
-        rows: dict[int, list[Any]] = {}
-        tasks = min(len(inputs), SMALL_SHUFFLE_TASKS)
-        ends = [len(inputs) * n // tasks for n in range(tasks + 1)]
-
-        def split(number: int, of: Sequence[X]) -> Any:
-            refs = _split_task.options(num_returns=bundles + 1).remote(
-                self.store, function, attempts, bundle, bundles, number, of
-            )
-            rows[number] = refs[1:]
-            return refs[0]
-
-        for _ in _as_they_end(split, [inputs[start:end] for start, end in pairwise(ends)]):
-            pass
-
-        def reduced(own: int, _: None) -> Any:
-            mine = (rows[number][own] for number in sorted(rows))
-            return _reduce_task.remote(self.store, reducer, reducing, *mine)
-
-        return {p: parts for _, made in _as_they_end(reduced, [None] * bundles) for p, parts in made.items()}
+        written = {number: done for number, done in made.items() if not isinstance(done, str)}
+        return [written.get(number, {}) for number in range(partitions)]
 
 
 def _as_they_end(
-    submit: Callable[[int, X], Any], inputs: Iterable[X], fetch: bool = True, at_once: int | None = None
+    submit: Callable[[int, X], Any], inputs: Iterable[X], at_once: int | None = None
 ) -> Iterator[tuple[int, Any]]:
-    """The numbers of inputs with what their tasks returned, or with a reference to it, in the order in which
-    these end. Raises the first error, and calls off what is left then."""
+    """The numbers of inputs with what their tasks returned, in the order in which these end. Raises the first
+    error, and calls off what is left then."""
     waiting = enumerate(inputs)
     open_: dict[Any, int] = {}
     try:
@@ -232,11 +300,9 @@ def _as_they_end(
             open_ |= {submit(number, x): number for number, x in islice(waiting, max(0, limit - len(open_)))}
             if not open_:
                 return
-            ray.wait(list(open_), num_returns=1, fetch_local=fetch)
-            ended, _ = ray.wait(list(open_), num_returns=len(open_), timeout=0, fetch_local=fetch)
-            for ref in ended:
-                number = open_.pop(ref)
-                yield number, (ray.get(ref) if fetch else ref)
+            ray.wait(list(open_), num_returns=1)
+            for ref in ray.wait(list(open_), num_returns=len(open_), timeout=0)[0]:
+                yield open_.pop(ref), ray.get(ref)
     finally:
         _cancel(list(open_))
 
@@ -279,7 +345,7 @@ def _split_one(
     store: Store,
     fn: Any,
     attempts: Attempts,
-    bundle: Callable[[Ints], Ints],
+    partitions: int,
     bundles: int,
     number: int,
     inputs: Sequence[Any],
@@ -291,7 +357,7 @@ def _split_one(
     split: list[pa.Table | None] = [None] * bundles
     if tables:
         rows = pa.concat_tables(tables)
-        own = bundle(rows[PARTITION].to_numpy())
+        own = rows[PARTITION].to_numpy().astype(np.int64) * bundles // partitions
         for n in np.unique(own).tolist():
             split[n] = rows.filter(pa.array(own == n))
     attempts.end(number)
@@ -318,10 +384,6 @@ def _reduced(
         yield partition, written
 
 
-def _bundle(partitions: int, bundles: int, partition: Ints) -> Ints:
-    return partition.astype(np.int64) * bundles // partitions
-
-
 _map_task = ray.remote(scheduling_strategy="SPREAD", max_retries=RETRIES)(_map_one)
 _stream_task = ray.remote(
     scheduling_strategy="SPREAD",
@@ -337,10 +399,9 @@ def _shuffled_by_ray_data(
     rows_of: Callable[[pa.Table], Iterator[pa.Table]],
     reduce_block: Callable[[pa.Table], Iterator[pa.Table]],
     inputs: Sequence[Any],
-    partitions: int,
     bundles: int,
-) -> list[dict[str, list[Part]] | str]:
-    """For each partition the parts written, or why there are none."""
+) -> dict[int, dict[str, list[Part]] | str]:
+    """For each partition that has rows, the parts written, or why there are none."""
     import ray.data  # takes a second, which runs without a shuffle save
 
     context = ray.data.DataContext.get_current()
@@ -355,7 +416,7 @@ def _shuffled_by_ray_data(
         .repartition(bundles, keys=[PARTITION])
         .map_batches(reduce_block, batch_size=None, batch_format="pyarrow")
     )
-    written: list[dict[str, list[Part]] | str] = [{} for _ in range(partitions)]
+    written: dict[int, dict[str, list[Part]] | str] = {}
     for batch in reduced.iter_batches(batch_size=None, batch_format="pyarrow"):
         for row in batch.to_pylist():
             written[row["partition"]] = cloudpickle.loads(row["written"])
@@ -377,10 +438,6 @@ def _reduce_block(
         return
     for partition, written in _reduced(store, reduce, attempts, rows):
         yield pa.table({"partition": [partition], "written": [cloudpickle.dumps(written)]})
-
-
-def _just(tables: Tables, store: Store, x: None) -> list[Tables]:
-    return [tables]
 
 
 @contextmanager

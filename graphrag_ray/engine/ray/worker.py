@@ -1,6 +1,7 @@
 """A worker actor: runs dialogues, many at once, and journals every turn within seconds.
 
-The driver calls it (`sweep.py`), one call at a time: it brings items and takes back what is journalled.
+The driver calls it (`ray_executor.py`), one call at a time: it brings items and takes back what is
+journalled.
 Between calls a worker goes on with what it has.
 """
 
@@ -25,7 +26,7 @@ from graphrag_ray.base.errors import FatalCallError
 from graphrag_ray.base.logs import Logging
 from graphrag_ray.base.messages import EmbeddingRequest, Reply, Request
 from graphrag_ray.engine.drive import Driver
-from graphrag_ray.engine.gateways import DRAIN_S, Ask, Gate, Keeper, Models, open_gateway
+from graphrag_ray.engine.gateways import DRAIN_S, Gate, Keeper, Models, open_gateway
 from graphrag_ray.engine.ray.limiter_actors import RayLimiter
 from graphrag_ray.engine.work import (
     BEGUN_TOGETHER,
@@ -54,6 +55,9 @@ CALLS_S = 400
 LONGEST_LOOK_S = 0.5
 IDLE_LOOK_S = 0.2
 """The same where the driver had no more items and nothing has ended: model calls are only waited for."""
+UNCALLED_S = 5.0
+"""A worker that has not been called for so long sends nothing more until it is. One that the driver cannot
+reach is started again in the end: by then most of what it had in flight is answered and journalled."""
 MOST_WAITING = 32
 """Items of a worker that wait for a call, where the order of items matters."""
 
@@ -177,7 +181,7 @@ class WorkerSession:
         self.last_loss = 0
         self.reading: tuple[int, asyncio.Future[JournalIndex]] | None = None
         self.hungry = True
-        self.flushed_at = time.monotonic()
+        self.flushed_at = self.called_at = time.monotonic()
         self.workers = 1
         self.ending: asyncio.Future[WorkerReport] | None = None
 
@@ -191,10 +195,19 @@ class WorkerSession:
             self.accounts.add,
             self.keys.get,
             in_flight=self.sent,
-            at_the_end=self._at_the_end,
+            # Nothing more was to be had, and all that was is sent.
+            at_the_end=lambda: self.hungry and len(self.running) <= len(self.sent.items),
         )
         ask = await self.gateway.enter_async_context(opened)
-        self.asking = Asking(self._marking(ask), self.writer, self.index.now)
+
+        async def marking(request: Request, stage: str) -> Called[Reply]:
+            if isinstance(
+                request, EmbeddingRequest
+            ):  # packed: once asked for, it may be in flight with others
+                self.sent.begun.add(current_item.get())
+            return await ask(request, stage)
+
+        self.asking = Asking(marking, self.writer.append, self.index.now)
         self.journalling = asyncio.ensure_future(self._journal())
         return self._report()
 
@@ -210,6 +223,8 @@ class WorkerSession:
         if self.error is not None:
             await self.end(DRAIN_S)
             raise self.error
+        self.called_at = time.monotonic()
+        self.gate.go_on("the driver")
         self.hungry, self.workers = not items, workers
         # Items that a lost worker had wait until the journal is read again; all others begin.
         again = [item for item in items if losses.get(item[0], 0) > self.last_loss]
@@ -222,9 +237,8 @@ class WorkerSession:
             self.news.clear()
             look_s = IDLE_LOOK_S if self.hungry and not self.unflushed else LOOK_S
             with suppress(TimeoutError):
-                await asyncio.wait_for(
-                    self.news.wait(), max(look_s, min(LONGEST_LOOK_S, self.workers / CALLS_S))
-                )
+                look_s = max(look_s, min(LONGEST_LOOK_S, workers / CALLS_S))
+                await asyncio.wait_for(self.news.wait(), look_s)
         return self._report()
 
     async def leave(self) -> WorkerReport:
@@ -259,24 +273,12 @@ class WorkerSession:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _marking(self, ask: Ask) -> Ask:
-        """Embeddings are packed: once asked for, one may be in flight with others."""
-
-        async def marked(request: Request, stage: str) -> Called[Reply]:
-            if isinstance(request, EmbeddingRequest):
-                self.sent.begun.add(current_item.get())
-            return await ask(request, stage)
-
-        return marked
-
-    def _at_the_end(self) -> bool:
-        """Whether there was nothing more to be had, and all that was is sent."""
-        return self.hungry and len(self.running) <= len(self.sent.items)
-
     async def _journal(self) -> None:
         """Write down what comes back, whether the driver calls or not."""
         while self.error is None:
             await asyncio.sleep(LOOK_S)
+            if time.monotonic() - self.called_at > UNCALLED_S:
+                self.gate.hold("the driver")
             due_s = self.settings.flush_s
             if self.unflushed and self.hungry:  # somebody may wait for what is done here
                 due_s = min(due_s, WAITED_FOR_S) if self.work.returns else due_s
@@ -314,21 +316,17 @@ class WorkerSession:
             task.add_done_callback(partial(self._ended, number))
 
     async def _begun(self, rows: list[Row], loss: int) -> list[tuple[Driver[Any], list[JournalRow]]]:
-        index = await self._read_after(loss)
-        return await asyncio.to_thread(begin, self.work, self.settings.store, index, rows)
-
-    async def _read_after(self, loss: int) -> JournalIndex:
-        """The journal as it is after a loss: what the lost worker journalled may have come after our look at
-        it, and is paid for."""
-        if loss <= self.last_loss:
-            return self.index
-        if self.reading is None or self.reading[0] < loss:
-            self.reading = loss, asyncio.ensure_future(asyncio.to_thread(self.index.again))
-        loss, reading = self.reading
-        index = await asyncio.shield(reading)
+        """loss: what the lost worker journalled may have come after our look at the journal, and is paid for:
+        it is read again."""
+        index = self.index
         if loss > self.last_loss:
-            self.index, self.last_loss = index, loss
-        return index
+            if self.reading is None or self.reading[0] < loss:
+                self.reading = loss, asyncio.ensure_future(asyncio.to_thread(self.index.again))
+            loss, reading = self.reading
+            index = await asyncio.shield(reading)
+            if loss > self.last_loss:
+                self.index, self.last_loss = index, loss
+        return await asyncio.to_thread(begin, self.work, self.settings.store, index, rows)
 
     def _ended(self, number: int, task: asyncio.Task[None]) -> None:
         del self.running[number]
@@ -347,7 +345,7 @@ class WorkerSession:
             self.error = self.error or e
         else:
             if not self.work.returns and outcome.status == "complete":
-                outcome = Outcome(outcome.key, "complete")
+                outcome = Outcome(outcome.key, "complete", turns=outcome.turns)
             self.unflushed.append((number, outcome))
             return
         self.news.set()

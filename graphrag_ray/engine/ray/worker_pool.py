@@ -19,9 +19,9 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Event, Thread
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import ray
 from ray._private.state import state
@@ -73,20 +73,10 @@ class Member:
     leaving: bool = False
 
 
-@dataclass(frozen=True)
-class SeenNodes:
-    """The nodes of the cluster. draining: those that will go, and when (Unix seconds; inf: not said)."""
-
-    staying: list[Node]
-    draining: dict[str, float]
-
-
-@dataclass
-class Changes:
-    """joined: new workers; leaving: workers that shall go, with the seconds that they have for it."""
-
-    joined: list[Member] = field(default_factory=list)
-    leaving: dict[str, float] = field(default_factory=dict)
+Seen: TypeAlias = tuple[list[Node], dict[str, float]]
+"""Nodes that stay; and those that will go, with when (Unix seconds; inf: not said)."""
+Changes: TypeAlias = tuple[list[Member], dict[str, float]]
+"""New workers; and workers that shall go, with the seconds that they have for it."""
 
 
 class WorkerPool:
@@ -112,16 +102,13 @@ class WorkerPool:
         self._started = 0
         self._died: Counter[str] = Counter()
         self._closed = Event()
-        self._looking: Future[SeenNodes] | None = None
+        self._looking: Future[Seen] | None = None
         self._looked_at = -math.inf
+        self._limiter_prefix = f"graphrag-limiter-{self._run}"
         self.limiters = start_limiters(self._limiter_prefix, models)
         self._fit, self._unfit = set(fit), set[str]()
         self._asking: list[tuple[set[str], Future[dict[str, str]]]] = []
         self.follow(seen_now())
-
-    @property
-    def _limiter_prefix(self) -> str:
-        return f"graphrag-limiter-{self._run}"
 
     @property
     def working(self) -> list[Member]:
@@ -136,43 +123,26 @@ class WorkerPool:
             self._looked_at = time.monotonic()
             self._looking = _in_thread(seen_now)
         if self._looking is None or not self._looking.done():
-            return Changes()
+            return [], {}
         looked, self._looking = self._looking, None
         if (error := looked.exception()) is not None:
             logger.warning("the cluster does not say which nodes it has: %s", error)
-            return Changes()
+            return [], {}
         return self.follow(looked.result())
 
     def look_again(self) -> Changes:
         """`look` now, and wait for the answer."""
-        return self.follow(seen_now()) if not self._closed.is_set() else Changes()
+        return self.follow(seen_now()) if not self._closed.is_set() else ([], {})
 
-    def follow(self, seen: SeenNodes) -> Changes:
+    def follow(self, seen: Seen) -> Changes:
         """Start the workers that are missing, and name those that are to leave."""
-        changes = Changes()
         if self._closed.is_set():
-            return changes
-        self._ask_new({node.id for node in seen.staying})
-        fit = [node for node in seen.staying if node.id in self._fit]
-        having = Counter(member.node for member in self.working)
-        wanted = workers_on(fit, self._models, self._per_node, having + self._died)
-        alive = {node.id for node in seen.staying} | set(seen.draining)
-        for member in list(self.members.values()):
-            if member.node not in alive:
-                self._drop(member)
-            elif not member.leaving and not wanted.get(member.node):
-                member.leaving = True
-                left_s = seen.draining.get(member.node, math.inf) - time.time() - JOURNALLED_WITHIN_S
-                changes.leaving[member.name] = max(0.0, left_s)
-        for node, number in wanted.items():
-            missing = number - having[node] - self._died[node]
-            changes.joined += [self._start(node) for _ in range(missing)]
-        return changes
-
-    def _ask_new(self, nodes: set[str]) -> None:
-        """Whether nodes that joined can do their part is asked in a thread, before they have workers: what
-        is journalled into a folder that is not the index would be lost. Those that did not answer, or were
-        not even asked, are asked again."""
+            return [], {}
+        (nodes, draining), joined, leaving = seen, list[Member](), dict[str, float]()
+        # Whether nodes that joined can do their part is asked in a thread, before they have workers: what is
+        # journalled into a folder that is not the index would be lost. Those that did not answer, or were not
+        # even asked, are asked again.
+        staying = {node.id for node in nodes}
         for asking in [a for a in self._asking if a[1].done()]:
             self._asking.remove(asking)
             asked, answered = asking
@@ -180,15 +150,29 @@ class WorkerPool:
                 logger.warning("nodes that joined get no LLM workers until they can be asked: %s", error)
                 continue
             answers = answered.result()
-            if silent := nodes & asked - answers.keys():
+            if silent := staying & asked - answers.keys():
                 logger.warning("nodes get no LLM workers until they answer: %s", ", ".join(sorted(silent)))
             for node, why in answers.items():
                 if why:
                     logger.warning("%s It gets no LLM workers.", why)
                 (self._unfit if why else self._fit).add(node)
-        new = nodes.difference(self._fit, self._unfit, *(asked for asked, _ in self._asking))
-        if new:
+        if new := staying.difference(self._fit, self._unfit, *(asked for asked, _ in self._asking)):
             self._asking.append((new, _in_thread(ask_nodes, self._store, [], new, self._closed)))
+        fit = [node for node in nodes if node.id in self._fit]
+        having = Counter(member.node for member in self.working)
+        wanted = workers_on(fit, self._models, self._per_node, having + self._died)
+        alive = staying | set(draining)
+        for member in list(self.members.values()):
+            if member.node not in alive:
+                self._drop(member)
+            elif not member.leaving and not wanted.get(member.node):
+                member.leaving = True
+                left_s = draining.get(member.node, math.inf) - time.time() - JOURNALLED_WITHIN_S
+                leaving[member.name] = max(0.0, left_s)
+        for node, number in wanted.items():
+            missing = number - having[node] - self._died[node]
+            joined += [self._start(node) for _ in range(missing)]
+        return joined, leaving
 
     def gone(self, name: str, died: bool) -> None:
         """A worker's part is over: it left, or it died for good. Where its node is there, none takes its
@@ -249,7 +233,7 @@ def _in_thread(call: Callable[..., T], *args: Any) -> Future[T]:
     return future
 
 
-def seen_now() -> SeenNodes:
+def seen_now() -> Seen:
     """The nodes that are alive, the driver's last: it has other things to do."""
     here = ray.get_runtime_context().get_node_id()
     deadlines = {id_: ms / 1000 if ms else math.inf for id_, ms in state.get_draining_nodes().items()}
@@ -258,7 +242,7 @@ def seen_now() -> SeenNodes:
     alive = [Node(n["NodeID"], n["Resources"].get("CPU", 0.0)) for n in nodes]
     staying = [node for node in alive if node.id not in deadlines]
     draining = {node.id: deadlines[node.id] for node in alive if node.id in deadlines}
-    return SeenNodes(sorted(staying, key=lambda node: node.id == here), draining)
+    return sorted(staying, key=lambda node: node.id == here), draining
 
 
 def workers_on(

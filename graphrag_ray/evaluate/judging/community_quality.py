@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
 Vectors: TypeAlias = npt.NDArray[np.floating[Any]]
 
@@ -71,14 +72,12 @@ def modularity(
 def scatter(community: npt.NDArray[np.integer[Any]], vectors: Vectors) -> tuple[float | None, float | None]:
     """The Calinski-Harabasz index (1974), and the mean cosine of a member to its community's centroid.
 
-    vectors    [members, dims]; they may be mapped from disk
+    vectors    [members, dims]
 
     With N members in C communities of n_i, centroids c_i and their common mean c, the index is
-    ((N - C) / (C - 1)) · Σ n_i‖c_i - c‖² / Σ_i Σ_x ‖x - c_i‖². It is None for fewer than two communities,
-    and where all members lie at their centroids. The cosine is None without members; to or from a vector of
-    zeros it is 0. Members that are in no community do not count.
-
-    Vectors are read twice, block by block in their order; a table of [C, dims] in float64 is held.
+    ((N - C) / (C - 1)) · Σ n_i‖c_i - c‖² / Σ_i Σ_x ‖x - c_i‖²; None for fewer than two communities, and where
+    all members lie at their centroids. The cosine is None without members; with a vector of zeros it is 0.
+    Members that are in no community do not count. Vectors are read block by block, twice.
 
     Raises ValueError where there is not one vector a member, and for a vector that is not finite.
     """
@@ -95,8 +94,8 @@ def scatter(community: npt.NDArray[np.integer[Any]], vectors: Vectors) -> tuple[
     for x, own in _blocks(label, vectors):
         if not np.isfinite(x).all():
             raise ValueError("a vector is not finite")
-        starts = np.flatnonzero(np.diff(own, prepend=-1))
-        centroids[own[starts]] += np.add.reduceat(x, starts)
+        members = csr_array((np.ones(len(own)), (own, np.arange(len(own)))), (len(names), len(own)))
+        centroids += members @ x
     mean = centroids.sum(axis=0) / n_members.sum()
     centroids /= n_members[:, None]
     lengths = np.linalg.norm(centroids, axis=1)
@@ -118,11 +117,8 @@ def scatter(community: npt.NDArray[np.integer[Any]], vectors: Vectors) -> tuple[
 def _blocks(
     label: npt.NDArray[np.int64], vectors: Vectors
 ) -> Iterator[tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]]:
-    """(vectors [rows, dims], label [rows]) of those with a label that is not negative, block by block, each
-    block sorted by label: the rows of a label are a range."""
+    """(vectors [rows, dims], label [rows]) of those with a label that is not negative, block by block."""
     step = max(1, _BLOCK // max(vectors.shape[1], 1))
     for start in range(0, len(label), step):
         own = label[start : start + step]
-        order = np.argsort(own, kind="stable")[np.count_nonzero(own < 0) :]
-        if len(order):
-            yield vectors[start : start + step][order].astype(np.float64), own[order]
+        yield vectors[start : start + step][own >= 0].astype(np.float64), own[own >= 0]

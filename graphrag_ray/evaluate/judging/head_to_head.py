@@ -1,33 +1,31 @@
 """Win rates of pairs of conditions, and how far their judge can be trusted (GraphRAG 3.3, 4.1, F.2).
 
 A verdict gives 100 to the winner, 0 to the loser and 50 to both for a tie. The score of a question, for one
-pair and criterion, is the mean over the two orders in which the answers were shown of the mean of the
-verdicts in that order. A judge that always names the answer shown first thus gives exactly 50, although of
-five replicates three were shown in one order and two in the other. Where only one order has a verdict, its
-mean is the score. The win rate is the mean over the questions.
+pair and criterion, is the mean over the two orders of the answers of the mean of the verdicts in that order:
+a judge that always names the answer shown first gives exactly 50, however many replicates were shown in each
+order. Where only one order has a verdict, its mean is the score. The win rate is the mean over the questions.
 
-Inside this module a score is a number from -1 (the second condition) over 0 (tie) to 1 (the first), which
-for Wilcoxon's test is as good as 2 * score - 100.
+Inside this module the conditions of a pair are in alphabetical order, and a score is a number from -1 (the
+second one) over 0 (tie) to 1 (the first), which for Wilcoxon's test is as good as 2 * score - 100.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+from scipy import stats
 
 from graphrag_ray.base.ids import stable_id
 
-Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
-Number = TypeVar("Number", int, Ints)
 
 SIGNIFICANT = 0.05
 """Win rates whose corrected p is below it are marked."""
@@ -72,26 +70,12 @@ RELIABILITY = pa.schema(
         ("criterion", pa.string()),
         ("verdicts", pa.int64()),
         ("failed", pa.int64()),
-        (
-            "first_shown",
-            pa.float64(),
-        ),  # share of the verdicts that are no tie and name the answer shown first
+        # share of the verdicts that are no tie and name the answer shown first
+        ("first_shown", pa.float64()),
         # share of the pairs of answers that were shown in both orders where swapping them changes the verdict
         ("position_bias", pa.float64()),
         # share of the pairs of replicates of the same two answers, in the same order, with the same verdict
         ("agreement", pa.float64()),
-    ]
-)
-
-MAJORITIES = pa.schema(
-    [
-        # one row for each question, criterion and pair of conditions that has a verdict
-        ("question_id", pa.string()),
-        ("criterion", pa.string()),
-        ("first", pa.string()),  # the conditions in alphabetical order
-        ("second", pa.string()),
-        # named by more verdicts than the other condition, and by more than are ties; "" where there is none
-        ("winner", pa.string()),
     ]
 )
 
@@ -100,30 +84,9 @@ EXACT_BELOW = 26
 RESAMPLES = 2_000
 SEED = 20_240_424
 """Of the bootstrap: the same judgements have the same interval."""
-_BLOCK = 1_000_000
-"""Counts that the bootstrap holds at once."""
 _DECIMALS = 9
 """Equal scores are to have equal ranks, and ties are to be zeros, whatever was rounded on the way."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """Judgements as numbers, one element each. The conditions of a pair are in alphabetical order here."""
-
-    criteria: list[str]  # sorted, as are the next two
-    questions: list[str]
-    conditions: list[str]
-    group: Ints  # criterion and pair of conditions, see `_group`
-    question: Ints
-    swapped: Bools  # the answer of the pair's second condition was shown first
-    sign: Ints  # 1: the pair's first condition wins; -1: the second; 0: a tie, or no verdict
-    given: Bools  # there is a verdict
-
-    def cells(self) -> tuple[Ints, Ints]:
-        """Verdicts that differ in nothing but their replicate: (keys [cells], in order; cell [verdicts])."""
-        key = (self.group * max(len(self.questions), 1) + self.question) * 2 + self.swapped
-        keys, cell = np.unique(key[self.given], return_inverse=True)
-        return keys, cell
+_PAIR = ["criterion", "first", "second"]
 
 
 def is_swapped(question_id: str, replicate: int) -> bool:
@@ -138,44 +101,33 @@ def is_swapped(question_id: str, replicate: int) -> bool:
 def win_rates(judgements: pa.Table, order: Sequence[tuple[str, str]]) -> pa.Table:
     """Of JUDGEMENTS, a table WIN_RATES: criteria by name, within each the pairs as `order` has them.
 
-    A judgement counts for its pair whichever of the two it names first; judgements of other pairs are passed
-    over. Holm's correction is over the pairs of a criterion that have a verdict. A pair without one has z 0
-    and p 1. `normal_p` is null also where all scores are the same, which no test can tell from anything. From
-    5,000 questions on it is not exact.
+    A judgement counts for its pair whichever condition it names first. Holm's correction is over the pairs of
+    a criterion that have a verdict; a pair without one has z 0 and p 1. `normal_p` is null where all scores
+    are the same, and inexact from 5,000 questions on.
 
     Raises ValueError where a pair is in `order` twice, either way round, and for a winner that is neither
     condition of its pair.
     """
     if len({frozenset(pair) for pair in order}) < len(order):
         raise ValueError("a pair of conditions is named twice")
-    judged = _read(judgements)
-    n_questions, n_conditions = max(len(judged.questions), 1), len(judged.conditions)
-    n_groups = len(judged.criteria) * n_conditions**2
-    keys, cell = judged.cells()
-    means = _means(cell, judged.sign[judged.given])
-    asked, cells_question = np.unique(keys // 2, return_inverse=True)  # at most two cells each, one an order
-    scores = np.round(_means(cells_question, means), _DECIMALS)
-    starts = np.searchsorted(asked // n_questions, np.arange(n_groups + 1))
-    n_given, n_ties, n_failed = (
-        np.bincount(judged.group[rows], minlength=n_groups)
-        for rows in (judged.given, judged.given & (judged.sign == 0), ~judged.given)
-    )
-    number = {name: n for n, name in enumerate(judged.conditions)}
+    if not len(judgements):
+        return WIN_RATES.empty_table()
+    frame = _read(judgements)
+    given = frame[~frame.failed]
+    in_order = given.groupby([*_PAIR, "question_id", "swapped"])["sign"].mean()
+    by_question = in_order.groupby([*_PAIR, "question_id"]).mean().round(_DECIMALS)
+    scores = {pair: own.to_numpy() for pair, own in by_question.groupby(_PAIR)}
+    ties = given.tied.groupby([given[name] for name in _PAIR]).mean().to_dict()
+    failed = frame.groupby(_PAIR)["failed"].sum().to_dict()
     rows: list[dict[str, Any]] = []
-    for at, criterion in enumerate(judged.criteria):
+    for criterion in sorted(frame.criterion.unique()):
         own: list[dict[str, Any]] = []
         for first, second in order:
-            row: dict[str, Any] = {"criterion": criterion, "first": first, "second": second}
-            low, high = sorted((first, second))
-            if low in number and high in number:
-                group = _group(n_conditions, at, number[low], number[high])
-                score = scores[starts[group] : starts[group + 1]]
-                ties = float(n_ties[group] / n_given[group]) if n_given[group] else None
-                row |= {"ties": ties, "failed": int(n_failed[group])}
-                row |= _tested(score if first == low else -score)
-            else:
-                row |= {"ties": None, "failed": 0} | _tested(np.zeros(0))
-            own.append(row)
+            pair = (criterion, *sorted((first, second)))
+            score = scores.get(pair, np.zeros(0))
+            row = {"criterion": criterion, "first": first, "second": second}
+            row |= {"ties": ties.get(pair), "failed": failed.get(pair, 0)}
+            own.append(row | _tested(score if first == pair[1] else -score))
         tested = [row for row in own if row["questions"]]
         for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
             row["p_holm"] = p
@@ -186,67 +138,69 @@ def win_rates(judgements: pa.Table, order: Sequence[tuple[str, str]]) -> pa.Tabl
 def reliability(judgements: pa.Table) -> pa.Table:
     """Of JUDGEMENTS, a table RELIABILITY: criteria by name. A share of nothing is null.
 
-    Of `first_shown` the whole are the verdicts that are no tie: a judge that does not mind the order has 0.5.
-    For `position_bias` the verdict of an order is the condition that more replicates in this order name than
-    name the other, or a tie. Where an order has few replicates, chance changes it too; `agreement` says how
-    much chance there is. Raises ValueError as `win_rates` does.
+    `first_shown` is over the verdicts that are no tie: a judge that does not mind the order has 0.5. For
+    `position_bias` the verdict of an order is the condition that more of its replicates name, or a tie; with
+    few replicates chance changes it too: see `agreement`. Raises ValueError as `win_rates` does.
     """
-    judged = _read(judgements)
-    n_criteria, n_questions = len(judged.criteria), max(len(judged.questions), 1)
-    n_pairs = max(len(judged.conditions) ** 2, 1)
-    criterion = judged.group // n_pairs
-    decided = judged.sign != 0
-    names_first = decided & ((judged.sign > 0) != judged.swapped)
-    keys, cell = judged.cells()
-    n = np.stack([np.bincount(cell, judged.sign[judged.given] == s, len(keys)) for s in (1, 0, -1)])
-    of_cell = keys // (2 * n_questions * n_pairs)
-    pairs, same = n.sum(0) * (n.sum(0) - 1) / 2, (n * (n - 1) / 2).sum(0)
-    verdict = np.sign(n[0] - n[2])
-    both = np.flatnonzero(keys[1:] // 2 == keys[:-1] // 2)
-
-    def total(criteria: Ints, weights: npt.NDArray[Any] | None = None) -> list[float]:
-        found: list[float] = np.bincount(criteria, weights, n_criteria).tolist()
-        return found
-
-    def shares(parts: list[float], wholes: list[float]) -> list[float | None]:
-        return [part / whole if whole else None for part, whole in zip(parts, wholes, strict=True)]
-
-    columns = {
-        "criterion": judged.criteria,
-        "verdicts": total(criterion[judged.given]),
-        "failed": total(criterion[~judged.given]),
-        "first_shown": shares(total(criterion[names_first]), total(criterion[decided])),
-        "position_bias": shares(
-            total(of_cell[both], verdict[both] != verdict[both + 1]), total(of_cell[both])
-        ),
-        "agreement": shares(total(of_cell, same), total(of_cell, pairs)),
+    if not len(judgements):
+        return RELIABILITY.empty_table()
+    frame = _read(judgements)
+    criteria = sorted(frame.criterion.unique())
+    given = frame[~frame.failed]
+    decided = given[~given.tied]
+    names_first = decided.won != decided.swapped
+    cells = given.groupby([*_PAIR, "question_id", "swapped"])[["won", "lost", "tied"]].sum()
+    n, verdict = cells.sum(axis=1), np.sign(cells.won - cells.lost)
+    orders = [verdict[cells.index.get_level_values("swapped") == swapped] for swapped in (False, True)]
+    both = pd.concat([order.droplevel("swapped") for order in orders], axis=1, join="inner")
+    changed = both.iloc[:, 0] != both.iloc[:, 1]
+    same = (cells * (cells - 1)).sum(axis=1).groupby("criterion").sum()
+    shares = {
+        "first_shown": names_first.groupby(decided.criterion).mean(),
+        "position_bias": changed.groupby("criterion").mean(),
+        "agreement": same / (n * (n - 1)).groupby("criterion").sum(),
     }
-    return pa.table(columns, schema=RELIABILITY)
+    columns = {
+        "criterion": criteria,
+        "verdicts": (~frame.failed).groupby(frame.criterion).sum(),
+        "failed": frame.failed.groupby(frame.criterion).sum(),
+        **{name: share.reindex(criteria) for name, share in shares.items()},
+    }
+    # A share of nothing is not a number in pandas.
+    return pa.table(
+        [pa.array(columns[f.name], f.type, from_pandas=True) for f in RELIABILITY], schema=RELIABILITY
+    )
 
 
-def majorities(judgements: pa.Table) -> pa.Table:
-    """Of JUDGEMENTS, a table MAJORITIES in the order of its columns `criterion`, `first`, `second` and
-    `question_id`. Raises ValueError as `win_rates` does."""
-    judged = _read(judgements)
-    keys, cell = judged.cells()
-    asked, cells_question = np.unique(keys // 2, return_inverse=True)
-    sign, of = judged.sign[judged.given], cells_question[cell]
-    first, tie, second = (np.bincount(of, sign == s, len(asked)) for s in (1, 0, -1))
-    names = np.array([*judged.conditions, ""], dtype=object)
-    group, question = np.divmod(asked, max(len(judged.questions), 1))
-    rest, b = np.divmod(group, max(len(judged.conditions), 1))
-    criterion, a = np.divmod(rest, max(len(judged.conditions), 1))
-    winner = np.full(len(asked), len(judged.conditions))
-    winner = np.where(first > np.maximum(tie, second), a, winner)
-    winner = np.where(second > np.maximum(tie, first), b, winner)
-    columns = [
-        np.array([*judged.questions, ""], dtype=object)[question],
-        np.array([*judged.criteria, ""], dtype=object)[criterion],
-        names[a],
-        names[b],
-        names[winner],
-    ]
-    return pa.table([pa.array(column, pa.string()) for column in columns], schema=MAJORITIES)
+def majorities(judgements: pa.Table) -> pd.DataFrame:
+    """Of JUDGEMENTS, for each criterion, pair of conditions (`first` and `second` in alphabetical order) and
+    question_id with a verdict, in this order, the `winner`: it is named by more verdicts than the other
+    condition, and by more than are ties; "" where there is none. Raises ValueError as `win_rates` does."""
+    frame = _read(judgements)
+    votes = frame[~frame.failed].groupby([*_PAIR, "question_id"])[["won", "lost", "tied"]].sum().reset_index()
+    first, second = votes["first"], votes["second"]
+    named_second = np.where(votes.lost > np.maximum(votes.won, votes.tied), second, "")
+    named_first = votes.won > np.maximum(votes.lost, votes.tied)
+    votes["winner"] = np.where(named_first, first, named_second)
+    return votes[[*_PAIR, "question_id", "winner"]]
+
+
+def agreement(
+    counts: Mapping[tuple[str, str], float], judgements: pa.Table, criterion: str
+) -> tuple[float | None, int]:
+    """How often the judge's winner has more claims or clusters (None without a case), and the number of
+    cases: questions and pairs of conditions with a majority, where both answers have counts that differ.
+
+    counts: by question id and condition. Raises ValueError as `majorities` does.
+    """
+    rows = majorities(judgements.filter(pc.equal(judgements["criterion"], criterion)))
+    agreed = cases = 0
+    for _, first, second, question, winner in rows.itertuples(index=False):
+        a, b = counts.get((question, first)), counts.get((question, second))
+        if winner and a is not None and b is not None and a != b:
+            cases += 1
+            agreed += winner == (first if a > b else second)
+    return agreed / cases if cases else None, cases
 
 
 def two_sided_p(z: float) -> float:
@@ -267,125 +221,78 @@ def holm(p: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _read(judgements: pa.Table) -> _Judged:
-    """Raises ValueError for a winner that is neither condition of its pair."""
-    criteria, criterion = _numbered(judgements["criterion"])
-    questions, question = _numbered(judgements["question_id"])
-    columns = [judgements[name].cast(pa.string()) for name in ("first", "second", "winner")]
-    named = pa.chunked_array([chunk for column in columns for chunk in column.chunks], pa.string())
-    conditions, numbers = _numbered(named)  # among them "", for ties
-    first, second, winner = numbers.reshape(3, -1)
-    given = winner >= 0
-    decided = given & (np.array([*map(bool, conditions), False])[winner])
-    wrong = np.flatnonzero(decided & (winner != first) & (winner != second))
+def _read(judgements: pa.Table) -> pd.DataFrame:
+    """A row for each judgement: criterion, question_id, first and second in alphabetical order; swapped: the
+    second one's answer was shown first; failed: there is no verdict; won, lost, tied: by the first one; sign:
+    1, -1, 0. Raises ValueError for a winner that is neither condition of its pair."""
+    frame = judgements.select(
+        ["criterion", "question_id", "first", "second", "swapped", "winner"]
+    ).to_pandas()
+    winner, first, second = frame.winner, frame["first"], frame["second"]
+    wrong = frame[winner.notna() & (winner != "") & (winner != first) & (winner != second)]
     if len(wrong):
-        w, a, b = (conditions[column[wrong[0]]] for column in (winner, first, second))
+        _, _, a, b, _, w = wrong.iloc[0]
         raise ValueError(f"the winner {w!r} is neither {a!r} nor {b!r}")
-    low, high = np.minimum(first, second), np.maximum(first, second)
-    # For a condition against itself both terms are the same: whoever wins, it is a tie.
-    sign = np.where(decided, (winner == low).astype(np.int64) - (winner == high), 0)
-    swapped = judgements["swapped"].to_numpy().astype(np.bool_) != (first > second)
-    group = _group(len(conditions), criterion, low, high)
-    return _Judged(criteria, questions, conditions, group, question, swapped, sign, given)
-
-
-def _group(n_conditions: int, criterion: Number, first: Number, second: Number) -> Number:
-    """The number of a criterion and pair of conditions."""
-    return (criterion * n_conditions + first) * n_conditions + second
-
-
-def _numbered(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
-    """The distinct texts of a column, sorted, and for each row the number of its text; -1 for null."""
-    encoded = column.cast(pa.string()).combine_chunks().dictionary_encode()
-    found = encoded.dictionary.to_pylist()
-    names = sorted(found)
-    number = {name: n for n, name in enumerate(names)}
-    numbers = np.array([*(number[name] for name in found), -1], np.int64)
-    return names, numbers[encoded.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)]
-
-
-def _means(group: Ints, values: npt.NDArray[Any]) -> Floats:
-    """The mean of the values of each group; groups are numbers from 0, and none is empty."""
-    means: Floats = np.bincount(group, values) / np.bincount(group)
-    return means
+    turned = first > second
+    low, high = first.where(~turned, second), second.where(~turned, first)
+    # For a condition against itself: whoever wins, it is a tie.
+    won, lost = (winner == low) & (low != high), (winner == high) & (low != high)
+    return frame.assign(
+        first=low,
+        second=high,
+        swapped=frame.swapped.astype(bool) != turned,
+        failed=winner.isna(),
+        won=won,
+        lost=lost,
+        tied=winner.notna() & ~won & ~lost,
+        sign=won.astype(int) - lost.astype(int),
+    )
 
 
 def _tested(score: Floats) -> dict[str, Any]:
     """The columns of WIN_RATES that follow from the scores, from -1 to 1, of a pair's questions."""
     score = np.sort(score)  # the order of the judgements then changes no digit
-    low, high = _interval(score)
-    z = _wilcoxon_z(score)
-    few = score[score != 0]
-    p = _exact_p(few) if len(few) < EXACT_BELOW else two_sided_p(z)
+    if not len(score):
+        unknown = dict.fromkeys(("win_rate", "low", "high", "normal_p"))
+        return {"questions": 0, "z": 0.0, "p": 1.0, "p_holm": 1.0, **unknown}
+    # The interval is a bootstrap's (Efron 1979): questions drawn with replacement. How often each distinct
+    # score is drawn has a multinomial distribution, whose drawing takes no longer for a million questions.
+    values, counts = np.unique(score, return_counts=True)
+    drawn = np.random.default_rng(SEED).multinomial(len(score), counts / len(score), RESAMPLES)
+    low, high = np.percentile(50 + 50 * (drawn @ values / len(score)), [2.5, 97.5])
+    z, p = _wilcoxon(score[score != 0])
+    normal_p = None
+    if len(values) > 1 and len(score) > 2:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # above 5,000 scores, as `win_rates` says
+            normal_p = float(stats.shapiro(score).pvalue)
     return {
         "questions": len(score),
-        "win_rate": 50 + 50 * float(score.mean()) if len(score) else None,
-        "low": low,
-        "high": high,
+        "win_rate": 50 + 50 * float(score.mean()),
+        "low": float(low),
+        "high": float(high),
         "z": z,
         "p": p,
         "p_holm": p,
-        "normal_p": _shapiro_p(score),
+        "normal_p": normal_p,
     }
 
 
-def _interval(score: Floats) -> tuple[float | None, float | None]:
-    """The 95 % percentile interval of the win rate (Efron 1979): questions drawn with replacement.
-
-    How often each distinct score is drawn has a multinomial distribution. Drawing these counts takes the same
-    time for a hundred questions and for a million.
-    """
+def _wilcoxon(score: Floats) -> tuple[float, float]:
+    """z of Wilcoxon's signed-rank test by its normal approximation without a correction for continuity, and
+    the two-sided p: by z, or over few scores by all ways to give signs to their ranks. Equal scores share
+    their mean rank. No score is 0."""
     if not len(score):
-        return None, None
-    values, counts = np.unique(score, return_counts=True)
-    generator = np.random.default_rng(SEED)
-    means = np.empty(RESAMPLES)
-    step = max(1, _BLOCK // len(values))
-    for start in range(0, RESAMPLES, step):
-        size = min(step, RESAMPLES - start)
-        drawn = generator.multinomial(len(score), counts / len(score), size=size)
-        means[start : start + size] = drawn @ values / len(score)
-    low, high = np.percentile(50 + 50 * means, [2.5, 97.5])
-    return float(low), float(high)
-
-
-def _exact_p(score: Floats) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test over few scores, none of them 0, by all ways to give signs
-    to their ranks. Equal scores share their mean rank."""
-    if not len(score):
-        return 1.0
-    size, counts = np.unique(np.abs(score), return_counts=True)
-    # Twice the ranks, which are whole numbers.
-    ranks = (2 * np.cumsum(counts) - counts + 1)[np.searchsorted(size, np.abs(score))]
-    ways = np.zeros(ranks.sum() + 1)  # of each sum of the ranks with a plus
-    ways[0] = 1.0
-    for rank in ranks:
-        ways[rank:] += ways[: len(ways) - rank].copy()
+        return 0.0, 1.0
+    ranks = stats.rankdata(np.abs(score))
     plus = ranks[score > 0].sum()
-    smaller, larger = ways[: plus + 1].sum(), ways[plus:].sum()
-    return float(min(1.0, 2 * min(smaller, larger) / ways.sum()))
-
-
-def _wilcoxon_z(score: Floats) -> float:
-    """z of Wilcoxon's signed-rank test by its normal approximation, zeros dropped, no correction for
-    continuity; 0 where nothing is left."""
-    if not score.any():
-        return 0.0
-    from scipy import stats
-
-    # One-sided, since scipy's two-sided z has lost its sign.
-    found = stats.wilcoxon(
-        score, zero_method="wilcox", correction=False, alternative="greater", method="asymptotic"
-    )
-    return float(found.zstatistic)
-
-
-def _shapiro_p(score: Floats) -> float | None:
-    """p of the Shapiro-Wilk test; None for fewer than 3 scores, and where all are the same."""
-    if len(score) < 3 or score[0] == score[-1]:
-        return None
-    from scipy import stats
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # above 5,000 scores, as `win_rates` says
-        return float(stats.shapiro(score).pvalue)
+    z = float((plus - ranks.sum() / 2) / math.sqrt((ranks**2).sum() / 4))
+    if len(score) >= EXACT_BELOW:
+        return z, two_sided_p(z)
+    doubled = (2 * ranks).astype(int)  # whole numbers
+    ways = np.zeros(doubled.sum() + 1)  # of each sum of the ranks with a plus
+    ways[0] = 1.0
+    for rank in doubled:
+        ways[rank:] += ways[: len(ways) - rank].copy()
+    at = int(2 * plus)
+    return z, float(min(1.0, 2 * min(ways[: at + 1].sum(), ways[at:].sum()) / ways.sum()))

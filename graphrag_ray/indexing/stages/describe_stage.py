@@ -26,7 +26,7 @@ from graphrag_ray.graph.integer_arrays import Ints, same_lists
 from graphrag_ray.graph.signatures import content_hashes
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
 from graphrag_ray.indexing.stages.short_ids import columns_of, places_of
-from graphrag_ray.indexing.step_result import Result, TakenOver, fingerprint_of, joined, passing, spec_key
+from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined, passing, spec_key
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -86,7 +86,14 @@ def describe_all(run: Run, merged: Result) -> Result:
     def compute() -> Result:
         told, before = fingerprint_of(how), run.before("describe")
         alike = before is not None and before.made_from.get("descriptions") == [told]
-        known = {kind: _known(run, kind, merged, how, work.name, alike) for kind in KINDS}
+        known = {}
+        for kind, name in KINDS.items():
+            now, none = merged.tables[name], list[list[Part]]()
+            then, done = (of.tables.get(name, none) if of else none for of in (run.before("merge"), before))
+            is_same = alike and len(then) == len(done) == len(now)
+            of_ranges = zip(now, then, done, strict=True) if is_same else ((group, [], []) for group in now)
+            inputs, names = [Group(kind, *of) for of in of_ranges], (name, f"failures_{name}")
+            known[kind] = run.taken_over("describe", inputs, how, names, told=now, journal=work.name)
         new = [group for of in known.values() for group in of.new]
         described: list[list[Part]] = [[] for _ in new]
         failures: list[list[Part]] = [[] for _ in new]
@@ -102,12 +109,11 @@ def describe_all(run: Run, merged: Result) -> Result:
             texts = [(kind, w.get("texts", [])) for (kind, _), w in zip(texts, written, strict=True)]
             if not any(parts for _, parts in texts):
                 break
-        inputs = list(zip(new, described, strict=True))
-        written = run.map("describe", partial(_assemble, shown_in), inputs)
-        done = iter(
+        written = run.map("describe", partial(_assemble, shown_in), list(zip(new, described, strict=True)))
+        made = iter(
             [w | {f"failures_{KINDS[x.kind]}": f} for x, w, f in zip(new, written, failures, strict=True)]
         )
-        result = joined(of.with_new(run.store, list(islice(done, len(of.new)))) for of in known.values())
+        result = joined(of.with_new(run.store, list(islice(made, len(of.new)))) for of in known.values())
         made_from = result.made_from | {"descriptions": [told]}
         return Result(result.tables, {}, not passing(run.store, result.tables), made_from)
 
@@ -136,18 +142,6 @@ class Group:
     merged: list[Part]
     before: list[Part]
     described: list[Part]
-
-
-def _known(run: Run, kind: Kind, merged: Result, how: Any, journal: str, alike: bool) -> TakenOver[Group]:
-    """alike: the parent's descriptions were asked for in the same way."""
-    name = KINDS[kind]
-    now, none = merged.tables[name], list[list[Part]]()
-    then, done = (of.tables.get(name, none) if of else none for of in map(run.before, ("merge", "describe")))
-    alike = alike and len(then) == len(done) == len(now)
-    of_ranges = zip(now, then, done, strict=True) if alike else ((group, [], []) for group in now)
-    inputs = [Group(kind, *of) for of in of_ranges]
-    names = (name, f"failures_{name}")
-    return run.taken_over("describe", inputs, how, names, told=now, journal=journal)
 
 
 def _start(spec: DescribeSpec, store: Store, row: Row) -> Dialogue[str]:

@@ -25,7 +25,7 @@ from graphrag_ray.engine.drive import note_bug
 from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.graph.batches import stable_batches, stable_stream
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.step_result import Result, by_input, rows_of
+from graphrag_ray.indexing.step_result import Result, rows_of
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
@@ -149,8 +149,6 @@ _KEPT = re.compile(r"; its version of snapshot (\d+) is kept$")
 
 _Pair: TypeAlias = tuple[list[Part], list[Part]]
 """(parts of documents, parts of their chunks)"""
-_Some: TypeAlias = tuple[list[Part], list[Part], pa.Array]
-"""(parts of documents, parts of their chunks, ids of those documents that are kept)"""
 
 
 def keep_and_count(
@@ -209,7 +207,15 @@ def keep_and_count(
         "removed": removed,
     }
     stays = pc.or_(keep, pc.is_in(before["id"], stay["id"].combine_chunks()))
-    _add_kept(run, tables, pairs, before["id"], stays.combine_chunks())
+    wanted, at = [], 0
+    for pair in pairs:
+        ids = before["id"].slice(at, rows := rows_of([pair[0]]))
+        wanted.append((pair, ids.filter(stays.slice(at, rows)).combine_chunks()))
+        at += rows
+    for documents, units in _some_of(run, wanted):
+        if documents:
+            tables["documents"].append(documents)
+            tables["text_units"].append(units)
     told, n = _told_kept(run, failed, kept, old)
     _one_table(run, tables, told)
     return counts | ({"kept": n} if n else {})
@@ -345,37 +351,23 @@ def pairs_of(documents: list[Part], units: list[Part]) -> list[_Pair]:
     return [([d], [u]) for d, u in zip(documents, units, strict=True)]
 
 
-def _add_kept(
-    run: Run,
-    tables: dict[str, list[list[Part]]],
-    pairs: Sequence[_Pair],
-    ids: pa.ChunkedArray,
-    keep: pa.Array,
-) -> None:
-    """Add the kept documents and their chunks: pairs of the parent's parts that stay are not looked at; where
-    some of one stays, a task copies that.
-
-    ids, keep: of all documents of the pairs, in their order
-    """
-    at, wanted, inputs = 0, list[_Pair | None](), list[_Some]()
-    for documents, units in pairs:
-        rows = sum(part.rows for part in documents)
-        mine = keep.slice(at, rows)
-        if mine.true_count == rows and len(documents) == len(units) == 1:
-            wanted.append((documents, units))
-        elif mine.true_count:
-            wanted.append(None)
-            inputs.append((documents, units, ids.slice(at, rows).filter(mine).combine_chunks()))
-        at += rows
-    written = run.map("read", keep_rows, inputs) if inputs else []
-    copied = iter(zip(*by_input(written, "documents", "text_units").values(), strict=True))
-    for pair in wanted:
-        documents, units = pair or next(copied)
-        tables["documents"].append(documents)
-        tables["text_units"].append(units)
+def _some_of(run: Run, wanted: Sequence[tuple[_Pair, pa.Array]]) -> list[_Pair]:
+    """Of each pair the documents with some ids, and their chunks: the pair itself where these are all."""
+    inputs = [(*pair, ids) for pair, ids in wanted if 0 < len(ids) < rows_of([pair[0]])]
+    copied = iter(run.map("read", keep_rows, inputs) if inputs else [])
+    found: list[_Pair] = []
+    for pair, ids in wanted:
+        if not len(ids):
+            found.append(([], []))
+        elif len(ids) < rows_of([pair[0]]):
+            done = next(copied)
+            found.append((done.get("documents", []), done.get("text_units", [])))
+        else:
+            found.append(pair)
+    return found
 
 
-def keep_rows(store: Store, x: _Some) -> Iterator[Mapping[str, pa.Table]]:
+def keep_rows(store: Store, x: tuple[list[Part], list[Part], pa.Array]) -> Iterator[Mapping[str, pa.Table]]:
     documents, units, kept = x
     both = {}
     for name, parts, of, column in (
@@ -385,3 +377,18 @@ def keep_rows(store: Store, x: _Some) -> Iterator[Mapping[str, pa.Table]]:
         table = read_table(store, parts, None, of)
         both[name] = table.filter(pc.is_in(table[column], kept))
     yield both
+
+
+def leave_out(run: Run, tables: dict[str, list[list[Part]]], rest: Mapping[int, set[str]]) -> None:
+    """Write groups anew without some documents. rest: their ids, by number of the group."""
+    wanted, of = [], []
+    for n, ids in rest.items():
+        for pair in pairs_of(tables["documents"][n], tables["text_units"][n]):
+            held = read_table(run.store, pair[0], ["id"], schema.DOCUMENTS)["id"]
+            stays = held.filter(pc.invert(pc.is_in(held, pa.array(sorted(ids))))).combine_chunks()
+            wanted.append((pair, stays))
+            of.append(n)
+        tables["documents"][n], tables["text_units"][n] = [], []
+    for n, (documents, units) in zip(of, _some_of(run, wanted), strict=True):
+        tables["documents"][n] += documents
+        tables["text_units"][n] += units

@@ -132,7 +132,7 @@ def load_texts(store: Store, x: Texts) -> Iterator[pa.Table]:
     kind = x.kind
     headers = _headers(store, x)
     for part in x.parts:
-        table = read_part(store, part)
+        table = read_part(store, part, ["community", "full_content"] if kind in REPORTS else None)
         if kind in REPORTS:
             id_ = pa.array([report_id(of) for of in table["community"].to_pylist()], pa.string())
             text = pa.array([shown_content(t) for t in table["full_content"].to_pylist()], pa.string())
@@ -209,7 +209,7 @@ def embed_now(run: Run, step: str, inputs: Sequence[Texts]) -> tuple[list[Part],
 
 
 def _written(run: Run, step: str, embedder: Embedder, inputs: Sequence[ToEmbed]) -> Written:
-    work = _work(embedder)
+    work = Work("embed", partial(_start, embedder), _label, turns=None)
     if run.settings.model(embedder.call.model).provider == "offline":
         answers: Any = partial(_computed, embedder)
     else:
@@ -220,8 +220,7 @@ def _written(run: Run, step: str, embedder: Embedder, inputs: Sequence[ToEmbed])
 
 def _load(store: Store, x: ToEmbed) -> Iterator[pa.Table]:
     """The texts that have no vector yet."""
-    texts, known = _seen(store, x)
-    return _without(texts, known)
+    yield from _without(*_seen(store, x))
 
 
 def _without(texts: Iterable[pa.Table], known: pa.Table) -> Iterator[pa.Table]:
@@ -243,7 +242,6 @@ def _seen(store: Store, x: ToEmbed) -> tuple[Iterable[pa.Table], pa.Table]:
 
 def _embedded(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:
     options, embedder = run.settings.embeddings, Embedder.of(run.settings)
-    work = _work(embedder)
     how = [options, embedder]
 
     def compute() -> Result:
@@ -265,7 +263,7 @@ def _embedded(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Resu
         made_from = result.made_from | {"vectors": [told]}
         return Result(result.tables, counts, not passing(run.store, result.tables), made_from)
 
-    return run.step(step, [texts, *how], compute, work.name)
+    return run.step(step, [texts, *how], compute, "embed")
 
 
 @dataclass(frozen=True)
@@ -296,10 +294,6 @@ def _known(
     return run.taken_over(step, inputs, how, names, told=told, journal="embed")
 
 
-def _work(embedder: Embedder) -> Work[bytes]:
-    return Work("embed", partial(_start, embedder), _label, turns=None)
-
-
 def _start(embedder: Embedder, store: Store, row: Row) -> Dialogue[bytes]:
     return embedder.embed(row["text"])
 
@@ -316,21 +310,21 @@ def _collect(
 ) -> Iterator[Tables]:
     """The vectors of texts, those that were made and those that were there, in the order of the texts."""
     kind, (texts, known) = x.now.kind, _seen(store, x)
-    done: list[tuple[str, bytes]] = []
+    vectors: dict[str, bytes] = {}
     for batch in answers(store, _without(texts, known)):
         yield {"failures": failure_rows("embed", work, batch)}
-        done += [(row["id"], o.result) for row, o in batch if o.status == "complete" and o.result]
+        vectors |= {row["id"]: o.result for row, o in batch if o.status == "complete" and o.result}
     if known.num_rows:
         flat = known["vector"].combine_chunks().flatten().to_numpy().reshape(known.num_rows, -1)
-        held = {id_: row.tobytes() for id_, row in zip(known["id"].to_pylist(), flat, strict=True)}
-        held |= dict(done)
-        ids = [id_ for table in texts for id_ in table["id"].to_pylist()]
-        done = [(id_, held[id_]) for id_ in ids if id_ in held]
+        vectors |= {id_: row.tobytes() for id_, row in zip(known["id"].to_pylist(), flat, strict=True)}
+        ids = (id_ for table in texts for id_ in table["id"].to_pylist())
+        vectors = {id_: vectors[id_] for id_ in ids if id_ in vectors}
+    done = list(vectors.items())
     for at in range(0, len(done), PART_ROWS):
         some = done[at : at + PART_ROWS]
-        vectors = np.frombuffer(b"".join(vector for _, vector in some), dtype="<f4")
-        dimension = len(vectors) // len(some)
-        column = pa.FixedSizeListArray.from_arrays(pa.array(vectors), dimension)
+        flat = np.frombuffer(b"".join(vector for _, vector in some), dtype="<f4")
+        dimension = len(flat) // len(some)
+        column = pa.FixedSizeListArray.from_arrays(pa.array(flat), dimension)
         rows = pa.table([pa.array([id_ for id_, _ in some]), column], schema.EMBEDDINGS[kind](dimension))
         yield {f"embeddings_{kind}": rows}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -32,10 +32,10 @@ from graphrag_ray.graph.merge import (
     relationship_instance_rows,
 )
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
-from graphrag_ray.indexing.step_result import Result, TakenOver, add_counts, passing, rows_of, spec_key
+from graphrag_ray.indexing.step_result import Result, add_counts, passing, rows_of, spec_key
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
-from graphrag_ray.store.parts import MAX_PART_BYTES, Part, read_part, read_table
+from graphrag_ray.store.parts import Part, read_part, read_table
 
 T = TypeVar("T")
 UNIT_COLUMNS = ["id", "document_id", "position", "header", "text"]
@@ -55,17 +55,9 @@ def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
     turns = 1.0 + sum(1.5 * 0.5**i for i in range(spec.max_gleanings))
     work = Work("extract", partial(_start_extract, spec), _label, turns=turns)
 
-    units = corpus.tables["text_units"]
-    depends_on = [spec_key(spec), names.to_json()]
+    inputs = [_Chunks(of) for of in corpus.tables["text_units"]]
     tables = ("found_entities", "found_relationships", "counts", "failures")
-
-    def compute() -> Result:
-        run.items["extract"] = rows_of(units), "chunks"
-        inputs = [_Chunks(of) for of in units]
-        known = run.taken_over("extract", inputs, depends_on, tables, told=units, journal=work.name)
-        return _ask_about(run, work, known, _extracted)
-
-    return run.step("extract", [units, *depends_on], compute, work.name)
+    return _ask_about(run, work, inputs, [spec_key(spec), names.to_json()], tables, _extracted)
 
 
 def extract_claims(run: Run, corpus: Result, extracted: Result, names: EntityNames) -> Result:
@@ -78,18 +70,10 @@ def extract_claims(run: Run, corpus: Result, extracted: Result, names: EntityNam
     spec = claims_spec(run.prompts, run.settings, names.key)
     work = Work("claims", partial(_start_claims, spec), _label)
 
-    units = corpus.tables["text_units"]
-    told = list(zip(units, extracted.tables["found_entities"], strict=True))
-    depends_on = [spec_key(spec), names.to_json()]
-
-    def compute() -> Result:
-        tables = ("found_claims", "counts", "failures")
-        run.items["claims"] = rows_of(units), "chunks"
-        inputs = [_Chunks(*of) for of in told]
-        known = run.taken_over("claims", inputs, depends_on, tables, told=told, journal=work.name)
-        return _ask_about(run, work, known, _claimed)
-
-    return run.step("claims", [units, extracted, *depends_on], compute, work.name)
+    both = zip(corpus.tables["text_units"], extracted.tables["found_entities"], strict=True)
+    inputs = [_Chunks(*of) for of in both]
+    tables = ("found_claims", "counts", "failures")
+    return _ask_about(run, work, inputs, [spec_key(spec), names.to_json()], tables, _claimed)
 
 
 @dataclass(frozen=True)
@@ -119,15 +103,25 @@ def _load(store: Store, x: _Chunks) -> Iterator[pa.Table]:
 def _ask_about(
     run: Run,
     work: Work[T],
-    known: TakenOver[_Chunks],
+    inputs: Sequence[_Chunks],
+    depends_on: Sequence[Any],
+    tables: Sequence[str],
     made: Callable[[Sequence[tuple[ExtractedFrom, T]]], Tables],
 ) -> Result:
     """The step's tables, and the counts of all chunks. made: tables of what some chunks hold."""
-    index = run.sweep_rows(work, _load, known.new, sum(rows_of([x.units]) for x in known.new))
-    written = run.map(work.name, partial(_collect, work, index, made), known.new)
-    result = known.with_new(run.store, written)
-    counts = add_counts(run.store, result.tables, run.before(work.name))
-    return Result(result.tables, counts, not passing(run.store, result.tables), result.made_from)
+    told = [[x.units, x.entities] for x in inputs]
+
+    def compute() -> Result:
+        run.items[work.name] = rows_of([x.units for x in inputs]), "chunks"
+        known = run.taken_over(work.name, inputs, depends_on, tables, told=told, journal=work.name)
+        index = run.sweep_rows(work, _load, known.new, rows_of([x.units for x in known.new]))
+        result = known.with_new(
+            run.store, run.map(work.name, partial(_collect, work, index, made), known.new)
+        )
+        counts = add_counts(run.store, result.tables)
+        return Result(result.tables, counts, not passing(run.store, result.tables), result.made_from)
+
+    return run.step(work.name, [told, *depends_on], compute, work.name)
 
 
 def _start_extract(spec: ExtractSpec, store: Store, row: Row) -> Dialogue[ExtractedRecords]:
@@ -149,20 +143,18 @@ def _collect(
     store: Store,
     x: _Chunks,
 ) -> Iterator[Tables]:
-    batches = replayed(work, index(), store, _load(store, x))
-    return _gathered(
-        {
-            "failures": failure_rows(work.name, work, batch),
-            **made(
-                [
-                    (ExtractedFrom(row["id"], row["document_id"], row["position"]), outcome.result)
-                    for row, outcome in batch
-                    if outcome.status == "complete" and outcome.result is not None
-                ]
-            ),
-        }
-        for batch in batches
-    )
+    """What was found in some chunks, in one part each: parts of a large corpus are named one by one in its
+    manifest."""
+    tables: dict[str, list[pa.Table]] = {}
+    for batch in replayed(work, index(), store, _load(store, x)):
+        found = [
+            (ExtractedFrom(row["id"], row["document_id"], row["position"]), outcome.result)
+            for row, outcome in batch
+            if outcome.status == "complete" and outcome.result is not None
+        ]
+        for name, table in {"failures": failure_rows(work.name, work, batch), **made(found)}.items():
+            tables.setdefault(name, []).append(table)
+    yield {name: pa.concat_tables(of) for name, of in tables.items()}
 
 
 def _extracted(found: Sequence[tuple[ExtractedFrom, ExtractedRecords]]) -> Tables:
@@ -194,19 +186,6 @@ def _claimed(found: Sequence[tuple[ExtractedFrom, ClaimRecords]]) -> Tables:
             (unit, {"unusable_claims": c.unusable, "blocked_claims": c.blocked}) for unit, c in found
         ),
     }
-
-
-def _gathered(batches: Iterable[Tables]) -> Iterator[Tables]:
-    """The same rows in few parts, of MAX_PART_BYTES and a batch at most: parts of a large corpus are named
-    one by one in its manifest."""
-    held: dict[str, list[pa.Table]] = {}
-    for batch in batches:
-        for name, table in batch.items():
-            held.setdefault(name, []).append(table)
-        if sum(table.nbytes for tables in held.values() for table in tables) >= MAX_PART_BYTES:
-            yield {name: pa.concat_tables(tables) for name, tables in held.items()}
-            held = {}
-    yield {name: pa.concat_tables(tables) for name, tables in held.items()}
 
 
 def _counts(found: Iterable[tuple[ExtractedFrom, Mapping[str, int]]]) -> pa.Table:

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from graphrag_ray.indexing.results import ExtractedGraph, Results
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.describe_stage import COLUMNS, ends_of, read_columns
 from graphrag_ray.indexing.stages.merge_stage import range_of
+from graphrag_ray.indexing.stages.search_stage import made_shards, stored_shard
 from graphrag_ray.indexing.stages.short_ids import (
     GROUP,
     IDS,
@@ -36,8 +38,7 @@ from graphrag_ray.indexing.stages.short_ids import (
 )
 from graphrag_ray.indexing.step_result import Result, code_version, is_failures, joined
 from graphrag_ray.store import blobs, pages, parquet
-from graphrag_ray.store.files import Store
-from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.files import Store, in_threads
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, damage_told, read_table
 from graphrag_ray.store.search import row_index
@@ -118,23 +119,10 @@ def _finish_units(
     none: list[list[Part]] = [[] for _ in corpus["text_units"]]
     found = results.graph.extracted.tables if results.graph else {}
     claims = results.graph.claimed.tables.get("found_claims") if results.graph else None
-    inputs = list(
-        zip(
-            corpus["documents"],
-            corpus["text_units"],
-            found.get("found_entities", none),
-            found.get("found_relationships", none),
-            claims or none,
-            strict=True,
-        )
-    )
-    known = run.taken_over(
-        "finish",
-        inputs,
-        ["units", sorted(numbers)],
-        ("text_units", "documents"),
-        again=_naming_others(run, numbers, results, ids),
-    )
+    named = (found.get("found_entities", none), found.get("found_relationships", none), claims or none)
+    inputs = list(zip(corpus["documents"], corpus["text_units"], *named, strict=True))
+    names, others = ("text_units", "documents"), _naming_others(run, numbers, results, ids)
+    known = run.taken_over("finish", inputs, ["units", sorted(numbers)], names, again=others)
     return known.with_new(run.store, run.map("finish", partial(_unit_tables, share), known.new))
 
 
@@ -151,7 +139,7 @@ def _naming_others(run: Run, numbers: Mapping[str, Numbers], results: Results, i
         ("entities", "entity_instances", "entity_id"),
         ("relationships", "relationship_instances", "relationship_id"),
     ):
-        other = np.setxor1d(numbers[kind].keys, numbered_before(run, kind)[0])
+        other = np.setxor1d(numbers[kind].keys, numbered_before(run, kind).keys)
         ranges = graph.merged.tables[table]
         at = np.unique(range_of(other, len(ranges)))
         of = partial(_units_of, key, pa.array(other))
@@ -210,32 +198,25 @@ def _finish_graph(run: Run, numbers: Callable[[], dict[str, Numbers]], graph: Ex
     nodes, links = (read_columns(run, graph.described, kind) for kind in COLUMNS)
     source, target = ends_of(nodes, links)
     degree = degrees(source, target, nodes.num_rows)
-    inputs = {
-        "entities": _sliced("entities", entities, {"degree": degree}),
-        "relationships": _sliced(
-            "relationships", edges, {"combined_degree": degree[source] + degree[target]}
-        ),
-        "covariates": _sliced("covariates", graph.merged.tables["covariates"], {}),
+    tables: dict[str, tuple[list[list[Part]], dict[str, Ints]]] = {
+        "entities": (entities, {"degree": degree}),
+        "relationships": (edges, {"combined_degree": degree[source] + degree[target]}),
+        "covariates": (graph.merged.tables["covariates"], {}),
     }
     made = []
-    for name, of in inputs.items():
-        told = [
-            [parts, *(hashlib.sha256(column.tobytes()).hexdigest() for column in more.values())]
-            for _, parts, more in of
+    for name, (groups, columns) in tables.items():
+        bounds = pairwise(np.cumsum([0, *(sum(part.rows for part in group) for group in groups)]).tolist())
+        inputs = [
+            (name, group, {column: values[start:end] for column, values in columns.items()})
+            for group, (start, end) in zip(groups, bounds, strict=True)
         ]
-        known = run.taken_over("finish", of, name, (name,), told=told)
-        written = run.map("finish", partial(_graph_tables, numbers), known.new)
-        made.append(known.with_new(run.store, written))
+        told = [
+            [parts, *(hashlib.sha256(values.tobytes()).hexdigest() for values in more.values())]
+            for _, parts, more in inputs
+        ]
+        known = run.taken_over("finish", inputs, name, (name,), told=told)
+        made.append(known.with_new(run.store, run.map("finish", partial(_graph_tables, numbers), known.new)))
     return made
-
-
-def _sliced(kind: str, groups: list[list[Part]], columns: Mapping[str, Ints]) -> list[Any]:
-    out, at = [], 0
-    for group in groups:
-        rows = sum(p.rows for p in group)
-        out.append((kind, group, {name: c[at : at + rows] for name, c in columns.items()}))
-        at += rows
-    return out
 
 
 def _graph_tables(
@@ -248,10 +229,9 @@ def _graph_tables(
     for name, values in columns.items():
         table = table.append_column(name, pa.array(values))
     of = schema.TABLES[kind]
-    if "human_readable_id" in table.column_names:
-        table = table.drop_columns(["human_readable_id"])
-    table = table.append_column("human_readable_id", pa.array(numbers()[kind].of(table["id"])))
-    yield {kind: by_row(table.select(of.names).cast(of))}
+    if "human_readable_id" not in table.column_names:
+        table = table.append_column("human_readable_id", pa.nulls(table.num_rows, pa.int64()))
+    yield {kind: by_row(_numbered(table, numbers()[kind]).select(of.names).cast(of))}
 
 
 def _numbered(table: pa.Table, numbers: Numbers) -> pa.Table:
@@ -272,24 +252,26 @@ there."""
 _THREADS = 4
 """That read parts, for storage that answers late."""
 
-_MADE = pa.schema([("made_from", pa.string()), ("path", pa.string()), ("bytes", pa.int64())])
-
 
 @dataclass(frozen=True)
 class CoveredParts:
-    """Parts of a table that an index covers. made_from: a hash of all that it depends on."""
+    """Parts of a table that an index covers. of: the table's name."""
 
-    table: str
+    of: str
     parts: list[Part]
 
     @cached_property
     def made_from(self) -> str:
-        how = map(str, schema.LOOKED_UP[self.table].items())
+        how = map(str, schema.LOOKED_UP[self.of].items())
         paths = (part.path for part in self.parts)
         return stable_id("rows", code_version(), *how, *paths)
 
     @property
-    def n_rows(self) -> int:
+    def table(self) -> str:
+        return schema.rows_table(self.of)
+
+    @property
+    def rows(self) -> int:
         return sum(part.rows for part in self.parts)
 
 
@@ -304,25 +286,22 @@ class WantedIndex:
 
 def index_rows(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, list[Part]]:
     """Tables rows_<table> of those that are looked up. What is there already is not made again."""
-    found: dict[str, list[CoveredParts]] = {}
-    known: dict[str, tuple[str, int]] = {}
-    missing: list[WantedIndex] = []
-    for name in schema.LOOKED_UP:
-        if parts := tables.get(name):
-            known |= blobs.made(run.store, schema.rows_table(name))
-            found[name] = covered_by_each(name, parts)
-            before = covered_by_each(name, run.parent.parts(name) if run.parent else [])
-            earlier = [(_stored(of, known), of) for of in before if of.made_from in known]
-            new = [of for of in found[name] if of.made_from not in known]
-            missing += [WantedIndex(of, _nearest(of, earlier)) for of in new]
-    for made in run.executor.stream("finish", make_index, missing):
-        known |= {row["made_from"]: (row["path"], row["bytes"]) for row in made.to_pylist()}
-    return {schema.rows_table(name): [_stored(x, known) for x in of] for name, of in found.items()}
+    found = [x for name in schema.LOOKED_UP for x in covered_by_each(name, tables.get(name, []))]
 
+    def wanted(missing: Sequence[CoveredParts]) -> list[WantedIndex]:
+        earlier: dict[str, list[tuple[Part, CoveredParts]]] = {}
+        for name in {x.of for x in missing} if run.parent else ():
+            assert run.parent is not None
+            stored = {blobs.made_from(part.path): part for part in run.parent.parts(schema.rows_table(name))}
+            before = covered_by_each(name, run.parent.parts(name))
+            earlier[name] = [(stored[x.made_from], x) for x in before if x.made_from in stored]
+        return [WantedIndex(x, _nearest(x, earlier.get(x.of, ()))) for x in missing]
 
-def _stored(covered: CoveredParts, known: Mapping[str, tuple[str, int]]) -> Part:
-    path, n_bytes = known[covered.made_from]
-    return Part(path, covered.n_rows, n_bytes)
+    parts, _ = made_shards(run, "finish", found, make_index, wanted)
+    stored: dict[str, list[Part]] = {}
+    for covered, part in zip(found, parts, strict=True):
+        stored.setdefault(covered.table, []).append(part)
+    return stored
 
 
 def _nearest(
@@ -332,7 +311,7 @@ def _nearest(
     paths = {part.path for part in wanted.parts}
     shared = [sum(part.rows for part in of.parts if part.path in paths) for _, of in earlier]
     at = max(range(len(earlier)), key=lambda n: shared[n], default=-1)
-    return earlier[at] if at >= 0 and shared[at] >= SHARED * earlier[at][1].n_rows else None
+    return earlier[at] if at >= 0 and shared[at] >= SHARED * earlier[at][1].rows else None
 
 
 def covered_by_each(table: str, parts: Sequence[Part]) -> list[CoveredParts]:
@@ -346,12 +325,8 @@ def make_index(store: Store, wanted: WantedIndex) -> Iterator[pa.Table]:
     covered = wanted.covered
     data = _derived(store, wanted)
     if data is None:
-        data = row_index.of_parts(_read(store, covered.table, covered.parts))
-    table = schema.rows_table(covered.table)
-    written = blobs.write(store, table, covered.made_from, data, covered.n_rows)
-    yield pa.Table.from_pylist(
-        [{"made_from": covered.made_from, "path": written.path, "bytes": written.bytes}], schema=_MADE
-    )
+        data = row_index.of_parts(_read(store, covered.of, covered.parts))
+    yield stored_shard(store, covered, data)
 
 
 def _derived(store: Store, wanted: WantedIndex) -> bytes | None:
@@ -360,7 +335,7 @@ def _derived(store: Store, wanted: WantedIndex) -> bytes | None:
     if wanted.earlier is None:
         return None
     stored, before = wanted.earlier
-    table, number = before.table, {part.path: n for n, part in enumerate(before.parts)}
+    table, number = before.of, {part.path: n for n, part in enumerate(before.parts)}
     try:
         earlier = opened_index(store, stored, before)
         of = schema.TABLES[table]
@@ -379,7 +354,7 @@ def _derived(store: Store, wanted: WantedIndex) -> bytes | None:
 
 def opened_index(store: Store, stored: Part, covered: CoveredParts) -> RowIndex:
     """Raises CorruptPart where it is not that of these parts."""
-    index = row_index.read(blobs.opened(store, stored), entry_types(schema.carried(covered.table)))
+    index = row_index.read(blobs.opened(store, stored), entry_types(schema.carried(covered.of)))
     if np.diff(index.ends, prepend=0).tolist() != [part.rows for part in covered.parts]:
         raise index.source.refused("it is of other parts of the table")
     return index

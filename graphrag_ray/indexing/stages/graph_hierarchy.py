@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from tempfile import TemporaryFile
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
@@ -23,28 +23,34 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.engine.executor import Tables
-from graphrag_ray.engine.work import Outcome, Row
-from graphrag_ray.graph.hierarchy import Ints
+from graphrag_ray.engine.work import Outcome, Row, Work
+from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.nearest_neighbours import Vectors
-from graphrag_ray.graph.signatures import WIDTH, Hashes, signatures
+from graphrag_ray.graph.schedule import ReportsAlone, Schedule
+from graphrag_ray.graph.signatures import WIDTH, signatures
+from graphrag_ray.graph.summary_tree import SummaryTree
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
-from graphrag_ray.indexing.stages.about_stage import tell_about
-from graphrag_ray.indexing.stages.blocks import IN_TABLES
 from graphrag_ray.indexing.stages.communities_stage import (
+    IN_TABLES,
     LEIDEN,
     Layout,
     find_communities,
     load_layout,
+    read_graph,
+    stored_ids,
 )
 from graphrag_ray.indexing.stages.embed_stage import Texts, embed_now
+from graphrag_ray.indexing.stages.parent_reports import WRITTEN
 from graphrag_ray.indexing.stages.reports_stage import (
     PART_ROWS,
     ReportSource,
     WrittenReport,
     batches_by_number,
     report_tables,
+    settled,
+    tell_about,
     write_reports,
 )
 from graphrag_ray.indexing.stages.short_ids import Keys, Numbers, Rendered, number, prefixes_of, renumbered
@@ -56,32 +62,14 @@ from graphrag_ray.store.search.vectors import unit
 
 _BELOW, _ABOVE = 3, WIDTH
 """Columns of what is signed: which communities are below, and which one is above."""
-_IDS = pa.schema([("id", pa.string())])
 COMMUNITIES_AT_ONCE = 2_000
 ELEMENTS_AT_ONCE = 200_000
 """Communities of a part hold so many nodes and edges together, or there is one only: those of the coarsest
 level hold the whole graph between them, with all its lists of text units."""
 
 
-class Placement(Protocol):
-    """Where communities stand: level [C], parent [C] (-1 at the top), sizes() [C]."""
-
-    @property
-    def level(self) -> Ints: ...
-
-    @property
-    def parent(self) -> Ints: ...
-
-    def children(self, community: int) -> Iterable[int]: ...
-
-    def sizes(self) -> Ints: ...
-
-
-_Shared: TypeAlias = tuple[HierarchyKind, Layout, pa.Array, Ints]
-"""The hierarchy's name and tables, its layout, and by community its id and its human_readable_id."""
-
-Placed: TypeAlias = tuple[HierarchyKind, Placement, pa.Array, Ints]
-"""The same, without a layout."""
+Placed: TypeAlias = tuple[HierarchyKind, Hierarchy | SummaryTree, pa.Array, Ints]
+"""The hierarchy's name and tables; where communities stand; by community its id and its human_readable_id."""
 
 
 @dataclass(frozen=True)
@@ -109,40 +97,50 @@ class GraphHierarchy:
         return numbered_by_level(run, self.kind, self.ids, self.level)
 
     def tables(self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str) -> Result:
+        kind, layout, h = self.kind, self.layout, self.layout.hierarchy
         ids = pa.array(self.ids, pa.string())
-        own = numbers()[self.kind.communities].of(ids)
-        shared = run.executor.share((self.kind, self.layout, ids, own))
-        placed = run.executor.share((self.kind, self.layout.hierarchy, ids, own))
-        signed, periods = self._signed(), [period] * len(ids)
-        before = run.parent.parts(self.kind.communities) if run.parent else []
-        if not run.lost(before) and run.afresh.isdisjoint(self.kind.stages):
+        own = numbers()[kind.communities].of(ids)
+        is_afresh = not run.afresh.isdisjoint(kind.stages)
+        periods = [period] * len(ids)
+        before = run.parent.parts(kind.communities) if run.parent else []
+        if not run.lost(before) and not is_afresh:
             # The date of the run that made a community: that of the parent snapshot where it has it.
             rows = read_table(run.store, before, ["id", "period"], schema.COMMUNITIES)
             then = dict(zip(rows["id"].to_pylist(), rows["period"].to_pylist(), strict=True))
             periods = [then.get(id_, period) for id_ in self.ids]
-        communities = _communities(run, shared, self.kind, self.layout, self.ids, own, signed, periods)
-        told: list[Any] | None = None
-        if signed is not None:
-            # By group of the reports: where their communities stand and of which dates they are.
-            told, place = [], {id_: c for c, id_ in enumerate(self.ids)}
-            for group in self.reports.tables["reports"]:
-                of = read_table(run.store, group, ["community"])["community"].to_pylist() if group else []
-                at = [place[id_] for id_ in of]
-                places = hashlib.sha256(signed[at][:, [_BELOW, _ABOVE]].tobytes()).hexdigest()
-                told.append([group, places, fingerprint_of([periods[c] for c in at])])
-        reports = finished_reports(run, numbers, placed, self.kind, self.reports, periods, told)
-        return joined([communities, reports])
-
-    def _signed(self) -> Hashes | None:
-        """[C, WIDTH + 1] of each community what its row depends on: its signature, and which one is above;
-        None where what its elements say is not known."""
-        h, contents = self.layout.hierarchy, self.layout.contents
-        if contents is None:
-            return None
-        keys = prefixes_of(pa.array(self.ids, pa.string()))
+        # Of each community what its row depends on: its signature, and which one is above.
+        keys = prefixes_of(ids)
         above = np.where(h.parent >= 0, keys[h.parent], np.uint64(0)) if len(keys) else keys
         nothing_cut = np.zeros(h.n_communities, np.bool_)
-        return np.column_stack([signatures(h, self.layout.elements, contents, keys, nothing_cut), above])
+        signed = signatures(h, layout.elements, layout.contents, keys, nothing_cut)
+        signed = np.column_stack([signed, above])
+
+        edge_community = layout.elements.edge_community
+        first, last = (np.searchsorted(edge_community, x) for x in (np.arange(h.n_communities), h.last))
+        sizes = np.maximum(h.sizes() + last - first, ELEMENTS_AT_ONCE // COMMUNITIES_AT_ONCE)
+        every = np.ones(h.n_communities, np.bool_)
+        batches = batches_by_number(self.ids, h.level, own, every, sizes, ELEMENTS_AT_ONCE)
+        groups = [np.array(of) for of in batches]
+        told: list[Any] = [
+            [hashlib.sha256(signed[of].tobytes()).hexdigest(), [periods[c] for c in of]] for of in groups
+        ]
+        again = range(len(groups)) if is_afresh else ()
+        known = run.taken_over("finish", groups, kind.name, (kind.communities,), told=told, again=again)
+        shared = run.executor.share((kind, layout, ids, own))
+        make = partial(_community_table, shared, run.executor.share(periods))
+        communities = known.with_new(run.store, run.map("finish", make, known.new))
+
+        # By group of the reports: where their communities stand and of which dates they are.
+        told, place = [], {id_: c for c, id_ in enumerate(self.ids)}
+        for group in self.reports.tables["reports"]:
+            names = read_table(run.store, group, ["community"])["community"].to_pylist() if group else []
+            at = [place[id_] for id_ in names]
+            places = hashlib.sha256(signed[at][:, [_BELOW, _ABOVE]].tobytes()).hexdigest()
+            told.append([group, places, fingerprint_of([periods[c] for c in at])])
+        placed = run.executor.share((kind, h, ids, own))
+        return joined(
+            [communities, finished_reports(run, numbers, placed, kind, self.reports, periods, told)]
+        )
 
 
 def numbered_by_level(run: Run, kind: HierarchyKind, ids: list[str], level: Ints) -> dict[str, Numbers]:
@@ -161,8 +159,8 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
     assert graph is not None, "declared to be over entities"
     found = find_communities(run, graph.merged, graph.described)
     # An unchanged graph is not read.
-    layout = cache(partial(load_layout, run, graph.merged, graph.described, found))
-    ids = read_table(run.store, found.parts("community_ids"), None, _IDS)["id"].to_pylist()
+    layout = cache(lambda: load_layout(run, read_graph(run, graph.merged, graph.described), found))
+    ids = stored_ids(run, found)
     about = tell_about(run, corpus, layout)
     kind = HIERARCHIES[LEIDEN]
 
@@ -175,46 +173,11 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
     return GraphHierarchy(kind, layout, ids, reports, (about, reports), counts)
 
 
-def _communities(
-    run: Run,
-    shared: Callable[[], _Shared],
-    kind: HierarchyKind,
-    layout: Layout,
-    ids: Sequence[str],
-    number: Ints,
-    signed: Hashes | None,
-    periods: Sequence[str],
-) -> Result:
-    """number: the short id of each; signed: what tells which rows are as they were; periods: the dates of the
-    rows."""
-    h, edge_community = layout.hierarchy, layout.elements.edge_community
-    first, last = (np.searchsorted(edge_community, ends) for ends in (np.arange(h.n_communities), h.last))
-    sizes = np.maximum(h.sizes() + last - first, ELEMENTS_AT_ONCE // COMMUNITIES_AT_ONCE)
-    every = np.ones(h.n_communities, np.bool_)
-    batches = batches_by_number(ids, h.level, number, every, sizes, ELEMENTS_AT_ONCE)
-    groups = [np.array(of) for of in batches]
-    told: list[Any] = [None] * len(groups)
-    if signed is not None:
-        told = [[hashlib.sha256(signed[of].tobytes()).hexdigest(), [periods[c] for c in of]] for of in groups]
-    again = range(len(groups)) if not run.afresh.isdisjoint(kind.stages) else ()
-    known = run.taken_over("finish", groups, kind.name, (kind.communities,), told=told, again=again)
-    make = partial(_community_table, shared, run.executor.share(periods))
-    return known.with_new(run.store, run.map("finish", make, known.new))
-
-
-def in_batches(order: Ints, elements: Ints) -> list[Ints]:
-    """Communities that are finished together: COMMUNITIES_AT_ONCE and ELEMENTS_AT_ONCE at most."""
-    batches, start, held = [], 0, 0
-    for at, n in enumerate(elements.tolist()):
-        if at > start and (at - start == COMMUNITIES_AT_ONCE or held + n > ELEMENTS_AT_ONCE):
-            batches.append(order[start:at])
-            start, held = at, 0
-        held += n
-    return [*batches, order[start:]] if len(order) else []
-
-
 def _community_table(
-    shared: Callable[[], _Shared], periods: Callable[[], Sequence[str]], store: Store, wanted: Ints
+    shared: Callable[[], tuple[HierarchyKind, Layout, pa.Array, Ints]],
+    periods: Callable[[], Sequence[str]],
+    store: Store,
+    wanted: Ints,
 ) -> Iterator[Tables]:
     kind, layout, ids, numbers = shared()
     h, edge_community = layout.hierarchy, layout.elements.edge_community
@@ -228,27 +191,39 @@ def _community_table(
         entity_ids.append(members["id"])
         relationship_ids.append(inside["id"])
         text_unit_ids.append(pa.chunked_array([pc.unique(pc.list_flatten(of_text))], pa.string()))
+    own = {
+        "entity_ids": _lists(entity_ids),
+        "relationship_ids": _lists(relationship_ids),
+        "text_unit_ids": _lists(text_unit_ids),
+        "packed": h.packed[wanted],
+    }
+    yield {kind.communities: community_rows((kind, h, ids, numbers), wanted, "Community", periods(), own)}
+
+
+def community_rows(
+    placed: Placed, wanted: Ints, title: str, periods: Sequence[str], own: dict[str, Any]
+) -> pa.Table:
+    """Rows of COMMUNITIES. title: what comes before the number; own: columns of this kind of hierarchy."""
+    columns = _where(placed, wanted, periods) | own
+    columns["id"] = placed[2].take(pa.array(wanted))
+    columns["title"] = [f"{title} {n}" for n in columns["community"].tolist()]
+    return by_row(pa.Table.from_pydict({n: columns[n] for n in schema.COMMUNITIES.names}, schema.COMMUNITIES))
+
+
+def _where(placed: Placed, wanted: Ints, periods: Sequence[str]) -> dict[str, Any]:
+    """What communities and their reports say alike: columns about some communities."""
+    kind, h, _, numbers = placed
     number = numbers[wanted]
-    columns: dict[str, Any] = {
-        "id": ids.take(pa.array(wanted)),
+    return {
         "human_readable_id": number,
         "community": number,
         "level": h.level[wanted],
         "parent": np.where(h.parent[wanted] >= 0, numbers[h.parent[wanted]], -1),
         "children": [[int(numbers[k]) for k in h.children(c)] for c in wanted.tolist()],
-        "title": [f"Community {n}" for n in number.tolist()],
-        "entity_ids": _lists(entity_ids),
-        "relationship_ids": _lists(relationship_ids),
-        "text_unit_ids": _lists(text_unit_ids),
-        "period": [periods()[c] for c in wanted.tolist()],
-        "size": h.end[wanted] - h.start[wanted],
+        "period": [periods[c] for c in wanted.tolist()],
+        "size": h.sizes()[wanted],
         "hierarchy": [kind.name] * len(wanted),
-        "packed": h.packed[wanted],
     }
-    rows = pa.Table.from_pydict(
-        {name: columns[name] for name in schema.COMMUNITIES.names}, schema.COMMUNITIES
-    )
-    yield {kind.communities: by_row(rows)}
 
 
 def _lists(texts: Sequence[pa.ChunkedArray]) -> pa.Array:
@@ -287,15 +262,15 @@ def _report_table(
 ) -> Iterator[Tables]:
     if not parts:
         return
-    kind, h, ids, known = placed()
-    sizes = h.sizes()
+    kind, _, ids, _ = placed()
     shown = Rendered(numbers())
     rows = []
-    table = read_table(store, parts)
-    places = pc.index_in(table["community"], value_set=ids).to_pylist()
+    table = read_table(store, parts, WRITTEN.names, WRITTEN)
+    places = pc.index_in(table["community"], value_set=ids).to_numpy().astype(np.int64)
+    where = pa.table(_where(placed(), places, periods())).to_pylist()
     written = table.drop_columns(["community"]).to_pylist()
     shown.prepare(reference for row in written for reference in row["references"])
-    for row, c in zip(written, places, strict=True):
+    for row, own, id_ in zip(written, where, ids.take(pa.array(places)).to_pylist(), strict=True):
         findings = [{k: shown.render(v) for k, v in f.items()} for f in row["findings"]]
         summary, explanation = shown.render(row["summary"]), shown.render(row["rating_explanation"])
         content = {
@@ -308,20 +283,13 @@ def _report_table(
         rows.append(
             {
                 **row,
-                "id": report_id(ids[c].as_py()),
-                "human_readable_id": int(known[c]),
-                "community": int(known[c]),
-                "level": int(h.level[c]),
-                "parent": int(known[h.parent[c]]) if h.parent[c] >= 0 else -1,
-                "children": [int(known[k]) for k in h.children(c)],
+                **own,
+                "id": report_id(id_),
                 "summary": summary,
                 "full_content": shown.render(row["full_content"]),
                 "rating_explanation": explanation,
                 "findings": findings,
                 "full_content_json": orjson.dumps(content, option=orjson.OPT_INDENT_2).decode(),
-                "period": periods()[c],
-                "size": int(sizes[c]),
-                "hierarchy": kind.name,
             }
         )
     rows.sort(key=lambda r: (r["level"], r["community"]))
@@ -355,35 +323,51 @@ class ReportsSoFar:
         self.first.append(self.first[-1] + len(self.ids[-1]) if self.ids else 0)
         self.ids.append(ids)
 
-    def below(self) -> tuple[Callable[[int], WrittenReport], Sequence[str]]:
-        """Of the level under the last one: its reports by number, and the ids of its clusters."""
-        first = self.first[-2]
-        return (lambda cluster: self.written[first + cluster]), self.ids[-2]
-
     def record_tokens(self, height: int) -> list[int | None]:
         """Of a level, the tokens of each report's record; None where there is no report."""
         first = self.first[height]
         reports = (self.written.get(first + cluster) for cluster in range(len(self.ids[height])))
         return [report.record_tokens if report else None for report in reports]
 
-    def take(
+    def write(
         self,
-        source: ReportSource,
-        called: Callable[[int], str],
+        run: Run,
+        work: Work[WrittenReport],
+        schedule: Callable[[], Schedule | ReportsAlone],
+        called: Callable[[str], str],
         without: Iterable[int] = (),
         place: Ints | None = None,
     ) -> None:
-        """What was written of the last level. called: what people call a cluster; without: clusters that were
-        not asked about, since nothing is below; place: of each cluster in the source."""
-        first = self.first[-1]
-        for cluster in range(len(self.ids[-1])):
-            at = cluster if place is None else int(place[cluster])
+        """Write the reports of the last level.
+
+        schedule  makes one
+        called    what people call a cluster, from its id
+        without   clusters that are not asked about, since nothing is below
+        place     the number of each cluster in the schedule; None: that of here
+        """
+        ids, first = self.ids[-1], self.first[-1]
+        number = list(range(len(ids))) if place is None else place.tolist()
+        scheduled = [""] * len(ids)
+        for cluster, at in enumerate(number):
+            scheduled[at] = ids[cluster]
+        below: tuple[Callable[[int], WrittenReport], Sequence[str]] | None = None
+        if len(self.ids) > 1:
+            lower = self.first[-2]
+            below = (lambda cluster: self.written[lower + cluster]), self.ids[-2]
+
+        def plan() -> ReportSource:
+            return ReportSource(
+                schedule(), lambda c: called(scheduled[c]), scheduled, None, below, self.kind.section
+            )
+
+        source = settled(run, work, plan)
+        for cluster, at in enumerate(number):
             if (report := source.written.get(at)) is not None:
                 self.written[first + cluster] = report
         # In the order of communities, not in that in which they failed.
         self.failed += sorted(source.failed, key=lambda f: f[0]["community"])
         nothing: Outcome[WrittenReport] = Outcome("", "failed", error=NOTHING_BELOW)
-        self.failed += [({"called": called(cluster)}, nothing) for cluster in without]
+        self.failed += [({"called": called(ids[cluster])}, nothing) for cluster in without]
 
     def by_community(self, places: Iterable[Ints]) -> Spool[WrittenReport]:
         """All reports by number of their communities. places: of each level, the community of each
@@ -408,16 +392,11 @@ class ReportsSoFar:
         parts = run.write(step, "level_reports", tables, max_rows=PART_ROWS)
         texts = [Texts(self.kind.reports, [part]) for part in parts]
         keys = prefixes_of(pa.array([report_id(id_) for id_ in ids], pa.string()))
-        order = np.argsort(keys)
-        vectors = np.zeros((len(ids), below.shape[1]), np.float32)
         embedded, final = embed_now(run, step, texts)
         self.final &= final
-        for part in embedded:
-            table = read_part(run.store, part)
-            column = table["vector"].combine_chunks()
-            if column.type.list_size == vectors.shape[1]:
-                at = order[np.searchsorted(keys[order], prefixes_of(table["id"]))]
-                vectors[at] = column.flatten().to_numpy().reshape(len(table), -1)
+        vectors = vectors_of(run, embedded, keys)
+        if vectors.shape[1] != below.shape[1]:
+            vectors = np.zeros((len(ids), below.shape[1]), np.float32)
         for cluster, rows in enumerate(members):
             if not vectors[cluster].any():
                 vectors[cluster] = below[rows].sum(axis=0)

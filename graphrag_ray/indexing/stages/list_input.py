@@ -7,7 +7,8 @@ import posixpath
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,7 +36,8 @@ _PART = re.compile(
 INDEXES_TOLD = 3
 
 RECENT_S = 2.0
-"""The coarsest clock of a file system, FAT's."""
+"""The coarsest clock of a file system, FAT's. One that tells fractions of a second ticks
+at least 20 times as often."""
 _TIMES = ("mtime", "LastModified", "last_modified", "updated")
 _VERSIONS = {"ETag", "etag", "md5Hash", "generation", "VersionId", "content_md5", "Content-MD5"}
 _SEEN_AS = {*_TIMES, *_VERSIONS}
@@ -48,9 +50,14 @@ _SIGNS = re.compile(r"sig|token|secret|password|credential|(api|access)[_-]?key"
 
 @dataclass(frozen=True)
 class InputFile:
-    """url: where it is; path: its name relative to INPUT, the natural key of its documents; seen_as: a hash
-    of what its storage says of it, which changes with its content; "": nobody can tell. modified: unix
-    seconds, None where its storage does not say. reader: the package that reads it; "": we do."""
+    """A file that can be read.
+
+    url       where it is
+    path      its name relative to INPUT, the natural key of its documents
+    seen_as   a hash of what its storage says of it, which changes with its content; "": it does not say
+    modified  unix seconds; None where its storage does not say
+    reader    the package that reads it; "": we do
+    """
 
     url: str
     path: str
@@ -62,10 +69,14 @@ class InputFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """files: by path; others: how many files of each unknown extension; indexes: other indexes below INPUT,
-    whose files are left out, and likewise what batches and caches keep; own: where in INPUT the index itself
-    lies, whose files are left out too, "" where it does not; base: the folder that the paths are relative to,
-    as a hash: its address may hold a password, and this is kept."""
+    """What INPUT holds.
+
+    files    by path
+    others   how many files of each unknown extension
+    indexes  other indexes below INPUT, and what batches and caches keep: their files are left out
+    own      where in INPUT the index itself lies, whose files are left out too; "": elsewhere
+    base     a hash of the folder that paths are relative to. Its address may hold a password, and it is kept
+    """
 
     files: list[InputFile]
     others: Mapping[str, int]
@@ -95,8 +106,7 @@ def look_at(
     """
     try:
         fs, root = open_elsewhere(input_url, options or {})
-        base, found = _found(fs, root)
-        indexes = _indexes(fs, found)
+        base, found, indexes = _found(fs, root)
     except Exception as e:
         if not isinstance(e, ValueError | TypeError | ImportError) and not is_storage_error(e):
             raise
@@ -106,6 +116,7 @@ def look_at(
     own = f"{fs._strip_protocol(index_url)}/" if same else ""
     stored = tuple(f"{at}{kept}" for at in {*indexes, own} if at for kept in INDEX_HOLDS)
     folder = stable_id("input", display_url(fs.unstrip_protocol(base)))
+    skipped = sorted(_name(at.rstrip("/"), base, alone=False) for at in indexes if at != own)
     files, others, now = [], Counter[str](), time.time()
     for path, info in found.items():
         name = _name(path, base, alone=path == root)
@@ -114,15 +125,19 @@ def look_at(
         extension = _extension(name)
         if extension[1:] in READERS or extension in readers_before:
             size = int(info.get("size") or 0)
-            followed = _followed(path, info)
-            seen, at = _seen_as(followed, folder, now), modified(followed)
+            told: Mapping[str, Any] = {} if info.get("islink") else info
+            if info.get("islink"):  # of a local link, what is told of the file that it leads to
+                with suppress(OSError):
+                    of = os.stat(path)
+                    told = {"size": of.st_size, "mtime": of.st_mtime}
+            seen, at = _seen_as(told, folder, now), modified(told)
             reader = READERS.package_of(extension[1:]) or readers_before.get(extension, "")
             files.append(InputFile(fs.unstrip_protocol(path), name, size, seen, at, reader))
         else:
             others[_extension(_without_query(path))] += 1
     if not files:
         also = f" ({plural(others.total(), 'file')} of other kinds)" if others else ""
-        also += f" ({skipped_indexes(told)})" if (told := _told(indexes, own, base)) else ""
+        also += f" ({skipped_indexes(skipped)})" if skipped else ""
         raise InputError(
             f"nothing to read at INPUT {shown(input_url)!r}{also}: it must be a file, folder, glob or URL "
             f"with {', '.join(sorted(extensions()))} files"
@@ -131,21 +146,10 @@ def look_at(
     return Listing(
         sorted(files, key=lambda f: f.path),
         others,
-        _told(indexes, own, base),
+        skipped,
         _name(own.rstrip("/"), base, alone=False) if own.startswith(below) and own != below else "",
         folder,
     )
-
-
-def _followed(path: str, info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is said of a file; of a local link, of what it leads to."""
-    if not info.get("islink"):
-        return info
-    try:
-        of = os.stat(path)
-    except OSError:
-        return {}
-    return {"size": of.st_size, "mtime": of.st_mtime}
 
 
 def _seen_as(info: Mapping[str, Any], folder: str, now: float) -> str:
@@ -159,7 +163,7 @@ def _seen_as(info: Mapping[str, Any], folder: str, now: float) -> str:
     told = {name: value for name, value in told.items() if not value.startswith("W/")}  # says: much the same
     if not told.keys() & _VERSIONS:
         times = [modified({"mtime": info[name]}) for name in _TIMES if name in told]
-        if not times or any(at is None or at > now - RECENT_S for at in times):
+        if not times or any(at is None or at > now - (RECENT_S / 20 if at % 1 else RECENT_S) for at in times):
             return ""
     values = [f"{name} {told[name]}" for name in sorted(told)]
     return stable_id("seen", folder, str(info.get("size")), *values)
@@ -172,30 +176,23 @@ def skipped_indexes(indexes: Sequence[str]) -> str:
     return f"{plural(len(indexes), 'index', 'indexes')} skipped ({named}{more})"
 
 
-def _told(indexes: Collection[str], own: str, base: str) -> list[str]:
-    """The names of indexes but this one, relative to the base."""
-    return sorted(_name(at.rstrip("/"), base, alone=False) for at in indexes if at != own)
-
-
-def _indexes(fs: Any, found: Iterable[str]) -> set[str]:
-    """Where stores keep their files among these, with a slash. A folder `tables` alone might be anybody's."""
-    sure, maybe = set[str](), set[str]()
-    for part in filter(None, map(_PART.fullmatch, found)):
-        (sure if part[2] else maybe).add(part[1])
-    return sure | {
-        at for at in maybe - sure if any(fs.exists(f"{at}{folder}") for folder in ("snapshots", "locks"))
-    }
-
-
-def _found(fs: Any, root: str) -> tuple[str, dict[str, Any]]:
-    """The base, and what is there: {} for nothing."""
+def _found(fs: Any, root: str) -> tuple[str, dict[str, Any], set[str]]:
+    """The base, what is there, and where stores keep their files among these."""
+    base, found = root, dict[str, Any]()
     there = fs.exists(root)
     if any(c in root for c in "*?[") and not there:
         found = {p: i for p, i in fs.glob(root, detail=True).items() if i["type"] == "file"}
-        return posixpath.dirname(root[: min(root.index(c) for c in "*?[" if c in root)]), found
-    if fs.isfile(root):
-        return posixpath.dirname(_without_query(root)), {root: fs.info(root)}
-    return root, _below(fs, root) if there else {}
+        base = posixpath.dirname(root[: min(root.index(c) for c in "*?[" if c in root)])
+    elif fs.isfile(root):
+        base, found = posixpath.dirname(_without_query(root)), {root: fs.info(root)}
+    elif there:
+        found = _below(fs, root)
+    sure, maybe = set[str](), set[str]()
+    for part in filter(None, map(_PART.fullmatch, found)):
+        (sure if part[2] else maybe).add(part[1])
+    # A folder `tables` alone might be anybody's.
+    sure |= {at for at in maybe - sure if any(fs.exists(f"{at}{of}") for of in ("snapshots", "locks"))}
+    return base, found, sure
 
 
 def _below(fs: Any, folder: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ found_* (by chunk) ──shuffle by id range──► *_instances, sorted by id;
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Literal
@@ -88,30 +88,21 @@ BUNDLE_ROWS = 400_000
 """Rows that a task brings together: some 100 MB."""
 
 
-@dataclass(frozen=True)
-class _Reducing:
-    """How rows of a kind are merged. weight: of relationships; prune: what is asked of them later."""
-
-    kind: str
-    weight: Literal["count", "strength"]
-    prune: bool
-
-    def __call__(self, instances: pa.Table) -> Tables:
-        """The merged rows of a range, with their descriptions."""
-        is_entity = self.kind == "entities"
-        merged = merge_entities(instances) if is_entity else merge_relationships(instances, self.weight)
-        batches = list(descriptions_by_key(instances))
-        lists = [b["descriptions"] for b in batches]
-        column = pa.chunked_array(lists, pa.large_list(pa.large_string()))
-        merged = merged.append_column("descriptions", column)
-        if self.prune and is_entity:
-            _, words, counts = written_as_names(instances)
-            hashes = pa.array([word_hash(w) if w else 0 for w in words], pa.uint64())
-            merged = merged.append_column("word", hashes)
-            merged = merged.append_column("as_name", pa.array(counts, pa.int64()))
-        elif self.prune:
-            merged = merged.append_column("n_units", pc.list_value_length(merged["text_unit_ids"]))
-        return {f"merged_{self.kind}": merged}
+def _merged(kind: str, weight: Literal["count", "strength"], prune: bool, instances: pa.Table) -> Tables:
+    """The merged rows of a range, with their descriptions. weight: of relationships; prune: what pruning asks
+    of them is needed."""
+    is_entity = kind == "entities"
+    merged = merge_entities(instances) if is_entity else merge_relationships(instances, weight)
+    lists = [batch["descriptions"] for batch in descriptions_by_key(instances)]
+    merged = merged.append_column("descriptions", pa.chunked_array(lists, pa.large_list(pa.large_string())))
+    if prune and is_entity:
+        _, words, counts = written_as_names(instances)
+        hashes = pa.array([word_hash(w) if w else 0 for w in words], pa.uint64())
+        merged = merged.append_column("word", hashes)
+        merged = merged.append_column("as_name", pa.array(counts, pa.int64()))
+    elif prune:
+        merged = merged.append_column("n_units", pc.list_value_length(merged["text_unit_ids"]))
+    return {f"merged_{kind}": merged}
 
 
 def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Result:
@@ -130,8 +121,8 @@ def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Resul
     def compute() -> Result:
         result = Result()
         for kind, table in (("entities", "entity_instances"), ("relationships", "relationship_instances")):
-            found, reducing = extracted.tables[f"found_{kind}"], _Reducing(kind, weight, prune)
-            result = joined([result, in_ranges(run, found, table, f"merged_{kind}", reducing)])
+            found, reduce = extracted.tables[f"found_{kind}"], partial(_merged, kind, weight, prune)
+            result = joined([result, in_ranges(run, found, table, f"merged_{kind}", reduce)])
         merged = {kind: result.tables.pop(f"merged_{kind}") for kind in ("entities", "relationships")}
         if prune:
             n_units = rows_of(corpus.tables["text_units"])

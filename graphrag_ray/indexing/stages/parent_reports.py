@@ -9,7 +9,7 @@ resembles, and what each was written from.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from graphrag_ray.base import schema
 from graphrag_ray.base.records import Reference
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
-from graphrag_ray.graph.kept_reports import Earlier, Evidence, Hashes, Lost, Shown, Sketch
+from graphrag_ray.graph.kept_reports import Earlier, Hashes, Lost, Shown, Sketch
 from graphrag_ray.graph.report_dialogue import Report
 from graphrag_ray.graph.signatures import WIDTH, as_before
 from graphrag_ray.indexing.run import Run
@@ -38,28 +38,40 @@ from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 
-SKETCHES = pa.schema(
+WRITTEN = pa.schema(
     [
         ("community", pa.string()),  # its id
-        ("spec", pa.string()),  # a hash of how it was asked for
-        ("whole", pa.string()),
+        ("title", pa.string()),
+        ("summary", pa.string()),
+        ("full_content", pa.string()),  # references by string id
+        ("rank", pa.float64()),
+        ("rating_explanation", pa.string()),
         (
-            "records",
-            pa.list_(
-                pa.struct(
-                    [
-                        ("section", pa.string()),
-                        ("id", pa.uint64()),
-                        ("text", pa.uint64()),
-                        ("size", pa.int32()),
-                        ("evidence", pa.list_(pa.uint32())),
-                    ]
-                )
-            ),
+            "findings",
+            pa.list_(pa.struct([pa.field("summary", pa.string()), pa.field("explanation", pa.string())])),
         ),
+        ("references", pa.list_(schema.REFERENCE)),
+        ("n_tokens", pa.int64()),
+        ("context_tokens", pa.int64()),
+        ("context_left_out", pa.int64()),
+        ("dropped_references", pa.int64()),
     ]
 )
-"""Table sketches of the step: what each report was written from, in the order of the reports."""
+_RECORD = [("section", pa.string()), ("id", pa.uint64()), ("text", pa.uint64()), ("size", pa.int32())]
+COMPARED = pa.schema(
+    [
+        *WRITTEN,
+        ("signature", pa.list_(pa.uint64())),  # [WIDTH]
+        ("record_tokens", pa.int64()),  # of the report's record in the context of another one
+        ("kept", pa.bool_()),  # it was written from another context, and stood
+        ("evidence", pa.list_(pa.uint32())),  # what it rests on now
+        # What it was written from; null where no later run asks for it.
+        ("spec", pa.string()),  # a hash of how it was asked for
+        ("whole", pa.string()),
+        ("records", pa.list_(pa.struct([*_RECORD, ("evidence", pa.list_(pa.uint32()))]))),
+    ]
+)
+"""Reports with what later runs compare."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +106,7 @@ def earlier_reports(
     needed += [p for name in ("text_units", *ELEMENTS) for p in parent.parts(name)]
     needed += run.of_parent["read"].parts("documents")
     needed += [part for step, table in _COMPARED for part in run.of_parent[step].parts(table)]
-    rows = [sum(part.rows for part in written.parts(name)) for name in ("reports", "sketches")]
-    if "sketches" not in written.tables or rows[0] != rows[1] or run.lost(needed):
+    if run.lost(needed):
         return None
     before = restored(run, found)
     keys = _parent_ids(run, "describe", "entities")
@@ -104,7 +115,17 @@ def earlier_reports(
     resembled = alike(before, keys, layout.hierarchy, layout.node_keys)
     wanted = set(resembled[planned].tolist())
     number = {id_: c for c, id_ in enumerate(community_ids(before, keys)) if c in wanted}
-    reports = _read(run.store, written, spec, number)
+    reports: Spool[Earlier] = Spool()
+    communities = pa.array(list(number), pa.string())
+    for part in written.parts("reports"):
+        rows = read_part(run.store, part, ["community", "spec"])
+        asked = pc.fill_null(pc.equal(rows["spec"], spec), False)
+        same = pc.and_(asked, pc.is_in(rows["community"], value_set=communities))
+        for row in read_part(run.store, part).filter(same).to_pylist() if pc.any(same).as_py() else ():
+            records = tuple(Shown(**r | {"evidence": tuple(r["evidence"])}) for r in row["records"])
+            sizes = row["n_tokens"], row["context_tokens"], row["context_left_out"]
+            sketch = Sketch(row["whole"], records)
+            reports[number[row["community"]]] = Earlier(report_of(row), sketch, *sizes)
     if not reports.numbers():
         return None
     return EarlierReports(reports, resembled, _lost(run, corpus, layout))
@@ -128,15 +149,6 @@ def alike(before: Hierarchy, keys_before: Hashes, now: Hierarchy, keys_now: Hash
     return best
 
 
-def sketch_row(community: str, spec: str, sketch: Sketch) -> dict[str, Any]:
-    """A row of SKETCHES."""
-    records = [
-        {"section": r.section, "id": r.id, "text": r.text, "size": r.size, "evidence": r.evidence}
-        for r in sketch.records
-    ]
-    return {"community": community, "spec": spec, "whole": sketch.whole, "records": records}
-
-
 def _members(of: Hierarchy, level: int) -> Ints:
     """[N] by node, its community of exactly this level, -1 for none."""
     out = np.full(len(of.order), -1, dtype=np.int64)
@@ -145,26 +157,6 @@ def _members(of: Hierarchy, level: int) -> Ints:
     places = np.repeat(of.start[at] - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
     out[of.order[places]] = np.repeat(at, sizes)
     return out
-
-
-def _read(store: Store, written: Result, spec: str, number: Mapping[str, int]) -> Spool[Earlier]:
-    """Reports of some communities that were asked for in this way. number: of the communities, by id."""
-    reports: Spool[Earlier] = Spool()
-    rows, sketches = (_rows(store, written.parts(name), number) for name in ("reports", "sketches"))
-    for row, own in zip(rows, sketches, strict=True):
-        if own["spec"] == spec:
-            records = tuple(Shown(**r | {"evidence": tuple(r["evidence"])}) for r in own["records"])
-            sizes = row["n_tokens"], row["context_tokens"], row["context_left_out"]
-            reports[number[row["community"]]] = Earlier(report_of(row), Sketch(own["whole"], records), *sizes)
-    return reports
-
-
-def _rows(store: Store, parts: Sequence[Part], communities: Collection[str]) -> Iterator[dict[str, Any]]:
-    wanted = pa.array(list(communities), pa.string())
-    for part in parts:
-        if pc.any(pc.is_in(read_part(store, part, ["community"])["community"], value_set=wanted)).as_py():
-            table = read_part(store, part)
-            yield from table.filter(pc.is_in(table["community"], value_set=wanted)).to_pylist()
 
 
 def report_of(row: Mapping[str, Any]) -> Report:
@@ -186,8 +178,6 @@ _COMPARED = (("describe", "entities"), ("describe", "relationships"), ("merge", 
 
 def _lost(run: Run, corpus: Result, layout: Layout) -> Lost:
     assert run.parent is not None
-    assert layout.edge_keys is not None, "of Leiden's communities they are known"
-    assert layout.claim_keys is not None, "as these"
     no_more = [
         np.setdiff1d(_parent_ids(run, step, table), now)
         for (step, table), now in zip(
@@ -233,27 +223,19 @@ def _resting_on(chunks: pa.Array, store: Store, part: Part) -> Iterator[pa.Table
     yield table.select(["id"]).take(rows)
 
 
-SIGNATURES = pa.schema(
-    [
-        ("community", pa.string()),  # its id
-        *((f"s{n}", pa.uint64()) for n in range(WIDTH)),
-        ("record_tokens", pa.int64()),  # of the report's record in the context of another one
-        ("kept", pa.bool_()),  # it was written from another context, and stood
-        ("evidence", pa.list_(pa.uint32())),  # what it rests on now
-    ]
-)
-"""Table signatures of the step: of each report."""
-
-
 @dataclass(frozen=True)
 class UnchangedReports:
-    """unchanged: [C]; at: [C] the row of each in `rows`, of SIGNATURES, -1: it has none; parts: by table,
-    those of the parent's step."""
+    """Reports of the parent snapshot that are as they would be written now.
+
+    unchanged  [C]
+    at         [C] the row of each among `rows`, some columns of COMPARED; -1: it has none
+    parts      that hold the rows
+    """
 
     unchanged: npt.NDArray[np.bool_]
     at: npt.NDArray[np.int64]
     rows: pa.Table
-    parts: Mapping[str, Sequence[Part]]
+    parts: Sequence[Part]
 
     @property
     def tokens(self) -> dict[int, int | None]:
@@ -262,11 +244,17 @@ class UnchangedReports:
         found = self.rows["record_tokens"].to_numpy()[self.at[own]]
         return dict(zip(own.tolist(), found.tolist(), strict=True))
 
-    def tokens_of(self, community: int) -> int:
-        return int(self.rows["record_tokens"][int(self.at[community])].as_py())
-
-    def evidence(self, community: int) -> Evidence:
-        return tuple(self.rows["evidence"][int(self.at[community])].as_py())
+    def table(self, store: Store, communities: Sequence[int]) -> pa.Table:
+        """All columns of some communities' rows, in this order."""
+        at = self.at[list(communities)]
+        order = np.argsort(at, kind="stable")
+        ends = np.cumsum([0, *(part.rows for part in self.parts)])
+        of_part = np.searchsorted(ends, at[order], "right") - 1
+        tables = [COMPARED.empty_table()]
+        for n in np.unique(of_part).tolist():
+            rows = read_part(store, self.parts[n]).take(pa.array(at[order][of_part == n] - ends[n]))
+            tables.append(rows.select(COMPARED.names).cast(COMPARED))
+        return pa.concat_tables(tables).take(pa.array(np.argsort(order)))
 
 
 def unchanged_reports(
@@ -280,45 +268,14 @@ def unchanged_reports(
     before = run.before("reports")
     if before is None or before.made_from.get("signatures") != [how]:
         return None
-    rows = read_table(run.store, before.parts("signatures"), None, SIGNATURES)
+    parts = before.parts("reports")
+    wanted = ["community", "signature", "record_tokens", "kept"]
+    rows = read_table(run.store, parts, wanted, COMPARED)
     found = pc.index_in(pa.array(ids, pa.string()), value_set=rows["community"].combine_chunks())
     at = pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     known = np.flatnonzero(at >= 0)
     same = np.zeros(len(ids), np.bool_)
-    then = np.stack([rows[f"s{n}"].to_numpy() for n in range(WIDTH)], axis=1)
+    then = rows["signature"].combine_chunks().flatten().to_numpy().reshape(-1, WIDTH)
     kept = rows["kept"].to_numpy(zero_copy_only=False).astype(np.bool_)
     same[known] = (then[at[known]] == now[known]).all(axis=1) & ~kept[at[known]]
-    parts = {name: before.parts(name) for name in before.tables}
     return UnchangedReports(as_before(hierarchy, same), at, rows, parts)
-
-
-@dataclass
-class RowsOf:
-    """Rows of the parent's parts by community, a few parts in memory. columns: of the rows."""
-
-    store: Store
-    parts: Sequence[Part]
-    columns: pa.Schema
-
-    def __post_init__(self) -> None:
-        held = [read_part(self.store, part, ["community"])["community"] for part in self.parts]
-        self._of = np.repeat(np.arange(len(held)), [len(column) for column in held])
-        chunks = [chunk for column in held for chunk in column.chunks]
-        self._ids = pa.chunked_array(chunks, pa.string()).combine_chunks()
-
-    def parts_of(self, communities: Sequence[str]) -> Ints:
-        """The number of the part that holds each."""
-        place = pc.index_in(pa.array(communities, pa.string()), value_set=self._ids)
-        number: Ints = self._of[place.to_numpy(zero_copy_only=False).astype(np.int64)]
-        return number
-
-    def of(self, communities: Sequence[str]) -> pa.Table:
-        """In the order of the communities."""
-        wanted = pa.array(communities, pa.string())
-        tables = [self.columns.empty_table()]
-        for part in np.unique(self.parts_of(communities)).tolist():
-            table = read_part(self.store, self.parts[part])
-            table = table.filter(pc.is_in(table["community"], value_set=wanted))
-            tables.append(table.select(self.columns.names).cast(self.columns))
-        rows = pa.concat_tables(tables)
-        return rows.take(pc.index_in(wanted, value_set=rows["community"].combine_chunks()))

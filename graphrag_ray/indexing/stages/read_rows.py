@@ -33,7 +33,7 @@ from graphrag_ray.indexing.stages.document_parts import (
     document_parts,
     inputs_of,
     keep_and_count,
-    keep_rows,
+    leave_out,
     pairs_of,
     read_failures,
     refuse_nothing,
@@ -174,7 +174,7 @@ def _without_repeated(run: Run, written: Written, tables: dict[str, list[list[Pa
     for row in repeated.sort_by(order).to_pylist():
         if first.setdefault(row["id"], row)["batch"] != row["batch"]:
             rest.setdefault(row["batch"], set()).add(row["id"])
-    _drop(run, tables, rest)
+    leave_out(run, tables, rest)
     if run.settings.input.id_column is None:
         n = repeated.num_rows - len(ids)
         told = plural(n, "row of INPUT repeats another", "rows of INPUT repeat others")
@@ -190,21 +190,6 @@ def _without_repeated(run: Run, written: Written, tables: dict[str, list[list[Pa
     both = pc.binary_join_element_wise(stay["id"], stay["content_hash"], "")
     stay = stay.filter(pc.invert(pc.is_in(both, pa.array(sorted(map("".join, lost)), pa.string()))))
     return stay.group_by(["id", "content_hash"]).aggregate([])
-
-
-def _drop(run: Run, tables: dict[str, list[list[Part]]], rest: Mapping[int, set[str]]) -> None:
-    """Write the batches anew that hold documents of these ids, without them."""
-    inputs, of = [], []
-    for n, ids in rest.items():
-        for documents, units in pairs_of(tables["documents"][n], tables["text_units"][n]):
-            held = read_table(run.store, documents, ["id"], schema.DOCUMENTS)["id"]
-            stays = held.filter(pc.invert(pc.is_in(held, pa.array(sorted(ids))))).combine_chunks()
-            inputs.append((documents, units, stays))
-            of.append(n)
-        tables["documents"][n], tables["text_units"][n] = [], []
-    for n, done in zip(of, run.map("read", keep_rows, inputs), strict=True):
-        for name in ("documents", "text_units"):
-            tables[name][n] += done.get(name, [])
 
 
 def _join(store: Store, pairs: Sequence[tuple[list[Part], list[Part]]]) -> Iterator[Mapping[str, pa.Table]]:

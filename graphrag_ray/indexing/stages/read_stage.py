@@ -11,18 +11,19 @@ import io
 import os
 import posixpath
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from fsspec.implementations.local import LocalFileSystem
 
-from graphrag_ray.base import index_settings
+from graphrag_ray.base import index_settings, schema
 from graphrag_ray.base.errors import ProcessDied
-from graphrag_ray.base.ids import document_id, stable_id
+from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.base.urls import protocol_of, without_secrets
@@ -35,7 +36,7 @@ from graphrag_ray.corpus.readers import READERS, documents_in
 from graphrag_ray.corpus.table_rows import HEAD_BYTES
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.engine.executor import Parted
+from graphrag_ray.engine.executor import Parted, Tables
 from graphrag_ray.engine.given_rows import GivenRows
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.run import Run
@@ -43,6 +44,7 @@ from graphrag_ray.indexing.stages import document_parts
 from graphrag_ray.indexing.stages.document_parts import (
     inputs_of,
     keep_and_count,
+    leave_out,
     read_failures,
     refuse_nothing,
     regrouped,
@@ -50,12 +52,13 @@ from graphrag_ray.indexing.stages.document_parts import (
 )
 from graphrag_ray.indexing.stages.list_input import InputFile, look_at, skipped_indexes
 from graphrag_ray.indexing.stages.read_rows import read_rows
-from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined, rows_of
+from graphrag_ray.indexing.stages.short_ids import GROUP, IDS, columns_of, prefixes_of
+from graphrag_ray.indexing.step_result import Result, joined, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.remote_files import is_storage_error, open_elsewhere
 
-SPLIT = ("split_documents", "split_text_units", "split_failures", "split_row_names")
+SPLIT = ("split_documents", "split_text_units", "split_failures")
 """Tables of the step by which the next run knows what it need not read."""
 
 KINDS_TOLD = 5
@@ -69,21 +72,14 @@ _NO_RANGES = (
     "folder, or put it into an object store"
 )
 
-_ROW_NAMES = pa.schema([("hash", pa.uint64()), ("path", pa.string())])
-"""Of rows of stretches the first 64 bits of their documents' ids. It is needed until all is read."""
-
-
-SCAN_BYTES = 16 << 20
+SCAN_BYTES = 64 << 20
 """Bytes of a .jsonl file whose lines a task counts."""
 _LINE_BYTES = 1 << 20
-"""What is fetched at once of a line that began in these."""
+"""Bytes fetched at once of the rest of a line that began in these."""
 
-_SEGMENT = [
-    *((name, pa.int64()) for name in ("start", "end", "rows", "lines", "size")),
-    ("rank", pa.string()),
-]
-_FOUND = pa.schema([("file", pa.int64()), *_SEGMENT])
-SEGMENTS = pa.schema([("path", pa.string()), *_SEGMENT])
+_SEGMENT = pa.schema(
+    [*((name, pa.int64()) for name in ("start", "end", "rows", "lines", "size")), ("rank", pa.string())]
+)
 
 
 @dataclass(frozen=True)
@@ -100,64 +96,40 @@ class Piece:
         return self.file.path
 
 
-Segments: TypeAlias = Mapping[str, Sequence[Segment]]
-"""Of files, by what was seen of them (`_seen_file`)."""
-
-
 def pieces_of(
-    run: Run, files: Sequence[InputFile], options: Mapping[str, Any], limit: int, whole: Collection[str]
+    run: Run, files: Sequence[InputFile], options: Mapping[str, Any], limit: int
 ) -> tuple[list[Piece], Result]:
-    """In the order of the files and their rows; and table segments of large files, by which the next run need
-    not look at them.
+    """Pieces in the order of the files and their rows; and table segments, which tells the next run how files
+    that have not changed are cut.
 
-    options: of INPUT's storage; limit: bytes of a piece; whole: paths of files that are not cut
+    options: of INPUT's storage; limit: bytes of a piece
     """
-    known = dict(_known(run))
-    large = {
-        n: _seen_file(run, file, limit)
+    scanned = [
+        (n, file, start, min(start + step, file.size))
         for n, file in enumerate(files)
         if _extension(file) in byte_ranges.EXTENSIONS and file.size > 2 * limit
-    }
-    known |= {seen: () for n, seen in large.items() if files[n].path in whole}
-    inputs = [
-        (n, file, start, min(start + step, file.size))
-        for n, file in ((n, files[n]) for n, seen in large.items() if seen not in known)
-        if _has_parts(file, options)
         for step in [SCAN_BYTES if _extension(file) == ".jsonl" else file.size]
         for start in range(0, file.size, step)
     ]
-    found: dict[int, list[Segment]] = {}
-    scan = partial(_scan, run.settings.input, options, limit)
-    try:
-        for table in run.executor.stream("read", scan, inputs):
-            for row in table.to_pylist():
-                found.setdefault(row.pop("file"), []).append(Segment(**row))
-    except ProcessDied:
-        found.clear()  # which reading is to blame is found out where that can be told
-    of = {n: known.get(seen, found.get(n, ())) for n, seen in large.items()}
-    pieces = [piece for n, file in enumerate(files) for piece in _pieces(file, of.get(n, []), limit)]
-    noted = {n: seen for n, seen in large.items() if seen and of[n]}
-    rows = [{"path": files[n].path, **asdict(s)} for n in noted for s in of[n]]
-    parts = run.write("read", "segments", [pa.Table.from_pylist(rows, schema=SEGMENTS)])
-    uncut = [seen for seen in large.values() if seen and seen in known and not known[seen]]
-    return pieces, Result({"segments": [parts]}, made_from={"segments": [*noted.values()], "uncut": uncut})
-
-
-def _seen_file(run: Run, file: InputFile, limit: int) -> str:
-    """A hash of all that a file's segments depend on; "": that is not known."""
+    told = [[file.path, file.seen_as, *span] if file.seen_as else None for _, file, *span in scanned]
     how = [run.settings.kept()["input"], limit]
-    return stable_id("segments", file.path, file.seen_as, fingerprint_of(how)) if file.seen_as else ""
-
-
-def _known(run: Run) -> Segments:
-    """Those of the parent snapshot."""
-    before = run.before("read") or Result()
-    parts = before.parts("segments")
-    found: dict[str, list[Segment]] = {}
-    for row in read_table(run.store, parts, None, SEGMENTS).to_pylist():
-        found.setdefault(row.pop("path"), []).append(Segment(**row))
-    known = dict(zip(before.made_from.get("segments", ()), found.values(), strict=False))
-    return {**known, **dict.fromkeys(before.made_from.get("uncut", ()), ())}
+    known = run.taken_over("read", scanned, how, ("segments",), told=told)
+    in_parts = {n: _has_parts(files[n], options) for n in {n for n, *_ in known.new}}
+    scan = partial(_scan, run.settings.input, options, limit)
+    inputs = [x if in_parts[x[0]] else None for x in known.new]
+    try:
+        written = run.map("read", scan, inputs)
+    except ProcessDied:
+        written = [{} for _ in inputs]  # the tasks that read these files find out which one is to blame
+    result = known.with_new(run.store, written)
+    groups = result.tables["segments"]
+    hashes = [hash_ if of else "" for hash_, of in zip(result.made_from["segments"], groups, strict=True)]
+    segments: dict[int, list[Segment]] = {}
+    for (n, *_), parts in zip(scanned, groups, strict=True):
+        rows = read_table(run.store, parts, None, _SEGMENT).to_pylist()
+        segments.setdefault(n, []).extend(Segment(**row) for row in rows)
+    pieces = [piece for n, file in enumerate(files) for piece in _pieces(file, segments.get(n, []), limit)]
+    return pieces, replace(result, made_from={"segments": hashes})
 
 
 def _has_parts(file: InputFile, options: Mapping[str, Any]) -> bool:
@@ -175,15 +147,6 @@ def _has_parts(file: InputFile, options: Mapping[str, Any]) -> bool:
         return False
 
 
-def wants_ranges(error: BaseException) -> bool:
-    """Whether fsspec found that an HTTP server sends only whole files. It has no type of its own for that."""
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    where = at.tb_frame.f_globals.get("__name__") if at is not None else ""
-    return isinstance(error, ValueError) and where == "fsspec.implementations.http"
-
-
 def _pieces(file: InputFile, segments: Sequence[Segment], limit: int) -> Iterator[Piece]:
     """The whole file where it cannot be said of all of it where rows begin."""
     segments = sorted(segments, key=lambda s: s.start)
@@ -195,9 +158,8 @@ def _pieces(file: InputFile, segments: Sequence[Segment], limit: int) -> Iterato
     for batch in stable_batches([s.rank for s in segments], [s.size for s in segments], limit):
         own = [segments[i] for i in batch]
         stretch = Stretch(own[0].start, own[-1].end, row, line)
-        yield Piece(
-            file, max(1, sum(s.size for s in own)), stable_id("file", file.path, own[0].rank), stretch
-        )
+        size = max(1, sum(s.size for s in own))
+        yield Piece(file, size, stable_id("file", file.path, own[0].rank), stretch)
         row, line = row + sum(s.rows for s in own), line + sum(s.lines for s in own)
 
 
@@ -206,10 +168,13 @@ def _scan(
     options: Mapping[str, Any],
     limit: int,
     store: Store,
-    x: tuple[int, InputFile, int, int],
-) -> Iterator[pa.Table]:
-    """The segments of a .parquet file, or of the lines of a .jsonl file that begin between two places."""
-    n, file, start, end = x
+    x: tuple[int, InputFile, int, int] | None,
+) -> Iterator[Tables]:
+    """The segments of a .parquet file, or of the lines of a .jsonl file that begin between two places; none
+    of a file that can only be read whole."""
+    if x is None:
+        return
+    _, file, start, end = x
     try:
         fs, path = open_elsewhere(file.url, options)
         if _extension(file) == ".jsonl":
@@ -219,7 +184,7 @@ def _scan(
                 segments = segments_of(stream, read_as)
     except Exception:  # noqa: BLE001 - read whole, it is told why it cannot be
         return
-    yield pa.Table.from_pylist([{"file": n, **asdict(s)} for s in segments], schema=_FOUND)
+    yield {"segments": pa.Table.from_pylist([asdict(s) for s in segments], schema=_SEGMENT)}
 
 
 def _jsonl_segments(
@@ -295,30 +260,52 @@ def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Res
     if listing.own:
         run.observer.note(f"The index lies in INPUT ({listing.own}): its own files are not read.")
     limit = document_parts.split_bytes(sum(f.size for f in files))
-    whole: set[str] = set()
-    while True:
-        pieces, segments = pieces_of(run, files, options, limit, whole)
-        splits = stable_batches([p.rank for p in pieces], [p.size for p in pieces], limit)
-        read = _splits_read(run, options, limit, [[pieces[i] for i in batch] for batch in splits])
-        # A reader of a stretch cannot know the ids of rows before it: such a file is read by one.
-        if not (repeated := _files_with_repeated_ids(run.store, read.tables["split_row_names"])):
-            break
-        whole |= repeated
-        run.kept.pop("read", None)
+    pieces, segments = pieces_of(run, files, options, limit)
+    splits = stable_batches([p.rank for p in pieces], [p.size for p in pieces], limit)
+    read, n_new = _splits_read(run, options, limit, [[pieces[i] for i in batch] for batch in splits])
     tables = {name: list(read.tables[f"split_{name}"]) for name in ("documents", "text_units", "failures")}
+    # Splits of before have been looked through.
+    is_new = n_new or run.before("read") is None or before.counts.get("repeated")
+    is_named = run.settings.input.id_column is not None and any(piece.stretch for piece in pieces)
+    repeated = _leave_out_repeated(run, tables) if is_new and is_named else 0
     if run.parent is None and not any(tables["documents"]):
         refuse_nothing(run, tables["failures"], "file")
     counts = keep_and_count(run, tables, listing.base, add, allow_deletes)
     run.inputs = inputs_of(run, listing.base, add)
     counts |= {"files": len(files), "chunks": rows_of(tables["text_units"])}
+    counts |= {"repeated": repeated} if repeated else {}
     return joined([read, segments, Result(regrouped(tables), counts)])
+
+
+def _leave_out_repeated(run: Run, tables: dict[str, list[list[Part]]]) -> int:
+    """Of rows of a large file that have the same id, and were read by different tasks, leave the first."""
+    ids = columns_of(run.store, tables["documents"], IDS)
+    keys, group = ids["id"].to_numpy(), ids[GROUP].to_numpy()
+    order = np.argsort(keys, kind="stable")
+    again = order[1:][keys[order[1:]] == keys[order[:-1]]]
+    rest: dict[int, set[str]] = {}
+    failed: list[Unreadable] = []
+    for n in np.unique(group[again]).tolist():
+        rows = read_table(run.store, tables["documents"][n], ["id", "path", "row"], schema.DOCUMENTS)
+        rows = rows.filter(
+            pc.is_in(pa.array(prefixes_of(rows["id"])), pa.array(keys[again[group[again] == n]]))
+        )
+        rest[n] = set(rows["id"].to_pylist())
+        for row in rows.to_pylist():
+            failed.append(
+                Unreadable(row["path"], row["row"], f"a row has the id {row['row']!r} of an earlier row")
+            )
+    if rest:
+        leave_out(run, tables, rest)
+        tables["failures"].append(run.write("read", "failures", [read_failures(failed)]))
+    return len(failed)
 
 
 def _splits_read(
     run: Run, options: Mapping[str, Any], limit: int, inputs: Sequence[Sequence[Piece]]
-) -> Result:
-    """Tables split_documents, split_text_units, split_failures and split_row_names, by split. A split with
-    failures is read by every run."""
+) -> tuple[Result, int]:
+    """Tables split_documents, split_text_units and split_failures, by split; and how many splits were read. A
+    split with failures is read by every run."""
     settings, kept = run.settings, run.settings.kept()
     model = settings.model(settings.model_name("extract"))
     how = [kept["input"], kept["chunking"], vocabulary_for(model.model, model.tokenizer).name, limit]
@@ -342,42 +329,19 @@ def _splits_read(
     failures = result.tables["split_failures"]
     hashes = ["" if failed else of for of, failed in zip(result.made_from[SPLIT[0]], failures, strict=True)]
     used = {f"{_extension(p.file)} {p.file.reader}" for split in inputs for p in split if p.file.reader}
-    return replace(result, made_from={SPLIT[0]: hashes, "readers": sorted(used)})
+    return replace(result, made_from={SPLIT[0]: hashes, "readers": sorted(used)}), len(known.new)
 
 
 def _read_split(
     settings: Settings, options: Mapping[str, Any], limit: int, store: Store, pieces: Sequence[Piece]
-) -> Iterator[Mapping[str, pa.Table]]:
-    names: list[set[str]] = [set() for _ in pieces]
+) -> Iterator[Tables]:
+    names: dict[str, set[str]] = {piece.path: set() for piece in pieces}
     found = (
         one
-        for piece, known in zip(pieces, names, strict=True)
-        for one in read_file(piece.file, settings, options, piece.stretch, known)
+        for piece in pieces
+        for one in read_file(piece.file, settings, options, piece.stretch, names[piece.path])
     )
-    yield from document_parts.document_parts(found, settings, limit)
-    rows = [
-        {"hash": int(document_id(piece.path, name)[:16], 16), "path": piece.path}
-        for piece, known in zip(pieces, names, strict=True)
-        if piece.stretch is not None
-        for name in sorted(known)
-    ]
-    yield {"row_names": pa.Table.from_pylist(rows, schema=_ROW_NAMES)}
-
-
-def _files_with_repeated_ids(store: Store, row_names: Sequence[Sequence[Part]]) -> set[str]:
-    """Files of which rows in several stretches have the same id, and maybe a few others. Of all rows only the
-    hashes are brought here, 8 bytes each."""
-    parts = [part for of in row_names for part in of]
-    hashes = [read_table(store, [part], ["hash"], _ROW_NAMES)["hash"].to_numpy() for part in parts]
-    in_order = np.concatenate([np.empty(0, np.uint64), *hashes])
-    in_order.sort()
-    repeated = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])
-    found: set[str] = set()
-    for part, own in zip(parts, hashes, strict=True):
-        if (here := np.isin(own, repeated)).any():
-            paths = read_table(store, [part], ["path"], _ROW_NAMES)["path"].filter(pa.array(here))
-            found.update(paths.to_pylist())
-    return found
+    return document_parts.document_parts(found, settings, limit)
 
 
 def read_file(
@@ -397,7 +361,7 @@ def read_file(
                 known = set() if names is None else names
                 yield from documents_of_stretch(file.path, stream, settings.input, stretch, known)
     except BaseException as e:
-        if wants_ranges(e):
+        if isinstance(e, ValueError) and "range requests" in str(e):  # fsspec has no type of its own for it
             why = _NO_RANGES
         elif is_storage_error(e):
             why = without_secrets(str(e), file.url)

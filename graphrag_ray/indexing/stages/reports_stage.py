@@ -7,6 +7,7 @@ context and runs the dialogue; the length of its report wakes the community that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -15,45 +16,55 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from graphrag_ray.base.declarations import ABOUT
+from graphrag_ray.base.errors import TooManyFailures
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.messages import Dialogue
-from graphrag_ray.base.schema import REFERENCE
+from graphrag_ray.corpus.document_titles import label
 from graphrag_ray.corpus.tokens import count, vocabulary_for
 from graphrag_ray.engine.executor import Written
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.graph import report_context
+from graphrag_ray.graph.about_corpus import (
+    MAX_ENTITIES,
+    AboutSpec,
+    about,
+    about_spec,
+    entity_lines,
+    is_to_be_told,
+    spread,
+    title_lines,
+)
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.hierarchy import Ints
+from graphrag_ray.graph.integer_arrays import degrees
 from graphrag_ray.graph.kept_reports import Earlier, Evidence, Sketch, evidence, sketch, standing
 from graphrag_ray.graph.plan import CHUNK, CLAIM, EDGE, NODE, ContextPlan
 from graphrag_ray.graph.report_dialogue import Report, ReportSpec, full_content, report, report_spec
 from graphrag_ray.graph.schedule import ReportsAlone, Schedule
-from graphrag_ray.graph.signatures import WIDTH, Hashes, signatures
+from graphrag_ray.graph.signatures import Hashes, signatures
 from graphrag_ray.graph.summary_dialogue import (
     SummarySpec,
     longest_record,
     summary,
     summary_spec,
 )
-from graphrag_ray.indexing.run import Run, failure_rows
+from graphrag_ray.indexing.run import Run, failure_rows, replayed
 from graphrag_ray.indexing.spool import Spool
-from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks, blocks_of
-from graphrag_ray.indexing.stages.communities_stage import Layout
+from graphrag_ray.indexing.stages.communities_stage import IN_CONTEXTS, ElementBlocks, Layout, blocks_of
 from graphrag_ray.indexing.stages.parent_reports import (
-    SIGNATURES,
-    SKETCHES,
+    COMPARED,
+    WRITTEN,
     EarlierReports,
-    RowsOf,
     UnchangedReports,
     earlier_reports,
     report_of,
-    sketch_row,
     unchanged_reports,
 )
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part
+from graphrag_ray.store.parts import Part, read_part
 from graphrag_ray.store.retries import answered_twice
 
 PLANS_AT_ONCE = 64
@@ -66,26 +77,6 @@ PART_ROWS = 512
 
 ELEMENTS = {NODE: "entities", EDGE: "relationships", CLAIM: "covariates", CHUNK: "text_units"}
 """The tables of what contexts show."""
-
-WRITTEN = pa.schema(
-    [
-        ("community", pa.string()),  # its id
-        ("title", pa.string()),
-        ("summary", pa.string()),
-        ("full_content", pa.string()),  # references by string id
-        ("rank", pa.float64()),
-        ("rating_explanation", pa.string()),
-        (
-            "findings",
-            pa.list_(pa.struct([pa.field("summary", pa.string()), pa.field("explanation", pa.string())])),
-        ),
-        ("references", pa.list_(REFERENCE)),
-        ("n_tokens", pa.int64()),
-        ("context_tokens", pa.int64()),
-        ("context_left_out", pa.int64()),
-        ("dropped_references", pa.int64()),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -164,8 +155,8 @@ def write_reports(
     ids: list[str],
     number: Callable[[], Ints],
 ) -> Result:
-    """Tables reports (WRITTEN, in groups of `batches_by_number`), sketches (`parent_reports.py`) in the same
-    groups, signatures and failures. number: the short id of each community.
+    """Tables reports (COMPARED, in groups of `batches_by_number`) and failures. number: the short id of each
+    community.
 
     Which reports of the parent snapshot stand is no part of the fingerprint: they stand in the next run, too.
     """
@@ -181,7 +172,6 @@ def write_reports(
         schedule = partial(
             Schedule, h, layout.elements, options.context_tokens, options.max_claims_per_entity
         )
-        assert layout.contents is not None, "of Leiden's communities they are known"
         keys = prefixes_of(pa.array(ids, pa.string()))
         signed = signatures(h, layout.elements, layout.contents, keys, schedule().is_cut)
         before = unchanged_reports(run, how, h, ids, signed)
@@ -190,7 +180,7 @@ def write_reports(
         earlier = None
         if options.keep_below and planned.any():
             earlier = earlier_reports(run, corpus, layout, asked_as, planned)
-        below = _reports_below(run.store, before, h.parent, ids) if before else Spool[WrittenReport]()
+        below = _reports_below(run.store, before, h.parent) if before else Spool[WrittenReport]()
 
         def plan() -> ReportSource:
             called = partial(_called, h.level)
@@ -201,35 +191,32 @@ def write_reports(
         has_report = ~planned
         has_report[source.written.numbers()] = True
         groups = batches_by_number(ids, h.level, number(), has_report)
-        numbers = [c for group in groups for c in group]
-        makers: dict[str, tuple[pa.Schema, Callable[[int], dict[str, Any]]]] = {
-            "reports": (WRITTEN, lambda c: _row(ids[c], source.written[c]))
-        }
-        if options.keep_below:
-            makers["sketches"] = SKETCHES, lambda c: sketch_row(ids[c], asked_as, source.sketches[c])
         known = run.taken_over(
             "reports",
             groups,
             how,
-            tuple(makers),
+            ("reports",),
             told=[[ids[c] for c in group] for group in groups],
             again=[n for n, group in enumerate(groups) if planned[group].any()],
         )
-        written: Written = [{} for _ in known.new]
-        for name, (columns, made) in makers.items():
-            tables_ = _with_unchanged(run, before, name, columns, known.new, ids, made)
-            for parts, rows in zip(written, tables_, strict=True):
-                parts[name] = run.write("reports", name, [rows])
+        written: Written = []
+        for group in known.new:
+            old, new = ([c for c in group if planned[c] == is_new] for is_new in (False, True))
+            rows = [_compared_row(ids[c], source, c, signed[c], asked_as) for c in new]
+            tables = [pa.Table.from_pylist(rows, schema=COMPARED)]
+            tables += [before.table(run.store, old)] if before and old else []
+            place = {c: n for n, c in enumerate((*new, *old))}
+            table = pa.concat_tables(tables).take(pa.array([place[c] for c in group]))
+            written.append({"reports": run.write("reports", "reports", [table.combine_chunks()])})
         result = known.with_new(run.store, written)
         # In the order of communities, not in that in which they failed.
         failed = failures_of(run, work, sorted(source.failed, key=lambda f: f[0]["community"]))
         final = not any(outcome.status == "retry" for _, outcome in source.failed)
-        counts = {"reports": len(numbers), "failed_reports": len(source.failed)}
+        counts = {"reports": int(has_report.sum()), "failed_reports": len(source.failed)}
         if options.keep_below:
             counts["kept_reports"] = source.kept
-        table = _signature_table(before, signed, numbers, ids, source.written)
-        tables = {"failures": [failed], "signatures": [run.write("reports", "signatures", [table])]}
-        return Result(result.tables | tables, counts, final, result.made_from | {"signatures": [how]})
+        tables_ = result.tables | {"failures": [failed]}
+        return Result(tables_, counts, final, result.made_from | {"signatures": [how]})
 
     depends_on = [found, spec, options, vocabulary]
     return run.step("reports", depends_on, compute, work.name)
@@ -258,67 +245,18 @@ def _called(level: Ints, community: int) -> str:
     return f"community {community} at level {level[community]}"
 
 
-def _reports_below(
-    store: Store, before: UnchangedReports, parent: Ints, ids: Sequence[str]
-) -> Spool[WrittenReport]:
+def _reports_below(store: Store, before: UnchangedReports, parent: Ints) -> Spool[WrittenReport]:
     """Unchanged reports that the contexts of others may show."""
     found: Spool[WrittenReport] = Spool()
     wanted = np.flatnonzero(before.unchanged & (parent >= 0) & ~before.unchanged[parent])
-    rows = RowsOf(store, before.parts["reports"], WRITTEN)
     # Part by part: in the order of the hierarchy each would be read again and again.
-    parts = rows.parts_of([ids[c] for c in wanted.tolist()])
-    shown = wanted[np.argsort(parts, kind="stable")].tolist()
+    shown = wanted[np.argsort(before.at[wanted])].tolist()
     for at in range(0, len(shown), PART_ROWS):
         some = shown[at : at + PART_ROWS]
-        for c, row in zip(some, rows.of([ids[c] for c in some]).to_pylist(), strict=True):
-            sizes = row["n_tokens"], before.tokens_of(c), row["context_tokens"], row["context_left_out"]
-            found[c] = WrittenReport(report_of(row), *sizes, evidence=before.evidence(c))
+        for c, row in zip(some, before.table(store, some).to_pylist(), strict=True):
+            sizes = row["n_tokens"], row["record_tokens"], row["context_tokens"], row["context_left_out"]
+            found[c] = WrittenReport(report_of(row), *sizes, evidence=tuple(row["evidence"]))
     return found
-
-
-def _with_unchanged(
-    run: Run,
-    before: UnchangedReports | None,
-    table: str,
-    columns: pa.Schema,
-    groups: Sequence[Sequence[int]],
-    ids: Sequence[str],
-    made: Callable[[int], dict[str, Any]],
-) -> Iterator[pa.Table]:
-    """Rows of communities, those of unchanged ones as they are in the parent's table. made: another's row."""
-    held = RowsOf(run.store, before.parts[table], columns) if before and groups else None
-    for some in groups:
-        old = [c for c in some if before and before.unchanged[c]]
-        new = [c for c in some if not (before and before.unchanged[c])]
-        rows = [pa.Table.from_pylist([made(c) for c in new], schema=columns)]
-        if held and old:
-            rows.append(held.of([ids[c] for c in old]))
-        place = {c: n for n, c in enumerate(some)}
-        order = np.argsort([place[c] for c in (*new, *old)])
-        yield pa.concat_tables(rows).take(pa.array(order)).combine_chunks()
-
-
-def _signature_table(
-    before: UnchangedReports | None,
-    signed: Hashes,
-    numbers: Sequence[int],
-    ids: Sequence[str],
-    written: Spool[WrittenReport],
-) -> pa.Table:
-    """Rows of SIGNATURES, in the order of the reports."""
-    about: list[tuple[int, bool, Evidence]] = []
-    for c in numbers:
-        if before and before.unchanged[c]:
-            about.append((before.tokens_of(c), False, before.evidence(c)))
-        else:
-            report_ = written[c]
-            about.append((report_.record_tokens, report_.kept, report_.evidence))
-    tokens, kept, evidences = zip(*about, strict=True) if about else ((), (), ())
-    columns = [pa.array([ids[c] for c in numbers], pa.string())]
-    columns += [pa.array(signed[list(numbers), n]) for n in range(WIDTH)]
-    columns += [pa.array(tokens, pa.int64()), pa.array(kept, pa.bool_())]
-    columns.append(pa.array([list(of) for of in evidences], pa.list_(pa.uint32())))
-    return pa.table(columns, schema=SIGNATURES)
 
 
 def failures_of(
@@ -414,7 +352,7 @@ class ReportSource:
             "called": self._called(plan.community),
             "kinds": plan.kinds,
             "places": plan.indices,
-            "left_out": plan.left_out.total,
+            "left_out": plan.left_out,
             "reports": shown,
         }
 
@@ -426,40 +364,20 @@ def _start(
     elements = _records(store, blocks, row)
     records = [record for record, _ in elements]
     shown = report_context.render(records, budget.tokens, budget.count, row["left_out"], budget.longest)
-    if not budget.keep_below:
-        return _write(shown, ask, budget)
-    now = sketch(
-        shown, records, [evidence(chunks) if isinstance(chunks, list) else chunks for _, chunks in elements]
-    )
-    earlier: Earlier | None = row["earlier"]
-    if earlier and (report_ := standing(earlier, now, records, budget.keep_below, row["lost"])):
-        return _keep(replace(earlier, report=report_), now, budget)
-    return _write(shown, ask, budget, now)
-
-
-def _write(
-    shown: report_context.Context, ask: _Ask, budget: _Budget, now: Sketch | None = None
-) -> Dialogue[WrittenReport]:
+    now: Sketch | None = None
+    if budget.keep_below:
+        rests_on = [evidence(chunks) if isinstance(chunks, list) else chunks for _, chunks in elements]
+        now = sketch(shown, records, rests_on)
+        earlier: Earlier | None = row["earlier"]
+        if earlier and (stands := standing(earlier, now, records, budget.keep_below, row["lost"])):
+            sizes = _record_tokens(stands, budget), earlier.context_tokens, earlier.left_out
+            return WrittenReport(
+                stands, earlier.n_tokens, *sizes, earlier.sketch, evidence=now.evidence, kept=True
+            )
     written = yield from ask(shown)
     n_tokens = budget.count(report_context.shown_content(full_content(written)))
-    rests_on = now.evidence if now else ()
-    in_context = _record_tokens(written, budget)
-    return WrittenReport(written, n_tokens, in_context, shown.n_tokens, shown.left_out, now, rests_on)
-
-
-def _keep(earlier: Earlier, now: Sketch, budget: _Budget) -> Dialogue[WrittenReport]:
-    """A dialogue that asks nothing: the report of before, and what that was written from."""
-    return WrittenReport(
-        earlier.report,
-        earlier.n_tokens,
-        _record_tokens(earlier.report, budget),
-        earlier.context_tokens,
-        earlier.left_out,
-        earlier.sketch,
-        now.evidence,
-        kept=True,
-    )
-    yield  # pragma: no cover - what makes it a generator
+    sizes = _record_tokens(written, budget), shown.n_tokens, shown.left_out
+    return WrittenReport(written, n_tokens, *sizes, now, now.evidence if now else ())
 
 
 def _record_tokens(written: Report, budget: _Budget) -> int:
@@ -518,9 +436,94 @@ def _row(community: str, written: WrittenReport) -> dict[str, Any]:
     }
 
 
+def _compared_row(
+    community: str, source: ReportSource, number: int, signature: Hashes, spec: str
+) -> dict[str, Any]:
+    """A row of COMPARED."""
+    written, sketched = source.written[number], source.sketches.get(number)
+    return {
+        **_row(community, written),
+        "signature": signature.tolist(),
+        "record_tokens": written.record_tokens,
+        "kept": written.kept,
+        "evidence": written.evidence,
+        "spec": spec if sketched else None,
+        "whole": sketched and sketched.whole,
+        "records": sketched and [record._asdict() for record in sketched.records],
+    }
+
+
 def report_tables(written: Spool[WrittenReport], level: Ints, ids: Sequence[str]) -> Iterator[pa.Table]:
     """Rows of WRITTEN level by level, by community in each. ids: of the communities, by number."""
     numbers = sorted(written.numbers(), key=lambda c: (level[c], c))
     for at in range(0, len(numbers), PART_ROWS):
         rows = [_row(ids[c], written[c]) for c in numbers[at : at + PART_ROWS]]
         yield pa.Table.from_pylist(rows, schema=WRITTEN)
+
+
+def tell_about(run: Run, corpus: Result, load_layout: Callable[[], Layout]) -> Result:
+    """Sets `corpus.about` of the run's settings where nothing says it. Table failures: the item, where that
+    failed: reports are written without then.
+
+    It is no step: later runs do not have it.
+    """
+    if run.untold:  # what follows is done again, since a part was damaged
+        return run.untold
+    if not is_to_be_told(run.settings, run.prompts) or not len((layout := load_layout()).node_keys):
+        return Result()
+    work = Work(ABOUT, partial(_start_about, about_spec(run.settings, run.prompts)), _label_about)
+    with run.chore(ABOUT) as counts:
+        rows = pa.Table.from_pylist([_material(run, corpus, layout)])
+        with suppress(TooManyFailures):  # one of one
+            run.sweep_rows(work, _just_rows, [rows], 1)
+        batch = next(replayed(work, run.journal(ABOUT), run.store, [rows]))
+        outcome = batch[0][1]
+        counts["sentences"] = int(outcome.status == "complete")
+        if outcome.status == "complete" and outcome.result:
+            run.settings = run.settings.with_about(outcome.result)
+            return Result()
+        run.observer.note(
+            f"What the corpus is about could not be told ({outcome.error}): reports are written without, now "
+            "and later. --set corpus.about='…' tells it, and asks for all reports anew."
+        )
+        # Also for a run that goes on where this one stops: with it, all reports would be asked for anew.
+        run.settings = run.settings.with_about("")
+        written = run.write(ABOUT, "failures", [failure_rows(ABOUT, work, batch)])
+        run.untold = Result({"failures": [written]})
+        return run.untold
+
+
+def _material(run: Run, corpus: Result, layout: Layout) -> Row:
+    model = run.settings.model(run.settings.model_name("report"))
+    in_tokens = partial(count, vocabulary_name=vocabulary_for(model.model, model.tokenizer).name)
+    elements, n = layout.elements, len(layout.hierarchy.order)
+    degree = degrees(elements.edge_source, elements.edge_target, n)
+    places = np.lexsort((layout.node_keys[layout.hierarchy.order], -degree))[:MAX_ENTITIES]
+    named = layout.blocks["entities"].rows(run.store, places, ["title", "description"])
+    # Titles of documents that lie evenly over the corpus; only the parts that hold them are read.
+    documents = corpus.parts("documents")
+    ends = np.cumsum([part.rows for part in documents])
+    chosen = np.array(spread(int(ends[-1]) if len(ends) else 0), dtype=np.int64)
+    of_part = np.searchsorted(ends, chosen, side="right")
+    titles = []
+    for at in np.unique(of_part).tolist():
+        columns = ["title", "creation_date", "path", "row"]
+        rows = chosen[of_part == at] - (ends[at] - documents[at].rows)
+        found = read_part(run.store, documents[at], columns).take(pa.array(rows)).to_pylist()
+        titles += [label(d["title"], d["creation_date"], d["path"] or "", d["row"] or "") for d in found]
+    return {
+        "titles": title_lines(titles, in_tokens),
+        "entities": entity_lines([(e["title"], e["description"]) for e in named], in_tokens),
+    }
+
+
+def _start_about(spec: AboutSpec, store: Store, row: Row) -> Dialogue[str]:
+    return about(row["titles"], row["entities"], spec)
+
+
+def _label_about(row: Row) -> tuple[str, str]:
+    return "the corpus", ""
+
+
+def _just_rows(store: Store, rows: pa.Table) -> Iterator[pa.Table]:
+    yield rows

@@ -26,6 +26,7 @@ from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.base.ids import report_id, stable_id
 from graphrag_ray.engine.drive import note_bug
+from graphrag_ray.engine.work import Row
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.results import Results
 from graphrag_ray.indexing.run import Run
@@ -41,7 +42,7 @@ from graphrag_ray.indexing.stages.embed_stage import (
 from graphrag_ray.indexing.step_result import Result, code_version
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, read_part, read_table, write_parts
+from graphrag_ray.store.parts import Part, read_part, read_table
 from graphrag_ray.store.search import chnsw, keyword, vectors
 from graphrag_ray.store.search.vectors import Floats
 from graphrag_ray.store.search.words import common_language
@@ -58,16 +59,63 @@ EXACT_BYTES = 64 << 20
 """Embeddings of a kind that are gone through one by one for a question; above, by their signs first: see
 "Search" in benchmarks/RESULTS.md."""
 
-FAILED_IN_INDEX = pa.struct([("id", pa.string()), ("error", pa.string())])
 _MADE = pa.schema(
     [
-        ("at", pa.int64()),
-        ("path", pa.string()),
-        ("bytes", pa.int64()),
+        *(("table", pa.string()), ("made_from", pa.string()), ("path", pa.string()), ("bytes", pa.int64())),
         ("derived", pa.bool_()),
-        ("failed", pa.list_(FAILED_IN_INDEX)),
+        ("failed", pa.list_(pa.struct([("item", pa.string()), ("error", pa.string())]))),
     ]
 )
+
+
+def made_shards(
+    run: Run,
+    step: str,
+    shards: Sequence[Any],
+    make: Callable[[Store, Any], Iterator[pa.Table]],
+    inputs: Callable[[list[Any]], Sequence[Any]] = list,
+) -> tuple[list[Part], list[Row]]:
+    """Where each shard of an index is stored; and the rows of `stored_shard` of those that were made.
+
+    shards  with `table`, `rows` and `made_from`, a hash of all that one depends on: where it is stored under
+            that name it is not made again
+    make    gives `stored_shard` of an input
+    inputs  from the shards that are to be made
+    """
+    known = {table: blobs.made(run.store, table) for table in {shard.table for shard in shards}}
+    missing = [shard for shard in shards if shard.made_from not in known[shard.table]]
+    rows = [row for made in run.executor.stream(step, make, inputs(missing)) for row in made.to_pylist()]
+    for row in rows:
+        known[row["table"]][row["made_from"]] = row["path"], row["bytes"]
+    stored = (known[shard.table][shard.made_from] for shard in shards)
+    return [Part(path, x.rows, n) for x, (path, n) in zip(shards, stored, strict=True)], rows
+
+
+def stored_shard(
+    store: Store, shard: Any, data: bytes, failed: Sequence[Mapping[str, str]] = (), derived: bool = False
+) -> pa.Table:
+    """Write a shard. failed: item and error of what is not in it; the next run makes it anew then."""
+    made_from = stable_id(shard.made_from, "incomplete") if failed else shard.made_from
+    part = blobs.write(store, shard.table, made_from, data, shard.rows)
+    row = {"table": shard.table, "made_from": shard.made_from, "path": part.path, "bytes": part.bytes}
+    return pa.Table.from_pylist([{**row, "derived": derived, "failed": failed}], schema=_MADE)
+
+
+def failures_of(run: Run, step: str, made: Sequence[Row]) -> dict[str, list[list[Part]]]:
+    """Table failures, if some of what was made is not complete; the next run tries again."""
+    rows = [
+        {
+            **dict.fromkeys(("document", "first_at", "last_at", "key"), ""),
+            **failed,
+            "stage": step,
+            "kind": "transient",
+            "attempts": 1,
+        }
+        for row in made
+        for failed in row["failed"]
+    ]
+    table = pa.Table.from_pylist(sorted(rows, key=lambda f: f["item"]), schema=schema.FAILURES)
+    return {"failures": [run.write("search", "failures", [table])]} if rows else {}
 
 
 @dataclass(frozen=True)
@@ -96,9 +144,9 @@ class _Shard:
         return sum(part.rows for part in self.parts)
 
     @property
-    def rows_by_paths(self) -> dict[tuple[str, ...], int]:
-        """By the paths of all that its texts are made of."""
-        return {_paths(x): sum(part.rows for part in x.parts) for x in self.texts}
+    def paths(self) -> set[tuple[str, ...]]:
+        """Of all that each of its texts is made of."""
+        return set(map(_paths, self.texts))
 
 
 _Earlier: TypeAlias = tuple[_Shard, Part]
@@ -124,37 +172,26 @@ def index_for_search(run: Run, results: Results) -> Result:
                 found += _shards(kind, "vector", [Texts(kind, group) for group in vectors_of])
             return found
 
+        def with_earlier(missing: Sequence[_Shard]) -> list[tuple[_Shard, _Earlier | None]]:
+            earlier: list[_Earlier] = []
+            parent = run.parent if missing else None
+            if parent is not None and {"read", "search"} <= parent.steps.keys():
+                stored = {blobs.made_from(p.path): p for name in kinds for p in parent.parts(name)}
+                before = embeddings_of(run.of_parent.values())
+                of_parent = shards_of(earlier_texts(run.of_parent, columns), before)
+                earlier = [(x, stored[x.made_from]) for x in of_parent if x.made_from in stored]
+            return list(zip(missing, _nearest(missing, earlier), strict=True))
+
         shards = shards_of(texts, embedded.tables)
         ways: list[By] = ["keyword", "vector"] if embedded.tables else ["keyword"]
         kinds = [schema.search_table(kind, by) for kind in own for by in ways]
-        known = {name: blobs.made(run.store, name) for name in kinds}
-        missing = [at for at, shard in enumerate(shards) if shard.made_from not in known[shard.table]]
-        earlier: list[_Earlier] = []
-        parent = run.parent if missing else None
-        if parent is not None and {"read", "search"} <= parent.steps.keys():
-            before = embeddings_of(run.of_parent.values())
-            for shard in shards_of(earlier_texts(run.of_parent, columns), before):
-                if at := known.get(shard.table, {}).get(shard.made_from):
-                    earlier.append((shard, Part(at[0], shard.rows, at[1])))
-        nearest = _nearest([shards[at] for at in missing], earlier)
-        inputs = [(at, shards[at], near) for at, near in zip(missing, nearest, strict=True)]
-        failed: list[dict[str, Any]] = []
-        derived = 0
-        for made in run.executor.stream("search", _make, inputs):
-            for row in made.to_pylist():
-                shard = shards[row["at"]]
-                known[shard.table][shard.made_from] = row["path"], row["bytes"]
-                derived += row["derived"]
-                for f in row["failed"]:
-                    failed.append(index_failure("search", f"{shard.kind} {f['id']}: found by no word", f))
         tables: dict[str, list[list[Part]]] = {name: [] for name in kinds}
-        tables |= level_indexes(run, results)
-        for shard in shards:
-            path, n_bytes = known[shard.table][shard.made_from]
-            tables[shard.table].append([Part(path, shard.rows, n_bytes)])
-        if failed:
-            tables["failures"] = [failures_of(run.store, failed)]
-        counts = {"shards": len(shards), "made": len(missing), "derived": derived}
+        parts, made = made_shards(run, "search", shards, _make, with_earlier)
+        for shard, part in zip(shards, parts, strict=True):
+            tables[shard.table].append([part])
+        failed = failures_of(run, "search", made)
+        tables |= level_indexes(run, results) | failed
+        counts = {"shards": len(shards), "made": len(made), "derived": sum(row["derived"] for row in made)}
         return Result(tables, counts, final=not failed)
 
     made_from = [texts, embedded, run.settings.search]
@@ -199,27 +236,21 @@ def _shards(
 
 
 def _nearest(shards: Sequence[_Shard], earlier: Sequence[_Earlier]) -> list[_Earlier | None]:
-    """For each shard the earlier one that seems to hold most of its rows, and at least half of them.
+    """For each shard the earlier one that covers most of the same stretch of the table, if at least half.
 
-    These are rows of parts that both are made of. Of words also those at the same place of the table: in
-    parts that have changed most texts may be the same, and to compare them is quicker than to count words.
+    Its parts may all have changed: most of their texts are the same, and to compare these is quicker than to
+    count words.
     """
-    at = {(shard.table, _paths(x)): n for n, (shard, _) in enumerate(earlier) for x in shard.texts}
+
+    def shared(shard: _Shard, other: _Shard) -> float:
+        (start, end), (others_start, others_end) = shard.span, other.span
+        return (min(end, others_end) - max(start, others_start)) / (end - start)
+
     found: list[_Earlier | None] = []
     for shard in shards:
-        rows = dict.fromkeys((n for n, (of, _) in enumerate(earlier) if of.table == shard.table), 0.0)
-        for paths, n_rows in shard.rows_by_paths.items():
-            if (n := at.get((shard.table, paths))) is not None:
-                rows[n] += n_rows
-        if shard.by == "keyword":
-            start, end = shard.span
-            for n, so_far in rows.items():
-                others_start, others_end = earlier[n][0].span
-                lap = max(0.0, min(end, others_end) - max(start, others_start))
-                rows[n] = max(so_far, shard.rows * lap / (end - start))
-        best = max(rows, key=rows.__getitem__, default=-1)
-        is_near = best >= 0 and 2 * rows[best] >= shard.rows and earlier[best][0].signs == shard.signs
-        found.append(earlier[best] if is_near else None)
+        alike = [x for x in earlier if x[0].table == shard.table and x[0].signs == shard.signs]
+        best = max(alike, key=lambda x: shared(shard, x[0]), default=None)
+        found.append(best if best and shared(shard, best[0]) >= 0.5 else None)
     return found
 
 
@@ -227,29 +258,11 @@ def _paths(x: Texts) -> tuple[str, ...]:
     return tuple(part.path for part in (*x.parts, *x.documents))
 
 
-def index_failure(stage: str, item: str, failed: Mapping[str, str]) -> dict[str, Any]:
-    """A row of the failures table; the next run tries again. failed: of FAILED_IN_INDEX."""
-    about = dict.fromkeys(("document", "first_at", "last_at", "key"), "")
-    return {
-        "stage": stage,
-        "item": item,
-        "kind": "transient",
-        "error": failed["error"],
-        "attempts": 1,
-        **about,
-    }
-
-
-def failures_of(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[Part]:
-    """The failures table of a step that makes indexes."""
-    table = pa.Table.from_pylist(sorted(rows, key=lambda f: f["item"]), schema=schema.FAILURES)
-    return write_parts(store, "search/failures", [table])
-
-
-def _make(store: Store, x: tuple[int, _Shard, _Earlier | None]) -> Iterator[pa.Table]:
-    at, shard, earlier = x
+def _make(store: Store, x: tuple[_Shard, _Earlier | None]) -> Iterator[pa.Table]:
+    shard, earlier = x
     failed: list[dict[str, str]] = []
-    data = _derived(store, shard, earlier, failed) if earlier else None
+    note = partial(_note, failed, shard.kind)
+    data = _derived(store, shard, earlier, note) if earlier else None
     derived = data is not None
     if data is None:
         failed.clear()
@@ -257,21 +270,19 @@ def _make(store: Store, x: tuple[int, _Shard, _Earlier | None]) -> Iterator[pa.T
             data = vectors.build(*_vectors(store, shard.parts), shard.signs)
         else:
             rows = pa.concat_tables(_rows(store, shard.texts))
-            data = keyword.build(*_ids_and_texts(rows), shard.language, partial(_note, failed))
-    # Under another name where a text failed: the next run is to make it anew.
-    made_from = stable_id(shard.made_from, "incomplete") if failed else shard.made_from
-    part = blobs.write(store, shard.table, made_from, data, shard.rows)
-    made = {"at": at, "path": part.path, "bytes": part.bytes, "derived": derived, "failed": failed}
-    yield pa.Table.from_pylist([made], schema=_MADE)
+            data = keyword.build(*_ids_and_texts(rows), shard.language, note)
+    yield stored_shard(store, shard, data, failed, derived)
 
 
-def _derived(store: Store, shard: _Shard, earlier: _Earlier, failed: list[dict[str, str]]) -> bytes | None:
+def _derived(
+    store: Store, shard: _Shard, earlier: _Earlier, note: Callable[[str, BaseException], None]
+) -> bytes | None:
     """The bytes of a shard, from an earlier one and the parts that only one of both has.
 
     None where the earlier shard, or what it was made from, is damaged: no run needs it.
     """
     before, part = earlier
-    both = shard.rows_by_paths.keys() & before.rows_by_paths.keys()
+    both = shard.paths & before.paths
     gone, come = ([x for x in of.texts if _paths(x) not in both] for of in (before, shard))
     try:
         source = blobs.opened(store, part)
@@ -288,7 +299,7 @@ def _derived(store: Store, shard: _Shard, earlier: _Earlier, failed: list[dict[s
             return None
         rows = pa.concat_tables([TEXTS.empty_table(), *_rows(store, come)])
         ids, rows = _differing(_rows(store, gone), rows)
-        return keyword.changed(words, ids, *_ids_and_texts(rows), partial(_note, failed))
+        return keyword.changed(words, ids, *_ids_and_texts(rows), note)
     except CorruptPart:
         return None
 
@@ -321,8 +332,8 @@ def _vectors(store: Store, parts: Sequence[Part]) -> tuple[list[str], Floats]:
     return table["id"].to_pylist(), matrix
 
 
-def _note(failed: list[dict[str, str]], id_: str, error: BaseException) -> None:
-    failed.append({"id": id_, "error": note_bug(error)})
+def _note(failed: list[dict[str, str]], kind: str, id_: str, error: BaseException) -> None:
+    failed.append({"item": f"{kind} {id_}: found by no word", "error": note_bug(error)})
 
 
 @cache
@@ -341,10 +352,6 @@ LEVEL_SHARD_ROWS = 262_144
 LEAST_ROWS = 100_000
 """Below, a question looks at all vectors: 13 ms at most. To load the compiled loops takes .4 s, once."""
 
-_LEVEL_MADE = pa.schema(
-    [("at", pa.int64()), ("path", pa.string()), ("bytes", pa.int64()), ("rows", pa.int64())]
-)
-
 
 @dataclass(frozen=True)
 class _LevelShard:
@@ -357,23 +364,18 @@ class _LevelShard:
     level_of: Callable[[], Mapping[str, int]]
     made_from: str
 
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for parts in self.parts for part in parts)
+
 
 def level_indexes(run: Run, results: Results) -> dict[str, list[list[Part]]]:
     """Tables search_<hierarchy>_levels, a shard a group."""
     tables: dict[str, list[list[Part]]] = {}
     for name in _indexed(results):
         shards = _level_shards(run, results, name)
-        table = schema.search_table(name, "levels")
-        known = blobs.made(run.store, table)
-        missing = [(at, shard) for at, shard in enumerate(shards) if shard.made_from not in known]
-        for made in run.executor.stream("search", _make_levels, missing):
-            for row in made.to_pylist():
-                known[shards[row["at"]].made_from] = row["path"], row["bytes"]
-        tables[table] = []
-        for shard in shards:
-            path, n_bytes = known[shard.made_from]
-            rows = sum(part.rows for parts in shard.parts for part in parts)
-            tables[table].append([Part(path, rows, n_bytes)])
+        parts, _ = made_shards(run, "search", shards, _make_levels)
+        tables[schema.search_table(name, "levels")] = [[part] for part in parts]
     return tables
 
 
@@ -407,8 +409,7 @@ def _level_shards(run: Run, results: Results, name: str) -> list[_LevelShard]:
     return found
 
 
-def _make_levels(store: Store, x: tuple[int, _LevelShard]) -> Iterator[pa.Table]:
-    at, shard = x
+def _make_levels(store: Store, shard: _LevelShard) -> Iterator[pa.Table]:
     over, reports = shard.parts
     levels = [_vectors(store, over)]
     ids, vectors = _vectors(store, reports) if reports else ([], levels[0][1][:0])
@@ -417,8 +418,4 @@ def _make_levels(store: Store, x: tuple[int, _LevelShard]) -> Iterator[pa.Table]
     for number in reversed(range(shard.n_levels)):
         rows = np.flatnonzero(level == number)
         levels.append(([ids[i] for i in rows.tolist()], vectors[rows]))
-    data = chnsw.build(levels)
-    n_rows = sum(len(ids_) for ids_, _ in levels)
-    part = blobs.write(store, shard.table, shard.made_from, data, n_rows)
-    made = {"at": at, "path": part.path, "bytes": part.bytes, "rows": n_rows}
-    yield pa.Table.from_pylist([made], schema=_LEVEL_MADE)
+    yield stored_shard(store, shard, chnsw.build(levels))

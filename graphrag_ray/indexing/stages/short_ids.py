@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +19,9 @@ from graphrag_ray.base.errors import CorruptPart, IndexNotFound
 from graphrag_ray.base.records import Reference, render_references
 from graphrag_ray.graph.integer_arrays import Ints, id_prefixes
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.store.files import Store
-from graphrag_ray.store.in_threads import in_threads
-from graphrag_ray.store.parts import Part, read_part
-from graphrag_ray.store.snapshots import Manifest, load
+from graphrag_ray.store.files import Store, in_threads
+from graphrag_ray.store.parts import Part, read_part, read_table
+from graphrag_ray.store.snapshots import load
 
 Keys = npt.NDArray[np.uint64]
 GROUP = "group"
@@ -56,6 +56,19 @@ def _as_integers(store: Store, of: pa.Schema, part: Part) -> pa.Table:
         else:
             columns.append(column.cast(field.type).combine_chunks())
     return pa.Table.from_arrays(columns, schema=of)
+
+
+def write_arrays(run: Run, step: str, table: str, arrays: Mapping[str, Any]) -> list[Part]:
+    """Arrays of any lengths, as the one row of a table."""
+    columns = {name: pa.array(values) for name, values in arrays.items()}
+    lists = {name: pa.LargeListArray.from_arrays([0, len(of)], of) for name, of in columns.items()}
+    return run.write(step, table, [pa.table(lists)])
+
+
+def read_arrays(store: Store, parts: Sequence[Part], names: Sequence[str] | None = None) -> dict[str, Any]:
+    """What `write_arrays` wrote; some of it."""
+    table = read_table(store, parts, names)
+    return {name: pc.list_flatten(table[name]).to_numpy() for name in table.column_names}
 
 
 def prefixes_of(ids: pa.Array | pa.ChunkedArray) -> Keys:
@@ -109,52 +122,43 @@ def number(run: Run, table: str, keys: Keys, order: Ints | None = None) -> Numbe
     keys: the first 64 bits of each id. order: the sequence in which new ids are numbered; None: as they
     stand.
     """
-    old_keys, old_numbers, first = numbered_before(run, table)
-    at = places_in(old_keys, keys)
-    numbers = np.where(at >= 0, old_numbers[at], -1) if len(old_keys) else at
+    before = numbered_before(run, table)
+    at = places_in(before.keys, keys)
+    numbers = np.where(at >= 0, before.numbers[at], -1) if len(before.keys) else at
     sequence = np.arange(len(keys)) if order is None else order
     new = sequence[numbers[sequence] < 0]
-    numbers[new] = np.arange(first, first + len(new))
-    by_key = np.argsort(keys, kind="stable")
-    return Numbers(keys[by_key], numbers[by_key], first + len(new))
+    numbers[new] = np.arange(before.next, before.next + len(new))
+    return _by_key(keys, numbers, before.next + len(new))
 
 
-def numbered_before(run: Run, table: str) -> tuple[Keys, Ints, int]:
-    """The ids of the parent snapshot, rising, and their numbers; and the first number that is free."""
-    first, parts = _known(run, table)
-    rows = columns_of(run.store, [parts], _NUMBERED)
-    keys = rows["id"].to_numpy()
-    by_key = np.argsort(keys, kind="stable")
-    return keys[by_key], rows["human_readable_id"].to_numpy()[by_key], first
+def numbered_before(run: Run, table: str) -> Numbers:
+    """Those of the parent snapshot.
 
-
-def _known(run: Run, table: str) -> tuple[int, list[Part]]:
-    """The first number that is free, and the parts of a table that say which are taken.
-
-    Those of the parent. Where some of them are damaged those of the snapshot before it, and so on: the same
-    documents are numbered again then as they were. Where there is none left, what can be read of the
-    parent's, and the rest gets new numbers.
+    Where some of its parts are damaged, those of the snapshot before it, and so on: the same documents are
+    numbered again then as they were. Where there is none left, what can be read of the parent's, and the rest
+    gets new numbers.
     """
-    if run.parent is None:
-        return 1, []
-    at: Manifest | None = run.parent
+    at = run.parent
     try:
         while at is not None and run.lost(at.parts(table)):
             at = None if at.parent is None else load(run.store, at.parent)
     except (IndexNotFound, CorruptPart):
         at = run.parent
         run.observer.note(f"Short ids of {table} are lost with a damaged part: what it held gets new ones.")
-    if at is None:
-        return 1, []
-    parts = [part for part in at.parts(table) if at is not run.parent or not run.lost([part])]
-    return int(at.next_human_readable_id.get(table, 1)), parts
+    parts = [part for part in at.parts(table) if at is not run.parent or not run.lost([part])] if at else []
+    rows = columns_of(run.store, [parts], _NUMBERED)
+    first = int(at.next_human_readable_id.get(table, 1)) if at else 1
+    return _by_key(rows["id"].to_numpy(), rows["human_readable_id"].to_numpy(), first)
+
+
+def _by_key(keys: Keys, numbers: Ints, next_: int) -> Numbers:
+    order = np.argsort(keys, kind="stable")
+    return Numbers(keys[order], numbers[order], next_)
 
 
 def renumbered(ids: pa.Array, numbers: Ints, next_: int) -> Numbers:
     """Numbers that are given."""
-    keys = prefixes_of(ids)
-    by_key = np.argsort(keys, kind="stable")
-    return Numbers(keys[by_key], numbers[by_key], next_)
+    return _by_key(prefixes_of(ids), numbers, next_)
 
 
 class Rendered:

@@ -14,14 +14,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-from pydantic import ValidationError
 
-from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import community_id
-from graphrag_ray.base.index_settings import Chunking, Tree
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.nearest_neighbours import Vectors
@@ -47,28 +43,27 @@ from graphrag_ray.graph.summary_tree import (
 )
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.blocks import IN_CONTEXTS, ElementBlocks, blocks_of, lay_out
+from graphrag_ray.indexing.stages.communities_stage import IN_CONTEXTS, ElementBlocks, blocks_of, lay_out
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
 from graphrag_ray.indexing.stages.graph_hierarchy import (
+    ELEMENTS_AT_ONCE,
     Placed,
     ReportsSoFar,
+    community_rows,
     finished_reports,
-    in_batches,
     numbered_by_level,
     vectors_of,
 )
 from graphrag_ray.indexing.stages.reports_stage import (
     PART_ROWS,
-    ReportSource,
     ReportWork,
+    batches_by_number,
     failures_of,
     report_tables,
-    settled,
 )
-from graphrag_ray.indexing.stages.short_ids import Numbers, prefixes_of
+from graphrag_ray.indexing.stages.short_ids import Numbers, prefixes_of, read_arrays, write_arrays
 from graphrag_ray.indexing.step_result import Result, by_input, joined
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_part, read_table
 
 KIND = HIERARCHIES["tree"]
@@ -79,15 +74,6 @@ close, and compiling UMAP would take longer than all else, up to minutes on a bu
 _COUNTED = pa.schema([("at", pa.int64()), ("tokens", pa.list_(pa.int64()))])
 _GROUP = pa.schema([("at", pa.int64()), ("members", pa.list_(pa.int64()))])
 """A row for each cluster, since tables come in pieces of some rows."""
-_LEVEL = {
-    "tree_nodes": {"key": pa.uint64()},
-    "tree_members": {"cluster": pa.int64(), "member": pa.int64()},
-    "tree_born": {"born": pa.uint64()},
-    "tree_main": {"main": pa.int64()},
-    "tree_ids": {"id": pa.string()},
-}
-"""Tables of the step, a group of parts a level, that of the chunks first: what names the nodes, the members
-of each cluster, what names the clusters, the main cluster of each node, and the clusters' ids."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +100,11 @@ class TreeHierarchy:
         _ = self.tree.texts  # else each task would put these together for itself
         placed: Callable[[], Placed] = run.executor.share((KIND, self.tree, ids, own))
         chunk_ids = run.executor.share(_column(run, self.chunks, "id", pa.string()))
-        order = np.lexsort((np.arange(len(ids)), self.level))
-        inputs = in_batches(order, self.tree.sizes()[order])
-        written = run.map("finish", partial(_cluster_table, placed, chunk_ids, period), inputs)
+        every, periods = np.ones(len(ids), np.bool_), [period] * len(ids)
+        batches = batches_by_number(self.ids, self.level, own, every, self.tree.sizes(), ELEMENTS_AT_ONCE)
+        make = partial(_cluster_table, placed, chunk_ids, period)
+        written = run.map("finish", make, [np.array(batch) for batch in batches])
         clusters = Result(by_input(written, KIND.communities))
-        periods = [period] * len(ids)
         return joined([clusters, finished_reports(run, numbers, placed, KIND, self.reports, periods)])
 
 
@@ -127,10 +113,11 @@ def build_tree(run: Run, corpus: Result, graph: ExtractedGraph | None) -> TreeHi
     embedded = embed_chunks(run, corpus)
     made = _Chunks(run, corpus, embedded).write()
     levels, ids, main = [], list[str](), []
-    for at in range(len(made.tables["tree_nodes"])):
-        levels.append(_level(run, made, at).clusters)
-        main.append(_numbers(run, made, "tree_main", "main", at))
-        ids = [*_column(run, made.tables["tree_ids"][at], "id", pa.string()).to_pylist(), *ids]
+    for parts in made.tables["levels"]:
+        level, arrays = _level(run, parts)
+        levels.append(level.clusters)
+        main.append(arrays["main"])
+        ids = [*arrays["id"].tolist(), *ids]
     tree = SummaryTree(levels, main)
     counts = {"levels": {f"C{k}": int((tree.level == k).sum()) for k in range(len(levels))}}
     return TreeHierarchy(tree, ids, made, (embedded, made), counts, corpus.parts("text_units"))
@@ -155,7 +142,7 @@ class _Chunks:
     embedded: Result
 
     def write(self) -> Result:
-        """The tables of `_LEVEL`, reports and failures."""
+        """Tables levels (a group each, that of the chunks first), reports and failures."""
         run, options = self.run, self.run.settings.tree
         budget = context_tokens(options, run.settings.chunking)
         asking = ReportWork.of_summaries(run, {}, budget)
@@ -234,13 +221,11 @@ class _Chunks:
     def _write_level(self, so_far: _Levels, tokens: Ints, budget: int) -> Ints:
         """Write the summaries of the last level; tokens of each one's record, 0 where there is none.
         tokens: of the nodes."""
-        run, ids, clusters = self.run, so_far.ids[-1], so_far.levels[-1].clusters
+        run, clusters = self.run, so_far.levels[-1].clusters
         height = len(so_far.levels) - 1
         blocks: Mapping[str, ElementBlocks] = {}
-        below = places = None
-        if height:
-            below = so_far.below()
-        else:
+        places = None
+        if not height:
             order = np.argsort(so_far.main[0], kind="stable")
             groups_of = self.corpus.tables["text_units"]
             own = so_far.keys[0], None, IN_CONTEXTS["text_units"]
@@ -254,29 +239,24 @@ class _Chunks:
             ReportsAlone, clusters, known, budget, kind, in_order=True, places=places, longest=longest
         )
 
-        def plan() -> ReportSource:
-            schedule = planned()
-            return ReportSource(schedule, lambda c: _called(height, ids[c]), ids, None, below, KIND.section)
-
-        source = settled(run, ReportWork.of_summaries(run, blocks, budget).work, plan)
-        so_far.take(source, lambda c: _called(height, ids[c]), planned().without)
+        work = ReportWork.of_summaries(run, blocks, budget).work
+        so_far.write(run, work, planned, partial(_called, height), planned().without)
         return np.array([n or 0 for n in so_far.record_tokens(height)], dtype=np.int64)
 
     def _stored(self, asking: ReportWork, so_far: _Levels) -> Result:
         run = self.run
-        tables: dict[str, list[list[Part]]] = {name: [] for name in _LEVEL}
-        each = zip(so_far.levels, so_far.keys, so_far.main, so_far.ids, strict=True)
-        for level, keys, main, ids in each:
-            columns: list[dict[str, Any]] = [
-                {"key": keys},
-                {"cluster": level.clusters.of_member, "member": level.clusters.member},
-                {"born": level.born},
-                {"main": main},
-                {"id": ids},
-            ]
-            for (name, types), values in zip(_LEVEL.items(), columns, strict=True):
-                arrays = {column: pa.array(values[column], type_) for column, type_ in types.items()}
-                tables[name].append(run.write(STEP, name, [pa.table(arrays)]))
+        tables: dict[str, list[list[Part]]] = {"levels": []}
+        for level, keys, main, ids in zip(so_far.levels, so_far.keys, so_far.main, so_far.ids, strict=True):
+            arrays = {
+                "key": keys,
+                "cluster": level.clusters.of_member,
+                "member": level.clusters.member,
+                "born": level.born,
+                "main": main,
+                "id": pa.array(ids, pa.string()),
+                "usual": np.array([level.usual]),
+            }
+            tables["levels"].append(write_arrays(run, STEP, "levels", arrays))
         tree = SummaryTree([level.clusters for level in so_far.levels], so_far.main)
         places = zip(tree.first.tolist(), tree.levels, strict=True)
         reports = so_far.by_community(first + np.arange(len(clusters)) for first, clusters in places)
@@ -288,8 +268,8 @@ class _Chunks:
         tables["reports"] = [[part] for part in parts]
         tables["failures"] = [failures_of(run, asking.work, so_far.failed)]
         counts: dict[str, Any] = {"summaries": len(reports), "failed_summaries": len(so_far.failed)}
-        counts["usual"] = [round(level.usual, 3) for level in so_far.levels]
-        return Result(tables, counts, so_far.nothing_to_retry)
+        made_from = {"clusters": [run.settings.tree.reduction, str(asking.budget.tokens)]}
+        return Result(tables, counts, so_far.nothing_to_retry, made_from)
 
 
 @dataclass(frozen=True)
@@ -352,31 +332,14 @@ def _called(height: int, id_: str) -> str:
 def _cluster_table(
     placed: Callable[[], Placed], chunk_ids: Callable[[], pa.Array], period: str, store: Store, wanted: Ints
 ) -> Iterator[Tables]:
-    kind, tree, ids, numbers = placed()
+    tree, every = placed()[1], chunk_ids()
     assert isinstance(tree, SummaryTree)
-    every = chunk_ids()
-    rows = []
-    for c in wanted.tolist():
-        texts = tree.texts[c]
-        rows.append(
-            {
-                "id": ids[c].as_py(),
-                "human_readable_id": int(numbers[c]),
-                "community": int(numbers[c]),
-                "level": int(tree.level[c]),
-                "parent": int(numbers[tree.parent[c]]) if tree.parent[c] >= 0 else -1,
-                "children": [int(numbers[k]) for k in tree.children(c)],
-                "title": f"Summary {numbers[c]}",
-                "entity_ids": [],
-                "relationship_ids": [],
-                "text_unit_ids": every.take(pa.array(texts)).to_pylist(),
-                "period": period,
-                "size": len(texts),
-                "hierarchy": kind.name,
-                "packed": False,
-            }
-        )
-    yield {kind.communities: by_row(pa.Table.from_pylist(rows, schema=schema.COMMUNITIES))}
+    texts = [every.take(pa.array(tree.texts[c])).to_pylist() for c in wanted.tolist()]
+    none: list[list[str]] = [[] for _ in texts]
+    own: dict[str, Any] = {"entity_ids": none, "relationship_ids": none, "text_unit_ids": texts}
+    own["packed"] = [False] * len(texts)
+    periods = [period] * len(tree.level)
+    yield {KIND.communities: community_rows(placed(), wanted, "Summary", periods, own)}
 
 
 def _column(run: Run, parts: Sequence[Part], name: str, type_: pa.DataType) -> pa.Array:
@@ -385,17 +348,11 @@ def _column(run: Run, parts: Sequence[Part], name: str, type_: pa.DataType) -> p
     return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
 
 
-def _numbers(run: Run, made: Result, name: str, column: str, at: int) -> Any:
-    return _column(run, made.tables[name][at], column, _LEVEL[name][column]).to_numpy()
-
-
-def _level(run: Run, made: Result, at: int) -> TreeLevel:
-    """What `_stored` kept."""
-    cluster = _numbers(run, made, "tree_members", "cluster", at)
-    born: npt.NDArray[np.uint64] = _numbers(run, made, "tree_born", "born", at)
-    bounds = np.searchsorted(cluster, np.arange(len(born) + 1))
-    clusters = Clusters(_numbers(run, made, "tree_members", "member", at), bounds)
-    return TreeLevel(clusters, born, made.counts["usual"][at])
+def _level(run: Run, parts: Sequence[Part]) -> tuple[TreeLevel, dict[str, Any]]:
+    """What `_stored` kept of a level."""
+    a = read_arrays(run.store, parts)
+    bounds = np.searchsorted(a["cluster"], np.arange(len(a["born"]) + 1))
+    return TreeLevel(Clusters(a["member"], bounds), a["born"], float(a["usual"][0])), a
 
 
 def _earlier(run: Run, height: int, budget: int) -> EarlierLevel | None:
@@ -404,18 +361,10 @@ def _earlier(run: Run, height: int, budget: int) -> EarlierLevel | None:
     parent = run.parent
     if parent is None or STEP not in parent.steps or STEP in run.afresh:
         return None
-    try:
-        options = Tree.model_validate(parent.settings.get("tree", {}))
-        chunking = Chunking.model_validate(parent.settings.get("chunking", {}))
-    except ValidationError:  # another version's settings
-        return None
-    now = run.settings.tree.reduction, budget
-    if (options.reduction, context_tokens(options, chunking)) != now:
-        return None
     before = run.of_parent[STEP]
-    names = ("tree_nodes", "tree_members", "tree_born")
-    if any(height >= len(before.tables.get(name, [])) for name in names):
+    levels = before.tables.get("levels", [])
+    alike = before.made_from.get("clusters") == [run.settings.tree.reduction, str(budget)]
+    if not alike or height >= len(levels) or run.lost(levels[height]):
         return None
-    if run.lost([part for name in names for part in before.tables[name][height]]):
-        return None
-    return EarlierLevel(_level(run, before, height), _numbers(run, before, "tree_nodes", "key", height))
+    level, arrays = _level(run, levels[height])
+    return EarlierLevel(level, arrays["key"])

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +29,9 @@ from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.search_stage import FAILED_IN_INDEX, failures_of, index_failure
+from graphrag_ray.indexing.stages.search_stage import failures_of, made_shards, stored_shard
 from graphrag_ray.indexing.step_result import Result, code_version
-from graphrag_ray.store import blobs
-from graphrag_ray.store.files import Store
-from graphrag_ray.store.in_threads import in_threads
+from graphrag_ray.store.files import Store, in_threads
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.search import name_links
 
@@ -47,9 +45,6 @@ _THREADS = 8
 """That read parts, for storage that answers late."""
 
 _ABOUT = ["id", "title", "path", "row"]
-_MADE = pa.schema(
-    [("at", pa.int64()), ("path", pa.string()), ("bytes", pa.int64()), ("failed", pa.list_(FAILED_IN_INDEX))]
-)
 _Group: TypeAlias = tuple[Sequence[Part], Sequence[Part], Sequence[Part]]
 """Parts of documents, of their chunks, and of the entities found in these."""
 _Links: TypeAlias = tuple[Ints, Ints, Ints]
@@ -62,9 +57,10 @@ class _WalkShard:
 
     groups: Sequence[_Group]
     made_from: str
+    table: str = schema.WALKS
 
     @property
-    def n_chunks(self) -> int:
+    def rows(self) -> int:
         return sum(part.rows for _, units, _ in self.groups for part in units)
 
 
@@ -73,20 +69,11 @@ def index_for_walks(run: Run, corpus: Result, graph: ExtractedGraph) -> Result:
     tables = corpus.tables["documents"], corpus.tables["text_units"], graph.extracted.tables["found_entities"]
 
     def compute() -> Result:
-        shards = _shards(list(zip(*tables, strict=True)))
-        known = blobs.made(run.store, schema.WALKS)
-        failed: list[dict[str, Any]] = []
-        missing = [(at, shard) for at, shard in enumerate(shards) if shard.made_from not in known]
-        for made in run.executor.stream("walk", _make, missing):
-            for row in made.to_pylist():
-                known[shards[row["at"]].made_from] = row["path"], row["bytes"]
-                for f in row["failed"]:
-                    failed.append(index_failure("walk", f"name {f['id']}: walked over by no question", f))
-        parts = [[Part(known[s.made_from][0], s.n_chunks, known[s.made_from][1])] for s in shards]
-        tables_made = {schema.WALKS: parts}
-        if failed:
-            tables_made["failures"] = [failures_of(run.store, failed)]
-        return Result(tables_made, {"shards": len(shards)}, final=not failed)
+        parts, made = made_shards(run, "walk", _shards(list(zip(*tables, strict=True))), _make)
+        failed = failures_of(run, "walk", made)
+        return Result(
+            {schema.WALKS: [[part] for part in parts]} | failed, {"shards": len(parts)}, final=not failed
+        )
 
     return run.step("walk", list(tables), compute)
 
@@ -108,8 +95,7 @@ def _shards(groups: Sequence[_Group]) -> list[_WalkShard]:
     ]
 
 
-def _make(store: Store, x: tuple[int, _WalkShard]) -> Iterator[pa.Table]:
-    at, shard = x
+def _make(store: Store, shard: _WalkShard) -> Iterator[pa.Table]:
     groups = list(in_threads(partial(_read, store), shard.groups, _THREADS))
     first = np.cumsum([0, *(len(group.chunks) for group in groups)]).tolist()
     names = _Names()
@@ -118,11 +104,7 @@ def _make(store: Store, x: tuple[int, _WalkShard]) -> Iterator[pa.Table]:
     chunk, name, weight = (np.concatenate(column) for column in zip(*links, strict=True))
     chunks = [id_ for group in groups for id_ in group.chunks]
     data = name_links.build(chunks, names.texts, chunk, name, weight)
-    # Under another name where a name failed: the next run is to make it anew.
-    made_from = stable_id(shard.made_from, "incomplete") if names.failed else shard.made_from
-    part = blobs.write(store, schema.WALKS, made_from, data, len(chunks))
-    made = {"at": at, "path": part.path, "bytes": part.bytes, "failed": names.failed}
-    yield pa.Table.from_pylist([made], schema=_MADE)
+    yield stored_shard(store, shard, data, names.failed)
 
 
 @dataclass(frozen=True)
@@ -141,7 +123,8 @@ class _Names:
         except Exception as e:
             if not is_unforeseen(e):
                 raise
-            self.failed.append({"id": text[:SHOWN], "error": note_bug(e)})
+            item = f"name {text[:SHOWN]}: walked over by no question"
+            self.failed.append({"item": item, "error": note_bug(e)})
             return -1
         if not id_:
             return -1

@@ -9,13 +9,9 @@ search by points.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any
-
-from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
+from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.schema import ENDS
 from graphrag_ray.base.wording import plural
-from graphrag_ray.graph.report_context import Record
 from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, check_embedded
 from graphrag_ray.query.methods.budget import asking, check_room, reducing, refuse_beyond
 from graphrag_ray.query.methods.filling import Share, fill
@@ -31,31 +27,45 @@ ADVICE = "Raise the budget, or lower query.archrag_k."
 
 
 def search(question: Question, given: Given) -> Method:
-    """Answer from what is nearest on each level of a hierarchy over entities.
-
-    Raises UsageError for an index without a graph, or without embeddings of entities or reports, and for a
-    question that leaves no room for data; BudgetSpent.
-    """
-    kind, notes = _hierarchy(given)
+    """Answer from what is nearest on each level of a hierarchy over entities. Raises UsageError for an index
+    without a graph, or without embeddings of entities or reports, and for a question that leaves no room for
+    data; BudgetSpent."""
+    settings, query, text = given.settings, given.settings.query, question.text
+    # The hierarchy of the settings, else the one by meaning; of an index that has none, another one.
+    there = settings.hierarchies
+    by_meaning = [own for own in there if HIERARCHIES[own].by_meaning and HIERARCHIES[own].of_graph]
+    kind = asked_hierarchy(given, query.hierarchy or next(iter(by_meaning), None), over="entity")
+    notes: list[str] = []
+    if not query.hierarchy and not by_meaning:
+        missing = next(own for own, other in HIERARCHIES.items() if other.by_meaning)
+        notes = [
+            f"Read by hierarchy {kind.name}, since this index has none by meaning: `graphrag-ray index` with "
+            f"--set hierarchies={','.join([*there, missing])} adds it."
+        ]
     check_embedded(given, NAME, [kind.reports, "entity"])
-    settings, query = given.settings, given.settings.query
     spec, ask = mapper(settings, given.prompts, points=True)
-    check_room(question.text, given, (spec, reduce_spec(settings, given.prompts)))
-    found: list[list[Hit]] = yield LevelSearch(kind.name, question.text, query.archrag_k)
+    check_room(text, given, (spec, reduce_spec(settings, given.prompts)))
+    found: list[list[Hit]] = yield LevelSearch(kind.name, text, query.archrag_k)
     entities, *above = ([hit.id for hit in hits] for hits in found)
-    of_level = [(yield from _entities(entities, given))]
+    # The entities, then relationships that have both ends among them, those of the best connected first.
+    place = {id_: n for n, id_ in enumerate(entities)}
+    edges = (yield Rows("relationships", EDGES, entities, by=ENDS, most=MOST_EDGES)).to_pylist()
+    inner = [row for row in edges if row["source_id"] in place and row["target_id"] in place]
+    lowest: list[tuple[Kind, str]] = [("entity", id_) for id_ in entities]
+    lowest += [("relationship", row["id"]) for row in relationships_in_order(inner, place, 0)]
+    of_level = [(yield from loaded(lowest, given))]
     for ids in above:
         of_level.append((yield from loaded(((kind.reports, id_) for id_ in ids), given)))
     contexts = [fill([Share(records)], query.context_tokens, given.count) for records in of_level if records]
     shown = sum(context.n_tokens for context in contexts)
-    most = asking(question.text, given, "map", spec, len(contexts), shown)
-    refuse_beyond(most + reducing(question.text, given), query, ADVICE)
+    most = asking(text, given, "map", spec, len(contexts), shown)
+    refuse_beyond(most + reducing(text, given), query, ADVICE)
     said = Mapped()
-    yield from map_contexts(question.text, contexts, spec, ask, said)
-    what = yield from merged(question.text, given, said)
+    yield from map_contexts(text, contexts, spec, ask, said)
+    what = yield from merged(text, given, said)
     if n := sum(context.left_out for context in contexts):
         notes.append(f"{plural(n, 'record')} of those found did not fit into the context of a level.")
-    return (yield from answered(question.text, NAME, "records", what, notes=notes))
+    return (yield from answered(text, NAME, "records", what, notes=notes))
 
 
 METHOD = MethodKind(
@@ -67,28 +77,3 @@ METHOD = MethodKind(
     others=("hybrid", "global"),
     reports=True,
 )
-
-
-def _hierarchy(given: Given) -> tuple[HierarchyKind, list[str]]:
-    """That of the settings, else the one by meaning; of an index that has none, another one over entities,
-    and what to say of it."""
-    name, there = given.settings.query.hierarchy, given.settings.hierarchies
-    by_meaning = [own for own in there if HIERARCHIES[own].by_meaning and HIERARCHIES[own].of_graph]
-    kind = asked_hierarchy(given, name or next(iter(by_meaning), None), over="entity")
-    if name or by_meaning:
-        return kind, []
-    missing = next(own for own, kind in HIERARCHIES.items() if kind.by_meaning)
-    return kind, [
-        f"Read by hierarchy {kind.name}, since this index has none by meaning: `graphrag-ray index` with "
-        f"--set hierarchies={','.join([*there, missing])} adds it."
-    ]
-
-
-def _entities(ids: Sequence[str], given: Given) -> Generator[Any, Any, list[Record]]:
-    """The entities, then relationships that have both ends among them, those of the best connected first."""
-    place = {id_: n for n, id_ in enumerate(ids)}
-    edges = yield Rows("relationships", EDGES, ids, by=ENDS, most=MOST_EDGES)
-    inner = [row for row in edges.to_pylist() if row["source_id"] in place and row["target_id"] in place]
-    chosen = relationships_in_order(inner, place, 0)
-    found: list[tuple[Kind, str]] = [("entity", id_) for id_ in ids]
-    return (yield from loaded([*found, *(("relationship", row["id"]) for row in chosen)], given))

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 from graphrag_ray.base.schema import search_table
 from graphrag_ray.base.wording import plural
@@ -41,22 +40,6 @@ _PERIOD = re.compile(
 """A month or a quarter: documents differ by them, reports are written from all."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedEntity:
-    """An entity that a question names for sure (`Mentions.as_names`). chunks: how many it stands in."""
-
-    title: str
-    chunks: int
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Which way, and why, as the end of a sentence."""
-
-    method: Literal["local", "hybrid", "ppr", "global"]
-    why: str
-
-
 def search(question: Question, given: Given) -> Method:
     """Answer by the method that the rules choose. Raises what that method raises."""
     could_be = mentions(question.text)
@@ -64,9 +47,9 @@ def search(question: Question, given: Given) -> Method:
     rows = {row["id"]: row for row in (yield Rows("entities", columns, list(could_be.spans))).to_pylist()}
     order = rarest_first(could_be, {id_: len(row["text_unit_ids"]) for id_, row in rows.items()})
     sure = set(could_be.as_names(rows))
-    named = [NamedEntity(rows[id_]["title"], len(rows[id_]["text_unit_ids"])) for id_ in order if id_ in sure]
+    named = [(rows[id_]["title"], len(rows[id_]["text_unit_ids"])) for id_ in order if id_ in sure]
     has = given.n_rows
-    chosen = route(
+    method, why = route(
         question.text,
         named,
         has.get("text_units", 0),
@@ -75,9 +58,8 @@ def search(question: Question, given: Given) -> Method:
         hybrid=bool(has.get("embeddings_text_unit")) and search_table("text_unit", "keyword") in has,
         reports=bool(given.settings.hierarchies),
     )
-    answer: Answer = yield from METHODS[chosen.method].search(question, given)
-    note = f"Answered by {chosen.method} search: {chosen.why}."
-    return replace(answer, notes=(note, *answer.notes))
+    answer: Answer = yield from METHODS[method].search(question, given)
+    return replace(answer, notes=(f"Answered by {method} search: {why}.", *answer.notes))
 
 
 METHOD = MethodKind(
@@ -91,15 +73,15 @@ METHOD = MethodKind(
 
 def route(
     text: str,
-    named: Sequence[NamedEntity],
+    named: Sequence[tuple[str, int]],
     n_chunks: int,
     *,
     restricted: bool = False,
     local: bool = True,
     hybrid: bool = True,
     reports: bool = True,
-) -> Route:
-    """The way for a question, by the first rule that holds:
+) -> tuple[str, str]:
+    """The method for a question, and why, as the end of a sentence, by the first rule that holds:
 
     1. it names an entity that is rare, in at most FEW_CHUNKS chunks or RARE_SHARE of all: local
     2. it asks for a passage, a number or a date, or names a month or a quarter (English words for it, a
@@ -107,23 +89,22 @@ def route(
     3. it is restricted to some documents, which reports are not: hybrid
     4. else: global
 
-    named          by rising number of chunks
+    named          entities that it names for sure (`Mentions.as_names`): titles, and how many chunks each
+                   stands in, by rising number
     local, hybrid  whether the index has what these search
     reports        whether it has any: ppr stands for local and global where it has none
     """
-    rare = next((n for n in named if n.chunks <= max(FEW_CHUNKS, RARE_SHARE * n_chunks)), None)
+    rare = next(((t, n) for t, n in named if n <= max(FEW_CHUNKS, RARE_SHARE * n_chunks)), None)
     if rare and (local or not reports):
-        where = f"{plural(rare.chunks, 'chunk')} of {n_chunks:,}"
-        return Route(
-            "local" if reports else "ppr", f"the question names {rare.title}, which stands in {where}"
-        )
+        where = f"{plural(rare[1], 'chunk')} of {n_chunks:,}"
+        return "local" if reports else "ppr", f"the question names {rare[0]}, which stands in {where}"
     if hybrid and asks_for_a_place(text):
-        return Route("hybrid", "the question asks for a passage, a number or a date, or names a month")
+        return "hybrid", "the question asks for a passage, a number or a date, or names a month"
     if restricted:
-        return Route("hybrid", "conditions restrict it to some documents, which reports are not")
+        return "hybrid", "conditions restrict it to some documents, which reports are not"
     if not reports:
-        return Route("ppr", "the index was made with --build names and has no reports")
-    return Route("global", "the question names nothing rare and asks for no passage, number or date")
+        return "ppr", "the index was made with --build names and has no reports"
+    return "global", "the question names nothing rare and asks for no passage, number or date"
 
 
 def asks_for_a_place(text: str) -> bool:

@@ -134,8 +134,7 @@ def asking(question: str, given: Given, stage: str, spec: AnswerSpec, calls: int
         return Most()
     prompts = calls * instructions(question, spec, given.count) + data
     replies = calls * (reply_tokens(given, spec) + spec.call.reasoning_tokens)
-    price = given.prices.get(stage)
-    cost = None
+    cost, price = None, given.prices.get(stage)
     if price is not None:
         cost = (prompts * price.input_usd_per_mtok + replies * price.output_usd_per_mtok) / 1e6
     return Most(calls, prompts + replies, cost)
@@ -150,9 +149,8 @@ def lines_of(n_tokens: npt.ArrayLike) -> Ints:
 def contexts_at_most(lines: Ints, room: int, most: int | None = None) -> int:
     """Contexts of `room` tokens that `map_reduce.pack` makes of lines of at most `room`, `most` in one.
 
-    It puts one record after the other and begins a context where the next does not fit. So a context that is
-    not the last has more than `room` together with the first line of the next, and each line is first once:
-    their number is at most twice the total by `room`. And each is filled up to the longest line.
+    A context that is not the last has more than `room` together with the first line of the next, and each
+    line is first once: so they are at most twice the total by `room`. Each is filled up to the longest line.
     """
     if not len(lines):
         return 0
@@ -161,13 +159,13 @@ def contexts_at_most(lines: Ints, room: int, most: int | None = None) -> int:
     return min(len(lines), full + 1 + (len(lines) // most if most else 0))
 
 
+_DATA = ["context", "answers", "asked", "follow_up", "n_follow_ups", "if_missing", "n_facts", "entity"]
+_DATA += ["questions", "n_entities", "n_questions"]
+
+
 def instructions(question: str, spec: AnswerSpec, count: Count) -> int:
     """Tokens of a prompt without its data. Any data placeholder may be the spec's."""
-    data = ("context", "answers", "asked", "follow_up", "n_follow_ups", "if_missing", "n_facts")
-    empty = dict.fromkeys(
-        (*data, "entity", "questions", "n_entities", "n_questions", "if_missing", "n_facts"), ""
-    )
-    messages = spec.prompt.fill({**empty, **variables_of(question, spec)})
+    messages = spec.prompt.fill({**dict.fromkeys(_DATA, ""), **variables_of(question, spec)})
     return sum(count(m.content) + MESSAGE_TOKENS for m in messages)
 
 

@@ -46,7 +46,10 @@ class ChainLink:
 
 def split_chain(text: str) -> tuple[str, list[ChainLink]]:
     """An answer without the chain at its end, and the links, not yet checked. References hold string ids."""
-    lines = _unfenced(text.strip().split("\n"))
+    lines = text.strip().split("\n")
+    if _FENCE.fullmatch(lines[0]):  # of code around a reply
+        lines = lines[1:-1] if _FENCE.fullmatch(lines[-1]) else lines[1:]
+    whole = "\n".join(lines).strip()
     links: list[ChainLink] = []
     below = 0
     for n in range(len(lines) - 1, max(-1, len(lines) - 1 - MOST_LINES), -1):
@@ -56,8 +59,7 @@ def split_chain(text: str) -> tuple[str, list[ChainLink]]:
             first = _link(line[label.end() :]) if label else None
             found = [*([first] if first else []), *reversed(links)]
             return "\n".join(lines[:n]).strip(), found[:MOST_LINKS]
-        continued = n > 0 and _ARROW.match(line.strip()) is not None
-        if continued:  # a link that was written in two lines
+        if n > 0 and _ARROW.match(line.strip()):  # a link that was written in two lines
             lines[n - 1] = f"{lines[n - 1]} {line.strip()}"
         elif (link := _link(line)) is not None:
             links.append(link)
@@ -65,7 +67,7 @@ def split_chain(text: str) -> tuple[str, list[ChainLink]]:
             below += 1
             if links or below > MOST_BELOW:
                 break
-    return "\n".join(_unfenced(text.strip().split("\n"))).strip(), []
+    return whole, []
 
 
 def checked(link: ChainLink, passages: Mapping[str, str]) -> ChainLink:
@@ -92,16 +94,6 @@ def stands_in(found: str, text: str) -> bool:
 
 def _folded(text: str) -> str:
     return unicodedata.normalize("NFC", bounded_marks(text)).casefold()
-
-
-def _unfenced(lines: Sequence[str]) -> list[str]:
-    """Without the fence of code around a reply."""
-    own = list(lines)
-    if own and _FENCE.fullmatch(own[0]):
-        own = own[1:]
-        if own and _FENCE.fullmatch(own[-1]):
-            own = own[:-1]
-    return own
 
 
 def _link(line: str) -> ChainLink | None:

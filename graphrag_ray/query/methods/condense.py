@@ -36,26 +36,24 @@ NOT_REWRITTEN = (
 )
 
 
-def following(search: Callable[[Question, Given], Method]) -> Callable[[Question, Given], Method]:
-    """A way of answering that first writes out what a question takes from its history. The answer is to the
-    question as it was asked; a note says how it was understood."""
-
-    def answer(question: Question, given: Given) -> Method:
-        settings = given.settings
-        if settings.model(settings.model_name(STAGE)).provider == "offline":
-            understood: Question = question
-            notes: tuple[str, ...] = (NOT_REWRITTEN,)
+def following(search: Callable[[Question, Given], Method], question: Question, given: Given) -> Method:
+    """A search method that first writes out what a question takes from its history, if it has one. The answer
+    is to the question as it was asked; a note says how it was understood."""
+    if not question.history:
+        return (yield from search(question, given))
+    settings, understood, note = given.settings, question, NOT_REWRITTEN
+    if settings.model(settings.model_name(STAGE)).provider != "offline":
+        shown = history(question.history, HISTORY_TOKENS, given.count)
+        call = settings.call(STAGE, MAX_OUTPUT_TOKENS)
+        (ran,) = yield Dialogues(STAGE, [partial(condense, question.text, shown, given.prompts[STAGE], call)])
+        if ran.result is None:
+            why = f": {ran.error}" if ran.error else ""
+            note = f"What this question takes from the conversation could not be written out{why}."
         else:
-            shown = history(question.history, HISTORY_TOKENS, given.count)
-            call = settings.call(STAGE, MAX_OUTPUT_TOKENS)
-            ask = partial(condense, question.text, shown, given.prompts[STAGE], call)
-            (ran,) = yield Dialogues(STAGE, [ask])
-            understood = replace(question, text=ran.result or question.text)
-            notes = _told(question.text, ran.result, ran.error)
-        found: Answer = yield from search(understood, given)
-        return replace(found, question=question.text, notes=(*notes, *found.notes))
-
-    return answer
+            understood = replace(question, text=ran.result)
+            note = "" if ran.result.split() == question.text.split() else f"Understood as: {ran.result}"
+    found: Answer = yield from search(understood, given)
+    return replace(found, question=question.text, notes=(*([note] if note else []), *found.notes))
 
 
 def history(turns: Sequence[tuple[str, str]], tokens: int, count: Count) -> str:
@@ -79,10 +77,3 @@ def condense(question: str, history: str, prompt: Prompt, call: CallParameters) 
     text = reply.text.strip().strip('"“”')
     usable = text and reply.finish_reason != "length" and len(text) <= len(question) + MORE_CHARACTERS
     return text if usable else None
-
-
-def _told(asked: str, understood: str | None, error: str) -> tuple[str, ...]:
-    if understood is None:
-        why = f": {error}" if error else ""
-        return (f"What this question takes from the conversation could not be written out{why}.",)
-    return (f"Understood as: {understood}",) if understood.split() != asked.split() else ()

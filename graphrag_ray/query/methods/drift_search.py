@@ -33,25 +33,24 @@ from graphrag_ray.query.methods.asked_hierarchy import (
     communities_of,
     reports_of,
 )
-from graphrag_ray.query.methods.budget import Most, asking, check_room, reducing, refuse_beyond
+from graphrag_ray.query.methods.budget import asking, check_room, reducing, refuse_beyond
 from graphrag_ray.query.methods.levels import is_auto, levels
 from graphrag_ray.query.methods.local_search import DEFAULT_LEVEL, context_for
 from graphrag_ray.query.methods.map_parts import Mapped, answered, merged
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     MapAnswer,
+    asked_for,
     reduce_spec,
     request_of,
     resolved_answer,
     spec_of,
-    usable_reply,
     variables_of,
     without_scores,
 )
 from graphrag_ray.query.methods.method import Dialogues, Given, Method, Question, Ran, Search
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.nearest import nearest
-from graphrag_ray.query.methods.one_context import context_used
 
 NAME = "drift"
 MAX_FOLLOW_UP_TOKENS = 150
@@ -75,35 +74,59 @@ class _Found(Mapped):
 
 
 def search(question: Question, given: Given) -> Method:
-    """Answer from reports near the question and from what its follow-up questions find.
-
-    Raises UsageError for an index without a graph, or without embeddings of reports or entities, and for a
-    question that leaves no room for data; LevelNotFound, BudgetSpent.
-    """
+    """Answer from reports near the question and from what its follow-up questions find. Raises UsageError for
+    an index without a graph, or without embeddings of reports or entities, and for a question that leaves no
+    room for data; LevelNotFound, BudgetSpent."""
     kind = asked_hierarchy(given, over="entity")
     check_embedded(given, NAME, [kind.reports, "entity"])
-    query, text = given.settings.query, question.text
-    _check(text, given)
+    query, text, settings = given.settings.query, question.text, given.settings
+    specs = {name: drift_spec(name, settings, given.prompts) for name in (HYPOTHESIS, PRIMER, LOCAL)}
+    # The offline engine cannot write what it has not read.
+    offline = settings.model(settings.model_name("drift")).provider == "offline"
+    has_hypothesis = query.drift_hypothesis and not offline
+    beside = 2 * MAX_FOLLOW_UP_TOKENS + ASKED_TOKENS
+    check_room(text, given, [specs[PRIMER], reduce_spec(settings, given.prompts)])
+    check_room(text, given, [specs[LOCAL]], beside=beside)
+    most = asking(text, given, "drift", specs[PRIMER], 1, query.context_tokens) + reducing(text, given)
+    if has_hypothesis:
+        most += asking(text, given, "drift", specs[HYPOTHESIS], 1, 0)
+    calls = query.drift_depth * query.drift_breadth
+    most += asking(text, given, "drift", specs[LOCAL], calls, calls * (query.context_tokens + beside))
+    refuse_beyond(most, query, ADVICE)
     finest, of_level = yield from _level(question.level, kind)
     found = _Found(asked={_plain(text)})
     wanted = text
-    if _has_hypothesis(given.settings):
-        spec = drift_spec(HYPOTHESIS, given.settings, given.prompts)
-        (ran,) = yield Dialogues("drift", [partial(hypothesis, text, spec)])
+    if has_hypothesis:
+        (ran,) = yield Dialogues("drift", [partial(hypothesis, text, specs[HYPOTHESIS])])
         wanted = f"{text}\n\n{ran.result}" if ran.result else text
     reports = yield from nearest([Search(kind.reports, "vector", wanted, 0, of_level)], given)
     if reports.numbering:
-        spec = drift_spec(PRIMER, given.settings, given.prompts)
-        ran = yield Dialogues("drift", [partial(primer, text, reports, spec, query.drift_breadth)])
-        _note(found, [""], [reports], ran, given)
+        start = partial(primer, text, reports, specs[PRIMER], query.drift_breadth)
+        ran = yield Dialogues("drift", [start])
+        _note(found, {"": reports}, ran, given)
     for _ in range(query.drift_depth):
-        promising = sorted(
-            (f for f in found.open.values() if f.score > 0), key=lambda f: (-f.score, f.question)
-        )
-        following = promising[: query.drift_breadth]
+        order = sorted(found.open.values(), key=lambda f: (-f.score, f.question))
+        following = [f for f in order if f.score > 0][: query.drift_breadth]
         if not following:
             break
-        yield from _round(text, given, found, following, finest)
+        contexts: dict[str, Context] = {}
+        for follow_up in following:
+            found.asked.add(_plain(follow_up.question))
+            found.open.pop(_plain(follow_up.question))
+            context = yield from context_for(follow_up.question, given, finest=finest)
+            if context.numbering:  # one that finds nothing is not asked
+                contexts[follow_up.question] = context
+        found.looked_up += contexts
+        ends = accumulate(given.count(f"{question}\n") for question in reversed(found.looked_up))
+        shown = found.looked_up[len(found.looked_up) - sum(end <= ASKED_TOKENS for end in ends) :]
+        ran = yield Dialogues(
+            "drift",
+            [
+                partial(looked_up, text, asked, context, specs[LOCAL], query.drift_breadth, shown)
+                for asked, context in contexts.items()
+            ],
+        )
+        _note(found, contexts, ran, given)
     notes = [f"Looked up: {' '.join(found.looked_up)}"] if found.looked_up else []
     what = yield from merged(text, given, found)
     return (yield from answered(text, NAME, "records", what, notes=notes))
@@ -134,73 +157,20 @@ def _level(level: str | int | None, kind: HierarchyKind) -> Generator[Any, Any, 
     return finest, reports["id"].take(pa.array(rows)).to_pylist()
 
 
-def _has_hypothesis(settings: Settings) -> bool:
-    """The offline engine cannot write what it has not read."""
-    offline = settings.model(settings.model_name("drift")).provider == "offline"
-    return settings.query.drift_hypothesis and not offline
-
-
-def _check(text: str, given: Given) -> None:
-    """Raises UsageError or BudgetSpent before anything is asked."""
-    query, settings, prompts = given.settings.query, given.settings, given.prompts
-    first, local = drift_spec(PRIMER, settings, prompts), drift_spec(LOCAL, settings, prompts)
-    check_room(text, given, [first, reduce_spec(settings, prompts)])
-    beside = 2 * MAX_FOLLOW_UP_TOKENS + ASKED_TOKENS
-    check_room(text, given, [local], beside=beside)
-    most = asking(text, given, "drift", first, 1, query.context_tokens) + reducing(text, given)
-    if _has_hypothesis(settings):
-        most += asking(text, given, "drift", drift_spec(HYPOTHESIS, settings, prompts), 1, 0)
-    calls = query.drift_depth * query.drift_breadth
-    each = query.context_tokens + beside
-    most += asking(text, given, "drift", local, calls, calls * each) if calls else Most()
-    refuse_beyond(most, query, ADVICE)
-
-
-def _round(
-    text: str, given: Given, found: _Found, following: Sequence[FollowUp], finest: int
-) -> Generator[Any, Any, None]:
-    """Look up some questions and note what they found. One that finds nothing is not asked."""
-    spec, breadth = drift_spec(LOCAL, given.settings, given.prompts), given.settings.query.drift_breadth
-    contexts: dict[str, Context] = {}
-    for follow_up in following:
-        found.asked.add(_plain(follow_up.question))
-        found.open.pop(_plain(follow_up.question))
-        context = yield from context_for(follow_up.question, given, finest=finest)
-        if context.numbering:
-            contexts[follow_up.question] = context
-    found.looked_up += contexts
-    ends = accumulate(given.count(f"{question}\n") for question in reversed(found.looked_up))
-    n = sum(end <= ASKED_TOKENS for end in ends)
-    asked_before = found.looked_up[len(found.looked_up) - n :]
-    ran = yield Dialogues(
-        "drift",
-        [
-            partial(looked_up, text, q, context, spec, breadth, asked_before)
-            for q, context in contexts.items()
-        ],
-    )
-    _note(found, list(contexts), list(contexts.values()), ran, given)
-
-
-def _note(
-    found: _Found, asked: Sequence[str], contexts: Sequence[Context], ran: Sequence[Ran[Step]], given: Given
-) -> None:
-    """asked: the follow-up question of each context; "" for the primer."""
-    for question, context, said in zip(asked, contexts, ran, strict=True):
-        used = context_used("drift", context)
-        if said.result is None:
-            found.errors.append(said.error)
-        else:
+def _note(found: _Found, contexts: Mapping[str, Context], ran: Sequence[Ran[Step]], given: Given) -> None:
+    """contexts: by the follow-up question of each; "" for the primer."""
+    for (question, context), said in zip(contexts.items(), ran, strict=True):
+        answers = None
+        if said.result is not None:
             answer, heading = said.result.answer, f"**{question}** " if question else ""
-            used = replace(used, score=answer.score)
-            found.answers.append(replace(answer, text=f"{heading}{answer.text}" if answer.text else ""))
+            answers = [replace(answer, text=f"{heading}{answer.text}" if answer.text else "")]
             for follow_up in said.result.follow_ups:
                 key = _plain(follow_up.question)
                 if key in found.asked or given.count(follow_up.question) > MAX_FOLLOW_UP_TOKENS:
                     continue
                 if key not in found.open or found.open[key].score < follow_up.score:
                     found.open[key] = follow_up
-        found.contexts.append(used)
+        found.add("drift", context, answers, said.error)
 
 
 def _plain(question: str) -> str:
@@ -214,7 +184,9 @@ NO_SCORE = "`score` must be a number from 0 to 100"
 NO_ANSWER = "`answer` must be a text that is not empty, or `score` must be 0"
 
 
-class FollowUpReply(JsonReply):
+class FollowUp(JsonReply):
+    """score: how much its answer would add, 0–100."""
+
     question: str
     score: float = Field(default=50.0, le=100)
     """Without one, a question counts as half as promising as can be."""
@@ -223,18 +195,10 @@ class FollowUpReply(JsonReply):
 class StepReply(JsonReply):
     answer: str = ""
     score: float = Field(le=100)
-    follow_ups: list[FollowUpReply] = Field(default=[])
+    follow_ups: list[FollowUp] = Field(default=[])
 
 
 STEP_SCHEMA: Mapping[str, Any] = schema_of(StepReply)
-
-
-@dataclass(frozen=True, slots=True)
-class FollowUp:
-    """score: how much its answer would add, 0–100."""
-
-    question: str
-    score: float
 
 
 @dataclass(frozen=True)
@@ -242,7 +206,7 @@ class Step:
     """What one context says, and what to ask next."""
 
     answer: MapAnswer
-    follow_ups: tuple[FollowUp, ...] = ()
+    follow_ups: Sequence[FollowUp] = ()
 
 
 def drift_spec(prompt: str, settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
@@ -259,7 +223,7 @@ def hypothesis(question: str, spec: AnswerSpec) -> Dialogue[str]:
 
 def primer(question: str, context: Context, spec: AnswerSpec, n_follow_ups: int) -> Dialogue[Step]:
     """Ask for a first answer and what to look up. Raises DialogueFailed as `_step`."""
-    return (yield from _step(PRIMER, question, context, spec, {"n_follow_ups": str(n_follow_ups)}))
+    return (yield from _step(PRIMER, question, context, spec, n_follow_ups=str(n_follow_ups)))
 
 
 def looked_up(
@@ -273,19 +237,16 @@ def looked_up(
     """Ask for the answer to a follow-up question. asked: those that were looked up, this one among them.
     Raises DialogueFailed as `_step`."""
     own = {"n_follow_ups": str(n_follow_ups), "follow_up": follow_up, "asked": "\n".join(asked)}
-    return (yield from _step(LOCAL, question, context, spec, own))
+    return (yield from _step(LOCAL, question, context, spec, **own))
 
 
-def _step(
-    prompt: str, question: str, context: Context, spec: AnswerSpec, own: Mapping[str, str]
-) -> Dialogue[Step]:
+def _step(prompt: str, question: str, context: Context, spec: AnswerSpec, **own: str) -> Dialogue[Step]:
     """Ask, and once more where the reply cannot be used. Raises DialogueFailed where the second cannot
     either."""
-    variables = {**variables_of(question, spec), "context": context.text, **own}
-    request = request_of(prompt, variables, spec, STEP_SCHEMA)
-    said, reply = yield from usable_reply(request, lambda reply: parse_step(reply.text), spec, prompt)
+    read, own = (lambda reply: parse_step(reply.text)), {**own, "context": context.text}
+    said, reply = yield from asked_for(prompt, question, spec, read, STEP_SCHEMA, **own)
     answer = resolved_answer(said.answer, said.score, reply, context.numbering)
-    return Step(answer, tuple(FollowUp(one.question, one.score) for one in said.follow_ups))
+    return Step(answer, said.follow_ups)
 
 
 def parse_step(reply: str) -> StepReply | ReplyProblem:
@@ -298,5 +259,5 @@ def parse_step(reply: str) -> StepReply | ReplyProblem:
     if found.score > 0 and not answer:
         return ReplyProblem(NO_ANSWER)
     asked = [(clean(one.question).strip(), one.score) for one in found.follow_ups]
-    follow_ups = [FollowUpReply(question=text, score=score) for text, score in asked if text]
+    follow_ups = [FollowUp(question=text, score=score) for text, score in asked if text]
     return StepReply(answer=answer, score=found.score, follow_ups=follow_ups)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Generator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -39,15 +38,13 @@ from graphrag_ray.query.methods.budget import Most, check_room, reading, refuse_
 from graphrag_ray.query.methods.levels import Levels
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
+    asked_for,
     pack,
-    request_of,
     spec_of,
-    usable_reply,
-    variables_of,
 )
 from graphrag_ray.query.methods.method import Dialogues, Given, Kind, Ran, Rows
 from graphrag_ray.query.methods.one_context import context_used
-from graphrag_ray.query.methods.record_rows import looked_up
+from graphrag_ray.query.methods.record_rows import loaded
 
 Ints = npt.NDArray[np.int64]
 
@@ -56,15 +53,17 @@ ADVICE = "Raise the budget, or ask without --dynamic."
 
 @dataclass
 class Rated:
-    """What rating has found so far. Places are those of `Levels`.
+    """What rating has found, and what is to be read. Places are those of `Levels`.
 
     relevant   places whose report is relevant -> its rating; RELEVANT_FROM for want of one
     passed     places of communities without a report, whose branch is looked at
     seen       all places that were looked at
-    unrated    reports whose rating failed
-    errors     why calls failed
+    unrated    reports whose rating failed; errors: why calls failed
     most       what rating may have taken at most
     ended      why it went no deeper, as a sentence; "" where it went as far as it was asked to
+    places     of the reports to be read, ascending; reading: what that takes at most
+    missing    communities below relevant ones that no report covers
+    left_out   relevant reports for which the budget leaves no room: the least relevant
     """
 
     relevant: dict[int, float] = field(default_factory=dict)
@@ -76,28 +75,15 @@ class Rated:
     errors: list[str] = field(default_factory=list)
     most: Most = field(default_factory=Most)
     ended: str = ""
-
-
-@dataclass(frozen=True)
-class Selected:
-    """What is to be read.
-
-    places     of the reports, ascending
-    missing    communities below relevant ones that no report covers
-    most       what reading them takes at most
-    left_out   relevant reports for which the budget leaves no room: the least relevant
-    """
-
-    places: Ints
-    missing: int
-    most: Most
-    rated: Rated
+    places: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    reading: Most = field(default_factory=Most)
+    missing: int = 0
     left_out: int = 0
 
 
 def select(
     question: str, given: Given, kind: Kind, known: Levels, ids: Sequence[str], max_level: int
-) -> Generator[Any, Any, Selected]:
+) -> Generator[Any, Any, Rated]:
     """Rate reports from the root down to `max_level`. kind: that the reports are; ids: [rows] of their table.
 
     Raises BudgetSpent where rating the first level and reading one context of it could exceed the budget.
@@ -105,43 +91,42 @@ def select(
     query, spec = given.settings.query, rate_spec(given.settings, given.prompts)
     check_room(question, given, (spec,))
     rated = Rated()
-    selected: Selected | None = None
     frontier = np.flatnonzero(known.level == 0)
     while len(frontier):
         with_report = frontier[known.report[frontier] >= 0]
         led_on = np.isin(known.community[with_report], known.parent[known.level <= max_level])
         sizes = known.n_tokens[with_report] + np.where(led_on, BELOW_TOKENS, 0)
         most = rated.most + showing(question, given, "rate", spec, sizes, RATED_TOGETHER)
-        if selected is None:
+        first = not rated.seen
+        if first:
             one = reading(question, given, [query.context_tokens])
             refuse_beyond(most + one, query, ADVICE, "rating C0, and reading one context of it,")
-        elif not (most + selected.most).within(query):
+        elif not (most + rated.reading).within(query):
             rated.ended = f"C{known.level[frontier[0]]} could not be rated within the budget."
             break
         rated.most = most
         yield from _rate_level(question, given, kind, known, ids, frontier, max_level, rated)
-        kept, missing = kept_and_missing(known, rated.relevant.keys(), rated.passed, rated.seen)
-        found = Selected(kept, missing, reading(question, given, known.n_tokens[kept]), rated)
-        if selected is None or (rated.most + found.most).within(query):
-            selected = found
+        kept, missing = kept_and_missing(rated, known)
+        taken = reading(question, given, known.n_tokens[kept])
+        if first or (rated.most + taken).within(query):
+            rated.places, rated.missing, rated.reading = kept, missing, taken
         if rated.ended:
             break
         going_on = np.array(sorted(rated.relevant.keys() | rated.passed), dtype=np.int64)
         above = frontier[np.isin(frontier, going_on)] if rated.relevant else frontier
         below = np.flatnonzero(np.isin(known.parent, known.community[above]))
         frontier = below[known.level[below] <= max_level]
-    if selected is None:
-        return Selected(np.zeros(0, dtype=np.int64), 0, Most(), rated)
     # As many of the reports as the budget leaves room for, the most relevant first.
-    order = sorted(selected.places.tolist(), key=lambda place: (-rated.relevant[place], place))
+    order = sorted(rated.places.tolist(), key=lambda place: (-rated.relevant[place], place))
 
-    def most_of(n: int) -> Most:
+    def of_first(n: int) -> Most:
         return reading(question, given, known.n_tokens[order[:n]])
 
     numbers = range(1, len(order) + 1)
-    n = bisect_left(numbers, True, key=lambda n: not (rated.most + most_of(n)).within(query))
-    places = np.array(sorted(order[:n]), dtype=np.int64)
-    return replace(selected, places=places, most=most_of(n), left_out=len(order) - n)
+    n = bisect_left(numbers, True, key=lambda n: not (rated.most + of_first(n)).within(query))
+    rated.places, rated.reading = np.array(sorted(order[:n]), dtype=np.int64), of_first(n)
+    rated.left_out = len(order) - n
+    return rated
 
 
 def _rate_level(
@@ -158,13 +143,18 @@ def _rate_level(
     query, spec = given.settings.query, rate_spec(given.settings, given.prompts)
     with_report = frontier[known.report[frontier] >= 0]
     place_of = {ids[known.report[place]]: int(place) for place in with_report}
-    records = (yield from looked_up({kind: list(place_of)}, given))[kind]
-    below = yield from _titles_below(kind, known, ids, with_report, max_level)
-    if below:
-        records = {
-            id_: with_below(r, below.get(place_of[id_], []), given.count) for id_, r in records.items()
-        }
-    packed = pack(records.values(), query.context_tokens, query.seed, given.count, RATED_TOGETHER)
+    records = yield from loaded(((kind, id_) for id_ in place_of), given)
+    # Titles of the reports directly below each that may be rated next, the highest rated first.
+    at = {int(known.community[place]): int(place) for place in with_report}
+    inside = np.isin(known.parent, list(at)) & (known.report >= 0) & (known.level <= max_level)
+    above = {ids[known.report[child]]: at[int(known.parent[child])] for child in np.flatnonzero(inside)}
+    if above:
+        rows = (yield Rows(SEARCHED[kind].table, ["id", "title", "rank"], list(above))).to_pylist()
+        below: dict[int, list[str]] = {}
+        for row in sorted(rows, key=lambda r: (-(r["rank"] or 0.0), r["id"])):
+            below.setdefault(above[row["id"]], []).append(row["title"] or "")
+        records = [with_below(r, below.get(place_of[r.id], []), given.count) for r in records]
+    packed = pack(records, query.context_tokens, query.seed, given.count, RATED_TOGETHER)
     ran: list[Ran[Mapping[str, float]]] = yield Dialogues(
         "rate", [partial(rate_reports, question, context, spec) for context in packed]
     )
@@ -181,29 +171,10 @@ def _rate_level(
         rated.ended = "No call that rates reports succeeded."
 
 
-def _titles_below(
-    kind: Kind, known: Levels, ids: Sequence[str], places: Ints, max_level: int
-) -> Generator[Any, Any, dict[int, list[str]]]:
-    """By place, the titles of the reports directly below it that may be rated next, the highest rated first;
-    places without any are left out."""
-    at = {int(known.community[place]): int(place) for place in places}
-    inside = np.isin(known.parent, known.community[places]) & (known.report >= 0) & (known.level <= max_level)
-    above = {ids[known.report[child]]: at[int(known.parent[child])] for child in np.flatnonzero(inside)}
-    if not above:
-        return {}
-    rows = (yield Rows(SEARCHED[kind].table, ["id", "title", "rank"], list(above))).to_pylist()
-    found: dict[int, list[str]] = {}
-    for row in sorted(rows, key=lambda r: (-(r["rank"] or 0.0), r["id"])):
-        found.setdefault(above[row["id"]], []).append(row["title"] or "")
-    return found
-
-
-def kept_and_missing(
-    known: Levels, relevant: AbstractSet[int], passed: AbstractSet[int], seen: AbstractSet[int]
-) -> tuple[Ints, int]:
+def kept_and_missing(rated: Rated, known: Levels) -> tuple[Ints, int]:
     """Places of the relevant reports below which none is relevant, ascending; and how many communities
     without a report, below which nothing was looked at, lie below none of these."""
-    place_of = {int(known.community[p]): p for p in relevant | passed}
+    place_of = {int(known.community[p]): p for p in rated.relevant.keys() | rated.passed}
 
     def above(place: int) -> list[int]:
         """Places of its ancestors that were looked at and lead to it, the nearest first."""
@@ -213,11 +184,10 @@ def kept_and_missing(
             place = up
         return found
 
-    replaced = {up for place in relevant for up in above(place)}
-    kept = frozenset(relevant - replaced)
-    parents = {int(known.parent[place]) for place in seen}
-    deepest = {place for place in passed if int(known.community[place]) not in parents}
-    missing = sum(not kept.intersection(above(place)) for place in deepest)
+    kept = rated.relevant.keys() - {up for place in rated.relevant for up in above(place)}
+    parents = {int(known.parent[place]) for place in rated.seen}
+    deepest = (place for place in rated.passed if int(known.community[place]) not in parents)
+    missing = sum(kept.isdisjoint(above(place)) for place in deepest)
     return np.array(sorted(kept), dtype=np.int64), missing
 
 
@@ -267,10 +237,7 @@ def rate_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
 
 def rate_reports(question: str, context: Context, spec: AnswerSpec) -> Dialogue[Mapping[str, float]]:
     """Ask how relevant the reports of a context are, and once more where a rating is missing: id of each
-    report with a rating that can be read -> 0–5.
-
-    Raises DialogueFailed where neither reply has one.
-    """
+    report with a rating that can be read -> 0–5. Raises DialogueFailed where neither reply has one."""
     known = {n: id_ for (_, n), id_ in context.numbering.items()}
     found: dict[int, float] = {}
 
@@ -279,9 +246,8 @@ def rate_reports(question: str, context: Context, spec: AnswerSpec) -> Dialogue[
         without = ", ".join(str(n) for n in known if n not in found)
         return ReplyProblem(f"it has no rating from 0 to 5 for {without}") if without else found
 
-    variables = {**variables_of(question, spec), "context": context.text}
     try:
-        yield from usable_reply(request_of("rate", variables, spec, RATING_SCHEMA), read, spec, "rate")
+        yield from asked_for("rate", question, spec, read, RATING_SCHEMA, context=context.text)
     except DialogueFailed:
         if not found:
             raise

@@ -91,31 +91,26 @@ def evidence(
     verbatim: list[Found] = []
     paraphrased: list[str] = []
     for passage in said:
-        quotes = _quotations(passage)
-        missing = []
+        curly = quoted(passage)
+        straight = [m.group(1) for m in _STRAIGHT.finditer(_without(passage, curly))]
+        quotes = [q for q in dict.fromkeys([*curly, *straight]) if can_be_found(q)]
         for quote in quotes:
-            place = _find(quote, texts, normal)
-            verbatim += [Found(*place, quote, verbatim=True, share=1.0)] if place else []
-            missing += [] if place else [quote]
+            if place := _find(quote, texts, normal):
+                verbatim.append(Found(*place, quote, verbatim=True, share=1.0))
+            else:
+                paraphrased.append(quote)
         rest = _without(passage, quotes)
-        paraphrased += missing + [rest[a:b] for a, b in sentences(rest)]
+        paraphrased += [rest[a:b] for a, b in sentences(rest)]
     best, shares = _overlap(paraphrased, texts, starts or [True] * len(texts))
     for found in verbatim:
         shares[found.text] = 1.0
-    best.sort(key=lambda f: -f.share)
     kept: list[Found] = []
-    for found in [*verbatim, *best]:
+    for found in [*verbatim, *sorted(best, key=lambda f: -f.share)]:
         if not found.verbatim and len(kept) >= MAX_FOUND:
             break
         if not any(f.text == found.text and f.start < found.end and found.start < f.end for f in kept):
             kept.append(found)
     return kept, shares
-
-
-def _quotations(passage: str) -> list[str]:
-    curly = quoted(passage)
-    straight = [m.group(1) for m in _STRAIGHT.finditer(_without(passage, curly))]
-    return [q for q in dict.fromkeys([*curly, *straight]) if can_be_found(q)]
 
 
 def _without(passage: str, quotes: Sequence[str]) -> str:

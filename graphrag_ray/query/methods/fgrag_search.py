@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
+from graphrag_ray.base.declarations import SEARCHED
 from graphrag_ray.base.ids import entity_id, entity_key
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import ReplyProblem
@@ -41,25 +42,25 @@ from graphrag_ray.query.methods.budget import (
     reply_tokens,
 )
 from graphrag_ray.query.methods.filling import Share, fill
-from graphrag_ray.query.methods.local_search import EDGES, Row, by_turns
+from graphrag_ray.query.methods.local_search import EDGES, Row, by_turns, worth
 from graphrag_ray.query.methods.map_parts import Mapped, answered, merged
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     MapAnswer,
+    asked_for,
     correction_of,
     reduce_spec,
     request_of,
     resolved_answer,
     spec_of,
-    usable_reply,
     variables_of,
     written_in,
 )
 from graphrag_ray.query.methods.method import Dialogues, Given, Hit, Kind, Method, Question, Ran, Rows, Search
 from graphrag_ray.query.methods.methods import MethodKind
-from graphrag_ray.query.methods.one_context import context_used, first_line, is_insufficient
-from graphrag_ray.query.methods.question_names import Mentions, mentions, rarest_first
-from graphrag_ray.query.methods.record_rows import looked_up
+from graphrag_ray.query.methods.one_context import first_line, is_insufficient
+from graphrag_ray.query.methods.question_names import mentions, rarest_first
+from graphrag_ray.query.methods.record_rows import loaded
 
 NAME = "fgrag"
 NEAREST = 20
@@ -75,16 +76,40 @@ def search(question: Question, given: Given) -> Method:
     """
     check_graph(given)
     check_embedded(given, NAME, ["entity"])
-    text = question.text
-    _check(text, given)
-    named, notes = yield from _named(text, given)
-    names = named.names if named else (text,)
-    questions = yield from _questions(text, named, given, notes)
+    text, query = question.text, given.settings.query
+    specs = [fgrag_spec(name, given.settings, given.prompts) for name in (ENTITIES, QUESTIONS, SUMMARY)]
+    _check(text, given, *specs)
+    (ran,) = yield Dialogues(STAGE, [partial(query_entities, text, specs[0], query.fgrag_entities)])
+    named: QueryEntities | None = ran.result
+    if named is None:
+        why = f"the call that lists its subjects failed: {ran.error}" if ran.error else NO_SUBJECT
+        names: tuple[str, ...] = (text,)
+        questions: list[tuple[str, ...]] = [(text,)]
+        notes = [f"Looked up: the question as a whole, since {why}"]
+    else:
+        names, notes = named.names, [f"Looked up: {'; '.join(named.names)}."]
+        asked: list[Ran[tuple[str, ...]]] = yield Dialogues(
+            STAGE,
+            [partial(entity_questions, text, n, named, specs[1], query.fgrag_questions) for n in names],
+        )
+        questions = [one.result or (text,) for one in asked]
+        if errors := [one.error for one in asked if one.result is None]:
+            notes.append(
+                f"Questions around {len(errors)} of {plural(len(asked), 'subject')} could not be written, so "
+                f"that the question itself stood for them. {errors[0]}"
+            )
     contexts = yield from _contexts(names, given)
-    said = yield from _summaries(text, names, questions, contexts, given)
+    # An empty context is not asked.
+    shown = [one for one in zip(names, questions, contexts, strict=True) if one[2].numbering]
+    said = Mapped()
+    start = [partial(entity_summary, text, *one, specs[2]) for one in shown]
+    summaries: list[Ran[MapAnswer]] = yield Dialogues(STAGE, start)
+    for place, ((_, _, context), summary) in enumerate(zip(shown, summaries, strict=True)):
+        found = [replace(summary.result, place=place)] if summary.result else None
+        said.add(STAGE, context, found, summary.error)
     what = yield from merged(text, given, said, ANSWER)
     if is_insufficient(what.reduced.text):
-        what = replace(what, reduced=replace(what.reduced, found=False))
+        what.reduced = replace(what.reduced, found=False)
     return (yield from answered(text, NAME, "records", what, notes=notes))
 
 
@@ -99,14 +124,10 @@ METHOD = MethodKind(
 )
 
 
-def _check(text: str, given: Given) -> None:
-    """Raises UsageError or BudgetSpent before anything is asked.
-
-    All names stand in one reply, and all questions about one in another: these bound what prompts repeat.
-    """
-    query, settings, prompts = given.settings.query, given.settings, given.prompts
-    first, then, last = (fgrag_spec(name, settings, prompts) for name in (ENTITIES, QUESTIONS, SUMMARY))
-    final = reduce_spec(settings, prompts, ANSWER)
+def _check(text: str, given: Given, first: AnswerSpec, then: AnswerSpec, last: AnswerSpec) -> None:
+    """Raises UsageError or BudgetSpent before anything is asked. All names stand in one reply, and all
+    questions about one in another: these bound what prompts repeat."""
+    query, final = given.settings.query, reduce_spec(given.settings, given.prompts, ANSWER)
     names = max(reply_tokens(given, first), given.count(text))
     questions = max(reply_tokens(given, then), given.count(text))
     before = instructions(text, first, given.count) + reply_tokens(given, first) + MESSAGE_TOKENS
@@ -120,37 +141,6 @@ def _check(text: str, given: Given) -> None:
     refuse_beyond(most, query, ADVICE)
 
 
-def _named(text: str, given: Given) -> Generator[Any, Any, tuple[QueryEntities | None, list[str]]]:
-    """What the question is about, and what to say of it; None where nothing was named."""
-    spec = fgrag_spec(ENTITIES, given.settings, given.prompts)
-    start = partial(query_entities, text, spec, given.settings.query.fgrag_entities)
-    (ran,) = yield Dialogues(STAGE, [start])
-    if ran.result is None:
-        why = (
-            f"the call that lists its subjects failed: {ran.error}" if ran.error else "no subject was named."
-        )
-        return None, [f"Looked up: the question as a whole, since {why}"]
-    return ran.result, [f"Looked up: {'; '.join(ran.result.names)}."]
-
-
-def _questions(
-    text: str, named: QueryEntities | None, given: Given, notes: list[str]
-) -> Generator[Any, Any, list[tuple[str, ...]]]:
-    """Those about each name; where there are none, the user's own."""
-    if named is None:
-        return [(text,)]
-    spec, most = fgrag_spec(QUESTIONS, given.settings, given.prompts), given.settings.query.fgrag_questions
-    ran: list[Ran[tuple[str, ...]]] = yield Dialogues(
-        STAGE, [partial(entity_questions, text, name, named, spec, most) for name in named.names]
-    )
-    if errors := [one.error for one in ran if one.result is None]:
-        notes.append(
-            f"Questions around {len(errors)} of {plural(len(ran), 'subject')} could not be written, so that "
-            f"the question itself stood for them. {errors[0]}"
-        )
-    return [one.result or (text,) for one in ran]
-
-
 def _contexts(names: Sequence[str], given: Given) -> Generator[Any, Any, list[Context]]:
     """What stands around each name; an empty context where no entity is near it."""
     near = yield from _nearest(names, given)
@@ -158,24 +148,36 @@ def _contexts(names: Sequence[str], given: Given) -> Generator[Any, Any, list[Co
     ids = list(dict.fromkeys(id_ for found in (*(one.spans for one in could_be), *near) for id_ in found))
     rows = yield Rows("entities", ["id", "title", "frequency"], ids)
     entities = {row["id"]: row for row in rows.to_pylist()}
-    weak = [_weak(*one, entities) for one in zip(names, could_be, near, strict=True)]
+    weak = []
+    for name, one, hits in zip(names, could_be, near, strict=True):
+        # The entity of this name, those whose names it holds, then those that are nearest to it.
+        frequency = {id_: entities[id_]["frequency"] or 0 for id_ in entities.keys() & one.spans.keys()}
+        order = dict.fromkeys([entity_id(entity_key(name)), *rarest_first(one, frequency), *hits])
+        weak.append([id_ for id_ in order if id_ in entities][:NEAREST])
     strong = yield from _nearest([", ".join(entities[id_]["title"] for id_ in ids) for ids in weak], given)
-    reached = yield from _expanded(weak, strong)
-    ids_of: dict[Kind, list[str]] = {"entity": [], "relationship": []}
-    for kind, id_ in dict.fromkeys(one for own in reached for one in own):
-        ids_of[kind].append(id_)
-    known = yield from looked_up(ids_of, given)
-    records = [[known[kind][id_] for kind, id_ in own if id_ in known[kind]] for own in reached]
+    # All expansions side by side: one reading for a step of each, of at most MOST_LINKS relationships of each
+    # entity that a step is at; there are at most MOST_IN_ALL of these.
+    running = [expand(*starts) for starts in zip(weak, strong, strict=True)]
+    reached: list[list[Reached]] = [[] for _ in running]
+    links: Mapping[int, Any] = dict.fromkeys(range(len(running)))
+    while links:
+        here: dict[int, Sequence[str]] = {}
+        for n, found in links.items():
+            try:
+                here[n] = running[n].send(found)
+            except StopIteration as ended:
+                reached[n] = ended.value
+        needs = (Rows("relationships", EDGES, at, by=ENDS, most=MOST_LINKS) for at in here.values())
+        tables = yield tuple(needs)
+        links = {n: table.to_pylist() for n, table in zip(here, tables, strict=True)}
+    of_all = dict.fromkeys(one for own in reached for one in own)
+    records = yield from loaded(of_all, given)
+    record = {(r.section, r.id): r for r in records}
+    keys = ([(SEARCHED[kind].section, id_) for kind, id_ in own] for own in reached)
+    shares = ([Share([record[key] for key in own if key in record])] for own in keys)
+    filled = [fill(own, given.settings.query.fgrag_tokens, given.count) for own in shares]
     # What does not fit is farthest from the name: it is just not among the nearest.
-    budget = given.settings.query.fgrag_tokens
-    return [replace(fill([Share(own)], budget, given.count), left_out=0) for own in records]
-
-
-def _weak(name: str, could_be: Mentions, near: Sequence[str], entities: Mapping[str, Row]) -> list[str]:
-    """The entity of this name, those whose names it holds, then those that are nearest to it."""
-    frequency = {id_: entities[id_]["frequency"] or 0 for id_ in entities.keys() & could_be.spans.keys()}
-    ids = dict.fromkeys([entity_id(entity_key(name)), *rarest_first(could_be, frequency), *near])
-    return [id_ for id_ in ids if id_ in entities][:NEAREST]
+    return [replace(context, left_out=0) for context in filled]
 
 
 def _nearest(texts: Sequence[str], given: Given) -> Generator[Any, Any, list[list[str]]]:
@@ -183,53 +185,6 @@ def _nearest(texts: Sequence[str], given: Given) -> Generator[Any, Any, list[lis
     found: list[list[Hit]] = yield tuple(Search("entity", "vector", text, NEAREST) for text in texts if text)
     hits = iter(found)
     return [[hit.id for hit in next(hits)] if text else [] for text in texts]
-
-
-def _expanded(
-    weak: Sequence[Sequence[str]], strong: Sequence[Sequence[str]]
-) -> Generator[Any, Any, list[list[Reached]]]:
-    """All expansions side by side: one reading for a step of each. It reads ids and numbers of at most
-    MOST_LINKS relationships for each entity that a step is at, and there are at most MOST_IN_ALL of these."""
-    reached: list[list[Reached]] = [[] for _ in weak]
-    running: list[Expansion] = [expand(*starts) for starts in zip(weak, strong, strict=True)]
-    rows: Mapping[int, Any] = dict.fromkeys(range(len(running)))
-    while rows:
-        here: dict[int, Sequence[str]] = {}
-        for n, found in rows.items():
-            try:
-                here[n] = running[n].send(found)
-            except StopIteration as ended:
-                reached[n] = ended.value
-        tables = yield tuple(
-            Rows("relationships", EDGES, ids, by=ENDS, most=MOST_LINKS) for ids in here.values()
-        )
-        rows = {n: table.to_pylist() for n, table in zip(here, tables, strict=True)}
-    return reached
-
-
-def _summaries(
-    text: str,
-    names: Sequence[str],
-    questions: Sequence[Sequence[str]],
-    contexts: Sequence[Context],
-    given: Given,
-) -> Generator[Any, Any, Mapped]:
-    """What each context says on its name, in their order. An empty one is not asked."""
-    spec = fgrag_spec(SUMMARY, given.settings, given.prompts)
-    shown = [one for one in zip(names, questions, contexts, strict=True) if one[2].numbering]
-    ran: list[Ran[MapAnswer]] = yield Dialogues(
-        STAGE, [partial(entity_summary, text, *one, spec) for one in shown]
-    )
-    found = Mapped()
-    for place, ((_, _, context), said) in enumerate(zip(shown, ran, strict=True)):
-        used = context_used(STAGE, context)
-        if said.result is None:
-            found.errors.append(said.error)
-        else:
-            used = replace(used, score=said.result.score)
-            found.answers.append(replace(said.result, place=place))
-        found.contexts.append(used)
-    return found
 
 
 ENTITIES, QUESTIONS, SUMMARY = "query_entities", "entity_questions", "entity_summary"
@@ -250,14 +205,13 @@ SCORE = 50.0
 
 NO_NAMES = "it names nothing that the question is about; write the list alone, one subject a line"
 
+NO_SUBJECT = "no subject was named."
+
 _BULLET = re.compile(r"^(?:[-*•–—+>]|\(?\d{1,3}[.):])\s+")
 _MARKS = "\"'`*_“”„‘’«»「」[]"
 _LEFT_OUT = frozenset({"none", "n/a", "nothing", "null"})
 _IN_JSON = re.compile(r'"([^"\n]*)"(\s*:)?')
 _HEADING = re.compile(r"#|-{3,}")
-_RULE = re.compile(r"\s*\|[\s:|-]*\Z")
-_CELLS = re.compile(r"^\s*\|([^|\n]*)\|.*$")
-_TAG = re.compile(r"</?[a-zA-Z]{1,6}>")
 _LABEL = re.compile(r"^subjects?\s*:\s*(?=\S)", re.IGNORECASE)
 _NOTHING = re.compile(
     r"[\W_]*(?:none|n/a|nothing|null)(?:\s+of (?:the|these) (?:records|data)\b|\s*(?:[^\w\s]|$))",
@@ -315,9 +269,8 @@ def entity_summary(
 ) -> Dialogue[MapAnswer]:
     """Ask for what a context says to the questions about an entity, under its name; with score 0 where it
     says nothing. Raises DialogueFailed where the reply is empty twice."""
-    variables = {**variables_of(question, spec), "entity": entity, "questions": "\n".join(questions)}
-    request = request_of(SUMMARY, {**variables, "context": context.text}, spec)
-    written, reply = yield from usable_reply(request, written_in, spec, SUMMARY)
+    shown = {"entity": entity, "questions": "\n".join(questions), "context": context.text}
+    written, reply = yield from asked_for(SUMMARY, question, spec, written_in, None, **shown)
     if _NOTHING.match(first_line(written)):
         return MapAnswer("", 0.0)
     found = resolved_answer(written, SCORE, reply, context.numbering)
@@ -325,22 +278,35 @@ def entity_summary(
 
 
 def parse_names(reply: str, most: int, question: str = "") -> list[str]:
-    """The first names of a reply, one a line, or with commas on its only line; none twice.
-
-    Bullets, numbers and quotation marks are taken off, and explanations behind a colon. Headings and prose
-    are left out. What stands in the question is a name as it stands there, with its commas and colons.
-    """
+    """The first names of a reply, one a line, or with commas on its only line; none twice. Bullets, numbers,
+    quotation marks and explanations behind a colon are taken off; headings and prose are left out. A line
+    that stands in the question is a name, with its commas and colons."""
     asked = " ".join(question.split()).casefold()
     if reply.strip()[:1] in ("{", "["):
         reply = "\n".join(said for said, colon in _IN_JSON.findall(reply) if not colon)
-    lines = [_LABEL.sub("", line) for line in _lines(_without_tables(reply)) if not _HEADING.match(line)]
+    lines = [_LABEL.sub("", line) for line in _lines(reply) if not _HEADING.match(line)]
     if len(lines) == 1 and _bare(lines[0]).casefold() not in asked:
-        before, colon, after = lines[0].partition(": ")
-        named = _parted(lines[0] if not colon or _as_asked(lines[0], len(before), asked) else after, asked)
-        if len(named) > 1:
-            is_prose = _ends_sentence(lines[0]) and any(len(n.split()) > MAX_SENTENCE_WORDS for n in named)
-            lines = [] if is_prose else named
-    return _first((_name(line, asked) for line in lines), most)
+        parts = _COMMAS.split(lines[0].rpartition(": ")[2])
+        if len(parts) > 1:
+            is_prose = _ends_sentence(lines[0]) and any(len(p.split()) > MAX_SENTENCE_WORDS for p in parts)
+            lines = [] if is_prose else parts
+    names = []
+    for line in lines:
+        name = _bare(line)
+        if asked and " ".join(name.split()).casefold() in asked and _has_letter(name):
+            names.append(name[:MAX_NAME_CHARACTERS])
+            continue
+        name, n_words = _bare(line.partition(": ")[0]), len(line.partition(": ")[0].split())
+        if (
+            not line.rstrip(_MARKS + " ").endswith((":", "："))
+            and not (_ends_sentence(line) and n_words > MAX_SENTENCE_WORDS)
+            and n_words <= MAX_NAME_WORDS
+            and len(name) <= MAX_NAME_CHARACTERS
+            and name.casefold() not in _LEFT_OUT
+            and _has_letter(name)
+        ):
+            names.append(name)
+    return _first(names, most)
 
 
 def parse_questions(reply: str, most: int) -> list[str]:
@@ -351,48 +317,6 @@ def parse_questions(reply: str, most: int) -> list[str]:
     lines = [line for line in lines if not _NOTHING.match(line)]
     asked = [line for line in lines if line.endswith(_ASKED)]
     return _first(asked or [line for line in lines if not line.endswith(":")], most)
-
-
-def _without_tables(reply: str) -> str:
-    """The first column of tables in place of their rows, without headings and tags."""
-    lines = reply.splitlines()
-    rules = {at for at, line in enumerate(lines) if _RULE.match(line)}
-    kept = (line for at, line in enumerate(lines) if at not in rules and at + 1 not in rules)
-    return "\n".join(_TAG.sub("", _CELLS.sub(r"\1", line)) for line in kept)
-
-
-def _parted(line: str, asked: str) -> list[str]:
-    """At its commas, but for those that the question has, too."""
-    parts, start = [], 0
-    for comma in _COMMAS.finditer(line):
-        if not _as_asked(line, comma.start(), asked):
-            parts.append(line[start : comma.start()])
-            start = comma.end()
-    return [*parts, line[start:]]
-
-
-def _as_asked(line: str, at: int, asked: str) -> bool:
-    """Whether a mark stands between the same two words in the question."""
-    before, after = line[:at].split()[-1:], line[at + 1 :].split()[:1]
-    if not before or not after:
-        return False
-    gap = " " if line[at + 1 : at + 2].isspace() else ""
-    return f"{before[0]}{line[at]}{gap}{after[0]}".strip(_MARKS).casefold() in asked
-
-
-def _name(line: str, asked: str) -> str:
-    """What a line names; "" where it is no name."""
-    whole = _bare(line)
-    if _has_letter(whole) and " ".join(line.strip(_MARKS + " ").split()).casefold() in asked:
-        return line.strip(_MARKS + " ")[:MAX_NAME_CHARACTERS]
-    if line.rstrip(_MARKS + " ").endswith((":", "：")):
-        return ""
-    before, colon, _ = line.partition(": ")
-    name = whole if colon and _as_asked(line, len(before), asked) else _bare(before)
-    words = name.split()
-    is_sentence = _ends_sentence(line) and len(words) > MAX_SENTENCE_WORDS
-    is_long = len(words) > MAX_NAME_WORDS or len(name) > MAX_NAME_CHARACTERS
-    return "" if is_sentence or is_long or name.casefold() in _LEFT_OUT or not _has_letter(name) else name
 
 
 def _ends_sentence(line: str) -> bool:
@@ -441,49 +365,35 @@ Expansion: TypeAlias = Generator[Sequence[str], Sequence[Row], list[Reached]]
 
 
 def expand(weak: Sequence[str], strong: Sequence[str]) -> Expansion:
-    """What is reached from the weak context, up to MOST_WEAK, then from the strong one, up to MOST_IN_ALL, in
-    this order and each once.
-
-    weak, strong: ids of entities by falling nearness
-
-    Yields at most as many ids as may still be reached, and is sent rows in any order: id, source_id,
-    target_id, combined_degree, weight.
-    """
+    """What is reached breadth-first from the weak context, up to MOST_WEAK, then from the strong one, up to
+    MOST_IN_ALL, in this order and each once. Yields at most as many ids as may still be reached, and is sent
+    relationships (EDGES) in any order. weak, strong: ids of entities by falling nearness"""
     reached: dict[Reached, None] = {}
+
+    def add(kind: Kind, ids: Iterable[str], most: int) -> None:
+        for id_ in ids:
+            if len(reached) >= most:
+                return
+            reached[kind, id_] = None
+
     for start, most in ((weak, MOST_WEAK), (strong, MOST_IN_ALL)):
-        yield from _breadth_first(start, most, reached)
+        here = list(dict.fromkeys(start))[:most]
+        for hop in range(MOST_HOPS + 1):
+            add("entity", here, most)
+            if not here or hop == MOST_HOPS or len(reached) >= most:
+                break
+            links = {row["id"]: row for row in (yield here)}
+            before = len(reached)
+            add("relationship", by_turns(_links_in_order(links.values(), here, reached)), most)
+            new = [id_ for kind, id_ in list(reached)[before:] if kind == "relationship"]
+            ends = (links[id_][end] for id_ in new for end in ("source_id", "target_id"))
+            here = [id_ for id_ in dict.fromkeys(ends) if ("entity", id_) not in reached]
     return list(reached)
-
-
-def _breadth_first(
-    start: Sequence[str], most: int, reached: dict[Reached, None]
-) -> Generator[Sequence[str], Sequence[Row], None]:
-    """Adds to `reached` until it holds `most`, or nothing new is found."""
-    here = list(dict.fromkeys(start))[:most]
-    for hop in range(MOST_HOPS + 1):
-        _add(reached, (("entity", id_) for id_ in here), most)
-        if not here or hop == MOST_HOPS or len(reached) >= most:
-            return
-        rows = yield here
-        links = {row["id"]: row for row in rows}
-        order = by_turns(_links_in_order(links.values(), here, reached).values())
-        before = len(reached)
-        _add(reached, (("relationship", id_) for id_ in order), most)
-        new = [id_ for kind, id_ in list(reached)[before:] if kind == "relationship"]
-        ends = (links[id_][end] for id_ in new for end in ("source_id", "target_id"))
-        here = [id_ for id_ in dict.fromkeys(ends) if ("entity", id_) not in reached]
-
-
-def _add(reached: dict[Reached, None], found: Iterable[Reached], most: int) -> None:
-    for one in found:
-        if len(reached) >= most:
-            return
-        reached[one] = None
 
 
 def _links_in_order(
     rows: Iterable[Row], here: Sequence[str], reached: Mapping[Reached, None]
-) -> dict[str, list[str]]:
+) -> list[list[str]]:
     """Of each of these entities the first MOST_LINKS relationships: those to what was reached already, then
     those of the best connected entities."""
     links: dict[str, list[Row]] = {id_: [] for id_ in here}
@@ -491,11 +401,8 @@ def _links_in_order(
         for end in {row["source_id"], row["target_id"]} & links.keys():
             links[end].append(row)
 
-    def worth(row: Row) -> tuple[float, float, str]:
-        return -row["combined_degree"], -row["weight"], row["id"]
-
     def leads_on(row: Row) -> bool:
         return any(("entity", row[end]) not in reached for end in ("source_id", "target_id"))
 
-    best = {id_: sorted(own, key=worth)[:MOST_LINKS] for id_, own in links.items()}
-    return {id_: [row["id"] for row in sorted(own, key=leads_on)] for id_, own in best.items()}
+    best = (sorted(own, key=worth)[:MOST_LINKS] for own in links.values())
+    return [[row["id"] for row in sorted(own, key=leads_on)] for own in best]

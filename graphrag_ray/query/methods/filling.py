@@ -93,62 +93,50 @@ class _Sheet:
         free = free if anything_left else min(room, free)
         for place in range(first, len(waiting)):
             record = waiting[place]
+            number = self._numbers[record.section] + 1
+            heading = records.heading(record.section, COLUMNS[record.section])
             # Cut where it is too long for a context like this.
-            limit = (
-                room - self._count(records.heading(record.section, COLUMNS[record.section])) - NUMBER_TOKENS
-            )
+            limit = room - self._count(heading) - NUMBER_TOKENS
             if record.section not in (*REPORT_SECTIONS, "Sources"):
                 limit = min(limit, element_cap(self._budget))
             if limit < MIN_SHOWN_TOKENS:
                 return place
             fitted = fit(record, limit, self._count)
-            cost = self._cost(fitted)
+            cost = self._count(records.line([number, *fitted.fields]))
+            cost += self._count(heading) if number == 1 else 0
             if cost > free:
                 return place
             self.shown.append(fitted)
             self._cut.append(fitted is not record)
-            self._numbers[record.section] += 1
+            self._numbers[record.section] = number
             self._used += cost
             free -= cost
         return len(waiting)
 
     def context(self, n_all: int, neighbours: Sequence[Neighbour] = ()) -> Context:
         """What was taken, counted as a whole; n_all: records that could have been taken."""
-        text, numbering = write(self.shown)
-        n_tokens = self._count(text)
-        while n_tokens > self._budget:  # vocabularies may join what stands at the end of a line with the next
+        # Vocabularies may join what stands at the end of a line with the next.
+        while self._with() > self._budget:
             self.shown.pop()
-            text, numbering = write(self.shown)
-            n_tokens = self._count(text)
         n_shown = len(self.shown)
         for neighbour in neighbours:
-            self._put_beside(neighbour)
-        if len(self.shown) > n_shown:
-            text, numbering = write(self.shown)
-            n_tokens = self._count(text)
-        return Context(text, numbering, n_tokens, n_all - n_shown, sum(self._cut[:n_shown]))
-
-    def _put_beside(self, neighbour: Neighbour) -> None:
-        """In reading order, where there is room: the chunk after, cut at its end, or the whole one before."""
-        record = neighbour.record
-        sources = {r.id: n for n, r in enumerate(self.shown) if r.section == "Sources"}
-        if record.id in sources or neighbour.of not in sources:
-            return
-        at = sources[neighbour.of] + (not neighbour.before)
-        excess = self._with(record, at) - self._budget
-        if excess > 0 and not neighbour.before:
+            # In reading order, where there is room: the chunk after, cut at its end, or the whole one before.
+            record = neighbour.record
+            sources = {r.id: n for n, r in enumerate(self.shown) if r.section == "Sources"}
+            if record.id in sources or neighbour.of not in sources:
+                continue
+            at = sources[neighbour.of] + (not neighbour.before)
+            excess = self._with(record, at) - self._budget
             limit = record_tokens(record, self._count) - excess
-            if limit >= MIN_NEIGHBOUR_TOKENS:
+            if excess > 0 and not neighbour.before and limit >= MIN_NEIGHBOUR_TOKENS:
                 record = fit(record, limit, self._count)
                 excess = self._with(record, at) - self._budget
-        if excess <= 0:
-            self.shown.insert(at, record)
+            if excess <= 0:
+                self.shown.insert(at, record)
+        text, numbering = write(self.shown)
+        return Context(text, numbering, self._count(text), n_all - n_shown, sum(self._cut[:n_shown]))
 
-    def _with(self, record: Record, at: int) -> int:
-        """Tokens of the context with this record at this place."""
-        return self._count(write([*self.shown[:at], record, *self.shown[at:]])[0])
-
-    def _cost(self, record: Record) -> int:
-        number = self._numbers[record.section] + 1
-        heading = "" if number > 1 else records.heading(record.section, COLUMNS[record.section])
-        return self._count(records.line([number, *record.fields])) + (self._count(heading) if heading else 0)
+    def _with(self, record: Record | None = None, at: int = 0) -> int:
+        """Tokens of the context, with this record at this place."""
+        more = [] if record is None else [record]
+        return self._count(write([*self.shown[:at], *more, *self.shown[at:]])[0])

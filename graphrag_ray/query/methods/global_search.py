@@ -21,7 +21,7 @@ from graphrag_ray.query.methods.budget import (
     recounted,
     refuse_beyond,
 )
-from graphrag_ray.query.methods.dynamic import Selected, select
+from graphrag_ray.query.methods.dynamic import Rated, select
 from graphrag_ray.query.methods.levels import Ints, LevelReports, Levels, is_auto, levels
 from graphrag_ray.query.methods.map_parts import ToRead, answered, read
 from graphrag_ray.query.methods.method import Given, Method, Question
@@ -32,11 +32,8 @@ ADVICE = "Raise the budget, or let it decide the level: --level auto."
 
 
 def search(question: Question, given: Given) -> Method:
-    """Read all reports of C_k, or those that dynamic selection finds.
-
-    Raises LevelNotFound, BudgetSpent, UsageError for a question that leaves no room for data, or a hierarchy
-    that the snapshot does not have.
-    """
+    """Read all reports of C_k, or those that dynamic selection finds. Raises LevelNotFound, BudgetSpent,
+    UsageError for a question that leaves no room for data, or a hierarchy that the snapshot lacks."""
     kind = asked_hierarchy(given)
     reports, communities = yield reports_of(kind), communities_of(kind)
     reports = yield from recounted(kind.reports, reports, given)
@@ -49,11 +46,11 @@ def search(question: Question, given: Given) -> Method:
         if not is_auto(question.level):
             deepest = known.parse(question.level, query.context_tokens)
         ids = reports["id"].to_pylist()
-        selected = yield from select(question.text, given, kind.reports, known, ids, deepest)
-        what = yield from read(question.text, given, of_rows(kind, reports, known.report[selected.places]))
-        notes = rated_in_words(selected, deepest)
+        rated = yield from select(question.text, given, kind.reports, known, ids, deepest)
+        what = yield from read(question.text, given, of_rows(kind, reports, known.report[rated.places]))
+        notes = rated_in_words(rated, deepest)
         answer: Answer = yield from answered(question.text, NAME, "reports", what, notes=notes)
-        return replace(answer, contexts=(*selected.rated.contexts, *answer.contexts))
+        return replace(answer, contexts=(*rated.contexts, *answer.contexts))
     chosen, why = choose(question, given, known, reports)
     what = yield from read(question.text, given, of_rows(kind, reports, chosen.rows))
     notes = (*why, *gaps(chosen))
@@ -84,10 +81,10 @@ def choose(
 
     auto = is_auto(question.level)
     if auto and has_budget(query):
-        found = known.finest(lambda at: most(at).within(query))
         with_reports = [at for k in range(known.n_levels) if len((at := known.at(k)).rows)]
         if not with_reports:
             raise known.empty()
+        found = next((at for at in reversed(with_reports) if most(at).within(query)), None)
         if found is None:
             least = min(with_reports, key=lambda at: most(at).tokens)
             raise BudgetSpent(
@@ -105,12 +102,11 @@ def choose(
     return chosen, (f"C{level} is the coarsest level with enough reports to fill a context.",)
 
 
-def rated_in_words(selected: Selected, deepest: int) -> tuple[str, ...]:
+def rated_in_words(rated: Rated, deepest: int) -> tuple[str, ...]:
     """What dynamic selection did, as sentences."""
-    rated, n_kept = selected.rated, len(selected.places)
-    calls = plural(len(rated.contexts), "call")
+    n_kept, calls = len(rated.places), plural(len(rated.contexts), "call")
     why = f" ({Counter(rated.errors).most_common(1)[0][0]})" if rated.errors else ""
-    n_missing, left_out = selected.missing, selected.left_out
+    n_missing, left_out = rated.missing, rated.left_out
     said = (
         (True, f"{plural(rated.n_rated, 'report')} down to C{deepest} rated in {calls}, {n_kept:,} read."),
         (rated.unrated, f"{plural(rated.unrated, 'report')} got no rating and counted as relevant{why}."),
@@ -129,9 +125,8 @@ def of_rows(kind: HierarchyKind, reports: pa.Table, rows: Ints) -> ToRead:
 
 def gaps(chosen: LevelReports) -> tuple[str, ...]:
     """What the reader should know of communities without a report, as sentences."""
-    n_missing, n_replaced = len(chosen.missing), len(chosen.replaced)
     said = (
-        (n_missing, f"{n_missing} communities have no report and are missing."),
-        (n_replaced, f"{n_replaced} communities have no report; reports of their sub-communities stand in."),
+        (len(chosen.missing), "have no report and are missing."),
+        (len(chosen.replaced), "have no report; reports of their sub-communities stand in."),
     )
-    return tuple(text for applies, text in said if applies)
+    return tuple(f"{n} communities {what}" for n, what in said if n)

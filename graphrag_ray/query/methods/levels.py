@@ -11,7 +11,6 @@ member that no report covers is missing; the answer says how many communities th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,10 +63,7 @@ class Levels:
         return int(self.level.max()) + 1 if len(self.level) else 0
 
     def parse(self, text: str | int | None, context_tokens: int) -> int:
-        """A level as a user writes it: "C2", "2", 2; None: `default`.
-
-        Raises LevelNotFound, which says which levels there are.
-        """
+        """A level as a user writes it: "C2", "2", 2; None: `default`. Raises LevelNotFound."""
         if text is None:
             return self.default(context_tokens)
         match = _LEVEL.match(str(text))
@@ -76,19 +72,12 @@ class Levels:
         raise LevelNotFound(f"there is no level {str(text)!r}; {self._which()}")
 
     def default(self, context_tokens: int) -> int:
-        """The coarsest level with enough reports to fill a context, else the one with most to read.
-
-        Raises LevelNotFound where there is no report at all.
-        """
+        """The coarsest level with enough reports to fill a context, else the one with most to read. Raises
+        LevelNotFound where there is no report at all."""
         tokens = [self.at(level).n_tokens for level in range(self.n_levels)]
         if not any(tokens):
             raise self.empty()
         return next((k for k, n in enumerate(tokens) if n >= context_tokens), int(np.argmax(tokens)))
-
-    def finest(self, fits: Callable[[LevelReports], bool]) -> LevelReports | None:
-        """The finest level with reports for which this holds; None where it holds for none."""
-        levels = (self.at(k) for k in reversed(range(self.n_levels)))
-        return next((at for at in levels if len(at.rows) and fits(at)), None)
 
     def at(self, level: int) -> LevelReports:
         """C_level. Raises LevelNotFound for a level that the hierarchy does not have."""
@@ -96,41 +85,23 @@ class Levels:
             raise LevelNotFound(f"there is no level C{level}; {self._which()}")
         is_leaf = ~np.isin(self.community, self.parent)
         chosen = np.flatnonzero((self.level == level) | (is_leaf & (self.level < level)))
-        without = chosen[self.report[chosen] < 0]
-        below, replaced, missing = self._below(without)
-        rows = np.concatenate([self.report[chosen[self.report[chosen] >= 0]], self.report[below]])
-        used = np.concatenate([chosen, below])
-        return LevelReports(
-            level=level,
-            rows=np.sort(rows),
-            replaced=tuple(self.community[replaced].tolist()),
-            missing=tuple(self.community[missing].tolist()),
-            n_tokens=int(self.n_tokens[used].sum()),
-        )
-
-    def _below(self, without: Ints) -> tuple[Ints, Ints, Ints]:
-        """For communities without a report: communities below with one, those that are covered in whole
-        or in part by them, and those that nothing covers."""
-        found: list[Ints] = []
-        missing: list[Ints] = []
+        used = [chosen[self.report[chosen] >= 0]]
         replaced: list[int] = []
-        for index in without.tolist():
-            covered = False
-            todo = np.array([index], dtype=np.int64)
+        missing: list[int] = []
+        for index in chosen[self.report[chosen] < 0].tolist():
+            # Down to communities with a report; what has none and no sub-communities is covered by nothing.
+            n_used, todo = len(used), np.array([index], dtype=np.int64)
             while len(todo):
+                missing += self.community[todo[is_leaf[todo]]].tolist()
                 children = np.flatnonzero(np.isin(self.parent, self.community[todo]))
-                missing.append(todo[~np.isin(self.community[todo], self.parent)])
-                found.append(children[self.report[children] >= 0])
-                covered = covered or len(found[-1]) > 0
+                if len(with_report := children[self.report[children] >= 0]):
+                    used.append(with_report)
                 todo = children[self.report[children] < 0]
-            if covered:
-                replaced.append(index)
-        none = np.zeros(0, dtype=np.int64)
-        return (
-            np.concatenate([none, *found]),
-            np.array(replaced, dtype=np.int64),
-            np.concatenate([none, *missing]),
-        )
+            if len(used) > n_used:
+                replaced.append(int(self.community[index]))
+        of_level = np.concatenate(used)
+        rows, n_tokens = np.sort(self.report[of_level]), int(self.n_tokens[of_level].sum())
+        return LevelReports(level, rows, tuple(replaced), tuple(missing), n_tokens)
 
     def empty(self) -> LevelNotFound:
         """There is no report at all."""
@@ -154,19 +125,13 @@ def levels(communities: pa.Table, reports: pa.Table, hierarchy: str) -> Levels:
     reports       columns community, n_tokens, hierarchy; the rows of LevelReports count its rows
     """
     own = communities.filter(pc.equal(communities["hierarchy"], hierarchy))
-    community = _ints(own["community"])
-    in_hierarchy = np.flatnonzero(np.asarray(pc.equal(reports["hierarchy"], hierarchy)))
-    of_report, tokens = _ints(reports["community"])[in_hierarchy], _ints(reports["n_tokens"])[in_hierarchy]
-    report = np.full(len(community), -1, dtype=np.int64)
-    n_tokens = np.zeros(len(community), dtype=np.int64)
-    sorter = np.argsort(community, kind="stable")
-    at = np.searchsorted(community, of_report, sorter=sorter)
-    known = at < len(community)
-    place = sorter[at[known]]
-    same = community[place] == of_report[known]
-    report[place[same]] = in_hierarchy[known][same]
-    n_tokens[place[same]] = tokens[known][same]
-    return Levels(community, _ints(own["level"]), _ints(own["parent"]), report, n_tokens)
+    rows = np.flatnonzero(np.asarray(pc.equal(reports["hierarchy"], hierarchy)))
+    tokens = _ints(reports["n_tokens"])[rows]
+    of_report = reports["community"].take(pa.array(rows)).cast(own["community"].type)
+    at = _ints(pc.fill_null(pc.index_in(own["community"], value_set=of_report.combine_chunks()), -1))
+    report = np.where(at < 0, -1, np.append(rows, -1)[at])
+    n_tokens = np.where(at < 0, 0, np.append(tokens, 0)[at])
+    return Levels(_ints(own["community"]), _ints(own["level"]), _ints(own["parent"]), report, n_tokens)
 
 
 @dataclass(frozen=True, slots=True)

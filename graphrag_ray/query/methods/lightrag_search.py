@@ -22,12 +22,12 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import nsmallest
+from itertools import islice
 from typing import Any, ClassVar
 
 import pyarrow as pa
 from pydantic import Field
 
-from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply, schema_of
 from graphrag_ray.base.messages import Dialogue
@@ -41,15 +41,13 @@ from graphrag_ray.query.methods.local_search import EDGES, MOST_CHUNKS, by_turns
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     answer_spec,
-    request_of,
+    read_or_none,
     spec_of,
-    usable_reply,
-    variables_of,
 )
 from graphrag_ray.query.methods.method import Dialogues, Given, Hit, Kind, Method, Question, Rows, Search
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.one_context import ADVICE, PHASE, answer_from
-from graphrag_ray.query.methods.record_rows import fitting, loaded, looked_up
+from graphrag_ray.query.methods.record_rows import fitting, loaded
 from graphrag_ray.query.methods.where import among, within
 
 NAME = "lightrag"
@@ -71,14 +69,28 @@ def search(question: Question, given: Given) -> Method:
     or embeddings, for a question that leaves no room for data, and conditions that cannot be met;
     BudgetSpent."""
     check_graph(given)
-    mode = given.settings.query.lightrag_mode
+    text, query = question.text, given.settings.query
+    mode = query.lightrag_mode
     unsearched = {"local": "relationship", "global": "entity"}.get(mode)
     check_embedded(given, NAME, [kind for kind in _KINDS if kind != unsearched])
-    _check(question.text, given)
+    first, last = keywords_spec(given.settings, given.prompts), answer_spec(given.settings, given.prompts)
+    check_room(text, given, [last], setting=TOKENS)
+    most = asking(text, given, STAGE, first, 1, 0)
+    most += asking(text, given, PHASE, last, 1, query.lightrag_tokens)
+    refuse_beyond(most, query, ADVICE.format(TOKENS))
     chunks = yield from within(question.where)
-    wanted, notes = yield from _wanted(question.text, given)
-    context = yield from _context(question.text, wanted, given, chunks)
-    return (yield from answer_from(question.text, given, NAME, context, notes, TOKENS))
+    # The keywords that the mode searches by; without any, the question itself.
+    (ran,) = yield Dialogues(STAGE, [partial(list_keywords, text, first)])
+    found: DualKeywords = ran.result or DualKeywords((text,), (text,))
+    # The one list that a mode searches by may be empty: then the other one says more than nothing.
+    high = () if mode == "local" else found.high or (found.low if mode == "global" else ())
+    low = () if mode == "global" else found.low or (found.high if mode == "local" else ())
+    told = (("Entities", low), ("Relationships", high))
+    notes = [f"{what} were looked up by: {', '.join(words)}." for what, words in told if words]
+    if ran.result is None:
+        notes = [WITHOUT_KEYWORDS.format(f" ({ran.error})" if ran.error else "")]
+    context = yield from _context(text, ", ".join(low), ", ".join(high), given, chunks)
+    return (yield from answer_from(text, given, NAME, context, notes, TOKENS))
 
 
 METHOD = MethodKind(
@@ -92,129 +104,70 @@ METHOD = MethodKind(
 )
 
 
-def _check(text: str, given: Given) -> None:
-    """Raises UsageError or BudgetSpent before anything is asked."""
-    settings, query = given.settings, given.settings.query
-    first, last = keywords_spec(settings, given.prompts), answer_spec(settings, given.prompts)
-    check_room(text, given, [last], setting=TOKENS)
-    most = asking(text, given, STAGE, first, 1, 0)
-    most += asking(text, given, PHASE, last, 1, query.lightrag_tokens)
-    refuse_beyond(most, query, ADVICE.format(TOKENS))
-
-
-def _wanted(text: str, given: Given) -> Generator[Any, Any, tuple[DualKeywords, list[str]]]:
-    """The keywords that the mode searches by, and what to say of them; without any, the question itself."""
-    mode = given.settings.query.lightrag_mode
-    spec = keywords_spec(given.settings, given.prompts)
-    (ran,) = yield Dialogues(STAGE, [partial(list_keywords, text, spec)])
-    found: DualKeywords = ran.result or DualKeywords((text,), (text,))
-    # The one list that a mode searches by may be empty: then the other one says more than nothing.
-    high = () if mode == "local" else found.high or (found.low if mode == "global" else ())
-    low = () if mode == "global" else found.low or (found.high if mode == "local" else ())
-    if ran.result is None:
-        return DualKeywords(high, low), [WITHOUT_KEYWORDS.format(f" ({ran.error})" if ran.error else "")]
-    told = (("Entities", low), ("Relationships", high))
-    notes = [f"{what} were looked up by: {', '.join(words)}." for what, words in told if words]
-    return DualKeywords(high, low), notes
-
-
 def _context(
-    text: str, wanted: DualKeywords, given: Given, chunks: Collection[str] | None
+    text: str, low: str, high: str, given: Given, chunks: Collection[str] | None
 ) -> Generator[Any, Any, Context]:
     """chunks: ids of the only ones that count (see where.py): nothing that others say is shown then."""
     query, count = given.settings.query, given.count
-    found = yield from _found(text, wanted, given, chunks)
-    ids: dict[Kind, list[str]] = {"entity": found.entities, "relationship": found.relationships}
-    tokens = (query.lightrag_entity_tokens, query.lightrag_relationship_tokens)
-    budgets = dict(zip(ids, (min(n, query.lightrag_tokens) for n in tokens), strict=True))
-    ids = {kind: own[: _most_elements(budgets[kind])] for kind, own in ids.items()}
-    known = yield from looked_up(ids, given, chunks)
-    shown: dict[Kind, list[Record]] = {}
-    left_out = cut = 0
-    for kind, own in ids.items():
-        there = [known[kind][id_] for id_ in own if id_ in known[kind]]
-        shown[kind], n_cut = first_fitting(there, budgets[kind], count)
-        left_out += len(there) - len(shown[kind])
-        cut += n_cut
-    sources, n_left = yield from _sources(text, shown, found, given, chunks)
-    shares = [Share(records) for records in (*shown.values(), sources)]
-    context = fill(shares, query.lightrag_tokens, count, left_out + n_left)
-    return replace(context, cut=context.cut + cut)
-
-
-def _most_elements(budget: int) -> int:
-    return 1 + budget // MIN_ELEMENT_TOKENS
-
-
-@dataclass(frozen=True)
-class _FoundElements:
-    """Ids by falling priority. ends: of each relationship; near: the chunks nearest to the question."""
-
-    entities: list[str]
-    relationships: list[str]
-    ends: Mapping[str, tuple[str, str]]
-    near: list[str]
-
-
-def _found(
-    text: str, wanted: DualKeywords, given: Given, chunks: Collection[str] | None
-) -> Generator[Any, Any, _FoundElements]:
-    query = given.settings.query
+    texts = {"entity": low, "relationship": high, "text_unit": text if query.lightrag_mode == "mix" else ""}
     possible: dict[Kind, list[str] | None] = {}
     for kind in _KINDS:
         possible[kind] = yield from among(kind, chunks)
-    texts: dict[Kind, tuple[str, int]] = {}
-    if wanted.low:
-        texts["entity"] = ", ".join(wanted.low), TOP_K
-    if wanted.high:
-        texts["relationship"] = ", ".join(wanted.high), TOP_K
-    if query.lightrag_mode == "mix":
-        texts["text_unit"] = text, query.lightrag_chunks
-    lists: list[list[Hit]] = yield tuple(
-        Search(kind, "vector", by, k, possible[kind]) for kind, (by, k) in texts.items()
-    )
-    hits = {kind: [hit.id for hit in own] for kind, own in zip(texts, lists, strict=True)}
+    searches = [
+        Search(kind, "vector", texts[kind], k, possible[kind])
+        for kind, k in zip(_KINDS, (TOP_K, TOP_K, query.lightrag_chunks), strict=True)
+        if texts[kind]
+    ]
+    lists: list[list[Hit]] = yield tuple(searches)
+    hits = {one.kind: [hit.id for hit in own] for one, own in zip(searches, lists, strict=True)}
     near, related, beside = (hits.get(kind, []) for kind in _KINDS)
-    # The first of all are among the first of each entity, unless conditions leave some of these out.
-    most = _most_elements(query.lightrag_relationship_tokens) if chunks is None else None
+    tokens = (query.lightrag_entity_tokens, query.lightrag_relationship_tokens)
+    budgets = [min(n, query.lightrag_tokens) for n in tokens]
+    # No more are looked up than may fit. The first of all are among the first of each entity, unless
+    # conditions leave some of these out.
+    first_of_each = 1 + tokens[1] // MIN_ELEMENT_TOKENS if chunks is None else None
     tables: list[pa.Table] = yield (
-        Rows("relationships", EDGES, near, by=ENDS, most=most),
+        Rows("relationships", EDGES, near, by=ENDS, most=first_of_each),
         Rows("relationships", EDGES, related),
     )
-    rows = [table.to_pylist() for table in tables]
-    allowed = None if chunks is None else set(possible["relationship"] or ())
-    own = [row for row in rows[0] if allowed is None or row["id"] in allowed]
-    ends = {row["id"]: (row["source_id"], row["target_id"]) for row in (*own, *rows[1])}
-    of_related = dict.fromkeys(end for id_ in related if id_ in ends for end in ends[id_])
-    return _FoundElements(
-        list(by_turns([near, list(of_related)])),
-        list(by_turns([[row["id"] for row in sorted(own, key=worth)], related])),
-        ends,
-        beside,
+    of_near, of_related = (table.to_pylist() for table in tables)
+    if chunks is not None:
+        allowed = set(possible["relationship"] or ())
+        of_near = [row for row in of_near if row["id"] in allowed]
+    ends = {row["id"]: (row["source_id"], row["target_id"]) for row in (*of_near, *of_related)}
+    ends_of_related = dict.fromkeys(end for id_ in related if id_ in ends for end in ends[id_])
+    in_order = (
+        by_turns([near, list(ends_of_related)]),
+        by_turns([[row["id"] for row in sorted(of_near, key=worth)], related]),
     )
-
-
-def _sources(
-    text: str,
-    shown: Mapping[Kind, Sequence[Record]],
-    found: _FoundElements,
-    given: Given,
-    chunks: Collection[str] | None,
-) -> Generator[Any, Any, tuple[list[Record], int]]:
-    """The chunks that are shown if they fit: by turns those near the question and those that state what is
-    shown; and how many more there are."""
-    query = given.settings.query
-    stating, n_stating = yield from _stating(text, shown, found, given, chunks)
-    order = list(by_turns([found.near, stating]))[: query.lightrag_chunks]
+    shown: list[list[Record]] = []
+    left_out = cut = 0
+    ids = [
+        (kind, id_)
+        for kind, own, budget in zip(_KINDS, in_order, budgets, strict=False)
+        for id_ in islice(own, 1 + budget // MIN_ELEMENT_TOKENS)
+    ]
+    records = yield from loaded(ids, given, chunks)
+    for section, budget in zip(("Entities", "Relationships"), budgets, strict=True):
+        there = [record for record in records if record.section == section]
+        first, n_cut = first_fitting(there, budget, count)
+        shown.append(first)
+        left_out += len(there) - len(first)
+        cut += n_cut
+    stating, n_stating = yield from _stating(text, shown[0], shown[1], ends, given, chunks)
+    order = list(by_turns([beside, stating]))[: query.lightrag_chunks]
     chosen, _ = yield from fitting(order, given, context_tokens=query.lightrag_tokens)
     sources = yield from loaded((("text_unit", id_) for id_ in chosen), given)
-    return sources, max(n_stating, len(order)) - len(sources)
+    left_out += max(n_stating, len(order)) - len(sources)
+    context = fill([Share(own) for own in (*shown, sources)], query.lightrag_tokens, count, left_out)
+    return replace(context, cut=context.cut + cut)
 
 
 def _stating(
     text: str,
-    shown: Mapping[Kind, Sequence[Record]],
-    found: _FoundElements,
+    entities: Sequence[Record],
+    relationships: Sequence[Record],
+    ends_of: Mapping[str, tuple[str, str]],
     given: Given,
     chunks: Collection[str] | None,
 ) -> Generator[Any, Any, tuple[list[str], int]]:
@@ -223,23 +176,21 @@ def _stating(
 
     Of what is in more than MOST_CHUNKS chunks, those near the question alone are looked at.
     """
-    ids = {kind: [record.id for record in records] for kind, records in shown.items()}
-    ends = {id_: found.ends[id_] for id_ in ids["relationship"]}
-    looked_at = dict.fromkeys([*ids["entity"], *(end for pair in ends.values() for end in pair)])
-    rows = (yield Rows("entities", ["id", "frequency"], list(looked_at))).to_pylist()
+    near, related = [r.id for r in entities], [r.id for r in relationships]
+    ends = {id_: ends_of[id_] for id_ in related}
+    looked_at = list(dict.fromkeys([*near, *(end for pair in ends.values() for end in pair)]))
+    rows = (yield Rows("entities", ["id", "frequency"], looked_at)).to_pylist()
     often = {row["id"] for row in rows if (row["frequency"] or 0) > MOST_CHUNKS}
     # A relationship is stated in no more chunks than either of its ends is in.
-    everywhere = often.intersection(ids["entity"]) | {
-        id_ for id_, pair in ends.items() if often.issuperset(pair)
-    }
+    everywhere = often.intersection(near) | {id_ for id_, pair in ends.items() if often.issuperset(pair)}
     tables: list[pa.Table] = yield tuple(
-        Rows(table, ["id", "text_unit_ids"], [id_ for id_ in ids[kind] if id_ not in everywhere])
-        for table, kind in (("entities", "entity"), ("relationships", "relationship"))
+        Rows(table, ["id", "text_unit_ids"], [id_ for id_ in own if id_ not in everywhere])
+        for table, own in (("entities", near), ("relationships", related))
     )
     lists = {row["id"]: row["text_unit_ids"] or () for table in tables for row in table.to_pylist()}
     held = Counter(
         chunk
-        for id_ in (*ids["entity"], *ids["relationship"])
+        for id_ in (*near, *related)
         for chunk in dict.fromkeys(lists.get(id_, ()))
         if chunks is None or chunk in chunks
     )
@@ -250,13 +201,13 @@ def _stating(
     if everywhere:
         columns = ["id", "entity_ids", "relationship_ids"]
         for row in (yield Rows("text_units", columns, [hit.id for hit in hits])).to_pylist():
-            stated = everywhere.intersection([*(row["entity_ids"] or ()), *(row["relationship_ids"] or ())])
-            if stated:
+            if stated := everywhere.intersection(
+                [*(row["entity_ids"] or ()), *(row["relationship_ids"] or ())]
+            ):
                 held[row["id"]] += len(stated)
     place = {hit.id: n for n, hit in enumerate(hits)}
     most = given.settings.query.lightrag_chunks
-    first = nsmallest(most, held, key=lambda c: (-held[c], place.get(c, len(place))))
-    return first, len(held)
+    return nsmallest(most, held, key=lambda c: (-held[c], place.get(c, len(place)))), len(held)
 
 
 STAGE = "keywords"
@@ -296,12 +247,7 @@ def keywords_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSp
 def list_keywords(question: str, spec: AnswerSpec) -> Dialogue[DualKeywords | None]:
     """Ask for the keywords of a question, and once more where the reply has none; None where the second has
     none either."""
-    request = request_of(STAGE, variables_of(question, spec), spec, KEYWORDS_SCHEMA)
-    try:
-        found, _ = yield from usable_reply(request, lambda reply: parse_keywords(reply.text), spec, STAGE)
-    except DialogueFailed:
-        return None
-    return found
+    return (yield from read_or_none(STAGE, question, spec, parse_keywords, KEYWORDS_SCHEMA))
 
 
 def parse_keywords(reply: str) -> DualKeywords | ReplyProblem:

@@ -16,14 +16,13 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
-from itertools import zip_longest
+from itertools import groupby, islice, zip_longest
 from typing import Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.base.arrow_arrays import arrow, strings
+from graphrag_ray.base.arrow_arrays import strings
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.schema import ENDS, WALKS, search_table
 from graphrag_ray.graph.report_context import Context, Record, claim_of
@@ -35,7 +34,7 @@ from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.nearest import ranked, with_neighbours
 from graphrag_ray.query.methods.one_context import answer_from
 from graphrag_ray.query.methods.question_names import mentions, rarest_first
-from graphrag_ray.query.methods.record_rows import fitting, loaded, looked_up
+from graphrag_ray.query.methods.record_rows import fitting, loaded
 from graphrag_ray.query.methods.walked_chunks import walked
 from graphrag_ray.query.methods.where import among, within
 
@@ -92,15 +91,29 @@ def context_for(
     """
     asked_hierarchy(given, over="entity")
     check_embedded(given, NAME, ["entity"])
+    query = given.settings.query
     near, named = yield from _near(text, given, chunks)
-    around = yield from _around(list(near), given, chunks)
-    elements = yield from _elements(near, around, given, chunks)
-    sources, left_out = yield from _sources(text, near, named, around, given, chunks)
+    edges, claims, communities = yield from _around(list(near), given, chunks)
+    # The entities; then relationships and claims by turns, so that neither crowds out the other.
+    ids: list[tuple[Kind, str]] = [("entity", id_) for id_ in near]
+    ids += [("relationship", edge["id"]) for edge in edges]
+    records = yield from loaded(ids, given, chunks)
+    related = [record for record in records if record.section == "Relationships"]
+    turns = zip_longest(related, map(claim_of, claims))
+    elements = [record for record in records if record.section == "Entities"]
+    elements += [record for pair in turns for record in pair if record]
+    most = max(1, query.context_tokens // MIN_CHUNK_TOKENS)
+    if query.local_walk and WALKS in given.n_rows:
+        (hits,) = yield from walked([text], given, most, chunks)
+        found, n_held = [hit.id for hit in hits], len(hits)
+    else:
+        found, n_held = yield from _chunks_around(text, near, named, edges, given, chunks, most)
+    chosen, _ = yield from fitting(found, given)  # those that may fit
+    sources = yield from loaded((("text_unit", id_) for id_ in chosen), given)
+    left_out = n_held - len(chosen)
     reports: list[Record] = []
     if chunks is None:
-        found = yield from reports_around(near, given, around.communities, finest)
-        reports = yield from loaded(found, given)
-    query = given.settings.query
+        reports = yield from loaded((yield from reports_around(near, given, communities, finest)), given)
     shares = [
         Share(sources, query.local_text_share),
         Share(elements, 1 - query.local_text_share - query.local_reports_share),
@@ -128,96 +141,56 @@ def _near(
     chunks each is; and the ids of the named ones."""
     possible = yield from among("entity", chunks)
     could_be = mentions(text)
-    k = given.settings.query.local_entities
+    k, columns = given.settings.query.local_entities, ["id", "frequency"]
     rows, hits = yield (
-        Rows("entities", ["id", "frequency"], list(could_be.spans)),
+        Rows("entities", columns, list(could_be.spans)),
         Search("entity", "vector", text, k, possible),
     )
-    frequency = _frequency(rows)
+    frequency = {row["id"]: row["frequency"] or 0 for row in rows.to_pylist()}
     counted = frequency.keys() if possible is None else frequency.keys() & set(possible)
     named = rarest_first(could_be, {id_: frequency[id_] for id_ in counted})[:k]
     order = dict.fromkeys([*named, *(hit.id for hit in hits)])
-    rest = yield Rows("entities", ["id", "frequency"], [id_ for id_ in order if id_ not in frequency])
-    frequency |= _frequency(rest)
+    rest = yield Rows("entities", columns, [id_ for id_ in order if id_ not in frequency])
+    frequency |= {row["id"]: row["frequency"] or 0 for row in rest.to_pylist()}
     return {id_: frequency[id_] for id_ in order if id_ in frequency}, named
-
-
-def _frequency(entities: pa.Table) -> dict[str, int]:
-    return {row["id"]: row["frequency"] or 0 for row in entities.to_pylist()}
-
-
-@dataclass(frozen=True)
-class _Around:
-    """The first relationships and claims of entities, and the communities that hold some of them."""
-
-    edges: list[Row]
-    claims: list[Row]
-    communities: pa.Table
 
 
 def _around(
     entities: Sequence[str], given: Given, chunks: Collection[str] | None
-) -> Generator[Any, Any, _Around]:
+) -> Generator[Any, Any, tuple[list[Row], list[Row], pa.Table]]:
+    """The first relationships and claims of entities, and the communities that hold some of them."""
     query, place = given.settings.query, {id_: n for n, id_ in enumerate(entities)}
     # What conditions allow may come last.
-    all_of = chunks is not None
+    most = (MOST_EDGES, query.local_claims) if chunks is None else (None, None)
+    columns = EDGES if chunks is None else [*EDGES, "text_unit_ids"]
     edges, claims, communities = yield (
-        Rows(
-            "relationships",
-            [*EDGES, "text_unit_ids"] if all_of else EDGES,
-            entities,
-            by=ENDS,
-            most=None if all_of else MOST_EDGES,
-        ),
-        Rows(
-            "covariates",
-            CLAIMS,
-            entities,
-            by="subject_entity_id",
-            most=None if all_of else query.local_claims,
-        ),
+        Rows("relationships", columns, entities, by=ENDS, most=most[0]),
+        Rows("covariates", CLAIMS, entities, by="subject_entity_id", most=most[1]),
         communities_around(entities, given),
     )
-
-    def stated(rows: Sequence[Row]) -> list[Row]:
-        return [r for r in rows if chunks is None or not only.isdisjoint(r["text_unit_ids"])]
-
     only = set(chunks or ())
-    own = stated(edges.to_pylist())
-    chosen = relationships_in_order(own, place, query.local_relationships)
-    if not all_of:
+    stated, said = (
+        [r for r in table.to_pylist() if chunks is None or not only.isdisjoint(r["text_unit_ids"])]
+        for table in (edges, claims)
+    )
+    chosen = relationships_in_order(stated, place, query.local_relationships)
+    if chunks is None:
         rest = yield Rows("relationships", ["id", "text_unit_ids"], [row["id"] for row in chosen])
-        lists = _by_id(rest)
+        lists = {row["id"]: row for row in rest.to_pylist()}
         chosen = [{**row, **lists[row["id"]]} for row in chosen if row["id"] in lists]
-    in_order = claims_in_order(stated(claims.to_pylist()), place, query.local_claims)
-    return _Around(chosen, in_order, communities)
+    return chosen, claims_in_order(said, place, query.local_claims), communities
 
 
-def _elements(
-    near: Collection[str], around: _Around, given: Given, chunks: Collection[str] | None
-) -> Generator[Any, Any, list[Record]]:
-    """The entities; then relationships and claims by turns, so that neither crowds out the other."""
-    ids: dict[Kind, list[str]] = {"entity": list(near), "relationship": [e["id"] for e in around.edges]}
-    known = yield from looked_up(ids, given, chunks)
-    entities, related = ([known[kind][id_] for id_ in own if id_ in known[kind]] for kind, own in ids.items())
-    by_turns = zip_longest(related, map(claim_of, around.claims))
-    return [*entities, *(record for pair in by_turns for record in pair if record)]
-
-
-def _sources(
+def _chunks_around(
     text: str,
     near: Mapping[str, int],
     named: Collection[str],
-    around: _Around,
+    edges: Sequence[Row],
     given: Given,
     chunks: Collection[str] | None,
-) -> Generator[Any, Any, tuple[list[Record], int]]:
-    """The chunks that may fit, in order; and how many were not looked up."""
-    most = max(1, given.settings.query.context_tokens // MIN_CHUNK_TOKENS)
-    if given.settings.query.local_walk and WALKS in given.n_rows:
-        (hits,) = yield from walked([text], given, most, chunks)
-        chosen, _ = yield from fitting([hit.id for hit in hits], given)
-        return (yield from loaded((("text_unit", id_) for id_ in chosen), given)), len(hits) - len(chosen)
+    most: int,
+) -> Generator[Any, Any, tuple[list[str], int]]:
+    """Without a walk: the first chunks that hold some of the entities, and how many do."""
     ways: list[By] = ["vector"] if given.n_rows.get("embeddings_text_unit") else []
     if search_table("text_unit", "keyword") in given.n_rows:
         ways.append("keyword")
@@ -226,9 +199,8 @@ def _sources(
     lists = {row["id"]: row["text_unit_ids"] or [] for row in rows.to_pylist()}
     held = {c for own in lists.values() for c in own if chunks is None or c in chunks}
     possible = chunks if everywhere else held
-    searches = [
-        Search("text_unit", by, text, among=None if possible is None else sorted(possible)) for by in ways
-    ]
+    only = None if possible is None else sorted(possible)
+    searches = [Search("text_unit", by, text, among=only) for by in ways]
     order = [id_ for _, id_ in (yield from ranked(searches, given, most))]
     if everywhere:
         rows = yield Rows("text_units", ["id", "entity_ids"], order)
@@ -237,11 +209,8 @@ def _sources(
         held.update(c for c in order if holds.get(c))
     places = {id_: place for place, id_ in enumerate(id_ for id_ in order if id_ in held)}
     entities = [{"id": id_, "text_unit_ids": lists.get(id_, [])} for id_ in near]
-    found = chunks_in_order(entities, around.edges, named, places, chunks, most)
-    chosen, _ = yield from fitting(found, given)
-    records = yield from loaded((("text_unit", id_) for id_ in chosen), given)
     n_held = max([len(held), *(near[id_] for id_ in everywhere if chunks is None)])
-    return records, n_held - len(chosen)
+    return chunks_in_order(entities, edges, named, places, chunks, most), n_held
 
 
 def communities_around(entities: Sequence[str], given: Given) -> Rows:
@@ -253,32 +222,24 @@ def reports_around(
     entities: Collection[str], given: Given, communities: pa.Table | None = None, finest: int = DEFAULT_LEVEL
 ) -> Generator[Any, Any, list[tuple[Kind, str]]]:
     """The reports on the finest communities of entities, down to a level: those that hold most of them first.
-
-    communities: `communities_around` them, where these are known
-    """
+    communities: `communities_around` them, where these are known"""
     kind = asked_hierarchy(given, over="entity")
     if communities is None:
         communities = yield communities_around(list(entities), given)
     found = memberships(communities, entities, finest)
     report = {m.community: report_id(m.community) for m in found}
-    ranks = _by_id((yield Rows(kind.reports_table, ["id", "rank"], list(report.values()))))
-    rank = {c: ranks[id_]["rank"] for c, id_ in report.items() if id_ in ranks}
+    rows = (yield Rows(kind.reports_table, ["id", "rank"], list(report.values()))).to_pylist()
+    ranks = {row["id"]: row["rank"] for row in rows}
+    rank = {c: ranks[id_] for c, id_ in report.items() if id_ in ranks}
     return [(kind.reports, report[c]) for c in communities_in_order(found, rank)]
-
-
-def _by_id(table: pa.Table) -> dict[str, Row]:
-    return {row["id"]: row for row in table.to_pylist()}
 
 
 Row: TypeAlias = Mapping[str, Any]
 
 
 def relationships_in_order(rows: Iterable[Row], place: Mapping[str, int], per_entity: int) -> list[Row]:
-    """Relationships between the entities, then at most `per_entity` for each entity of those that lead
-    elsewhere: first those to what many of the entities lead to.
-
-    rows: id, source_id, target_id, combined_degree, weight
-    """
+    """Relationships (EDGES) between the entities, then at most `per_entity` for each of those that lead
+    elsewhere: first those to what many of the entities lead to."""
     inside: list[Row] = []
     outside: list[tuple[str, Row]] = []
     touched: dict[str, set[str]] = defaultdict(set)
@@ -301,18 +262,10 @@ def worth(row: Row) -> tuple[float, float, str]:
 
 
 def claims_in_order(rows: Iterable[Row], place: Mapping[str, int], per_entity: int) -> list[Row]:
-    """Claims by the place of their subject, at most `per_entity` of each: those that most chunks state.
-
-    rows: id, subject_entity_id, text_unit_ids
-    """
-    taken: Counter[str] = Counter()
-    chosen = []
+    """Claims by the place of their subject, at most `per_entity` of each: those that most chunks state."""
     order = sorted(rows, key=lambda r: (place[r["subject_entity_id"]], -len(r["text_unit_ids"]), r["id"]))
-    for row in order:
-        taken[row["subject_entity_id"]] += 1
-        if taken[row["subject_entity_id"]] <= per_entity:
-            chosen.append(row)
-    return chosen
+    of_subject = groupby(order, lambda r: r["subject_entity_id"])
+    return [row for _, own in of_subject for row in islice(own, per_entity)]
 
 
 def chunks_in_order(
@@ -324,16 +277,13 @@ def chunks_in_order(
     most: int,
 ) -> list[str]:
     """Ids of the first `most` chunks that hold some of the entities: first those that hold most of the named
-    ones; among these the entities take turns, each with its chunk that is nearest to the question.
+    ones; among these the entities take turns, each with its chunk that is nearest to the question, the others
+    by how many of its relationships they state, then as they stand in the corpus.
 
     entities       id, text_unit_ids; by falling priority
     relationships  the first of theirs: source_id, target_id, text_unit_ids
-    named          ids of the entities that the question names
-    near           places of the chunks that are nearest to the question; the others of an entity follow by
-                   how many of its relationships they state, then as they stand in the corpus
+    near           places of the chunks that are nearest to the question
     within         the only chunks that count; None: all
-
-    Takes time in proportion to the lists of ids, and log(most) a chunk.
     """
     stated: dict[str, Counter[str]] = {e["id"]: Counter() for e in entities}
     for row in relationships:
@@ -383,13 +333,9 @@ class Membership:
 
 
 def memberships(communities: pa.Table, entities: Collection[str], level: int) -> list[Membership]:
-    """The communities of at most `level` that hold some of the entities.
-
-    communities: id, level, entity_ids; the coarsest may list all entities of the index, so that no Python
-    object is made of any but ours
-    """
-    levels = communities["level"].to_pylist()
-    own = communities.take(arrow(np.flatnonzero([of <= level for of in levels])))
+    """The communities (id, level, entity_ids) of at most `level` that hold some of the entities. The coarsest
+    may list all entities of the index, so no Python object is made of any but ours."""
+    own = communities.filter(pc.less_equal(communities["level"], level))
     lists = own["entity_ids"].combine_chunks()
     ids = lists.flatten()
     ours = pc.is_in(ids, value_set=strings(sorted(entities)))
@@ -403,16 +349,9 @@ def memberships(communities: pa.Table, entities: Collection[str], level: int) ->
 
 def communities_in_order(found: Sequence[Membership], rank: Mapping[str, float]) -> list[str]:
     """Ids of the communities whose reports are shown: for each entity the finest that has one; those that
-    hold most of the entities first, then by their reports' rank.
-
-    rank: of the report of each community that has one
-    """
-    finest: dict[str, Membership] = {}
-    for membership in (m for m in found if m.community in rank):
-        for entity in membership.members:
-            known = finest.get(entity)
-            if known is None or membership.level > known.level:
-                finest[entity] = membership
+    hold most of the entities first, then by their reports' rank. rank: of each community that has a report"""
+    levels_up = sorted(found, key=lambda m: m.level)
+    finest = {entity: m for m in levels_up if m.community in rank for entity in m.members}
     chosen = {m.community: m for m in finest.values()}.values()
     return [
         m.community for m in sorted(chosen, key=lambda m: (-len(m.members), -rank[m.community], m.community))

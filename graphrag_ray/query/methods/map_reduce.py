@@ -1,15 +1,12 @@
-"""Reading everything in parallel and drawing the answers together (paper 3.1.6, E.3, E.4).
+"""What is asked of contexts, and how their answers are drawn together (paper 3.1.6, E.3, E.4).
 
     records ── pack ──► contexts ── map_answer ──► scored answers
             ── reduce_context ──► one context ── reduce_answer ──► text
 
-For global search the records are reports; nothing but their section differs for source chunks (the
-paper's TS). Between map and reduce, answers hold string ids, so that the reduce context can number
-their references anew.
-
 The paper asks each context for one answer with one score (`map_answer`), a line `<ANSWER_HELPFULNESS> 85
 </ANSWER_HELPFULNESS>` (E.3). `map_points` asks for a list of scored points as JSON: they cost about as
-much, and one good point among weak ones keeps its own score.
+much, and one good point among weak ones keeps its own score. Between map and reduce, answers hold string
+ids, so that the reduce context can number their references anew.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -140,23 +137,11 @@ class MapAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class ReduceContext:
-    """The answers that the reduce call is shown.
+class ReduceContext(Context):
+    """The answers that the reduce call is shown: a context whose text has one record per answer,
+    `id,score,answer`, and whose numbering is of the records that they cite. shown: these answers, in order"""
 
-    text        one record per answer, `id,score,answer`
-    numbering   (section, local number) -> string id of every record that these answers cite
-    n_tokens    of text, exactly
-    shown       the answers in it, in order
-    left_out    answers above zero that did not fit
-    cut         1 where the only answer is shown without its end
-    """
-
-    text: str
-    numbering: Mapping[tuple[str, int], str]
-    n_tokens: int
-    shown: tuple[MapAnswer, ...]
-    left_out: int = 0
-    cut: int = 0
+    shown: tuple[MapAnswer, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -193,40 +178,44 @@ def pack(
     contexts = []
     while rest:
         page = [rest.popleft()]
-        available = context_tokens - count(page[0].heading)
-        used = record_tokens(page[0], count) + NUMBER_TOKENS
+        used = count(page[0].heading) + record_tokens(page[0], count) + NUMBER_TOKENS
         while rest and len(page) != most:
             used += record_tokens(rest[0], count) + NUMBER_TOKENS
-            if used > available:
+            if used > context_tokens:
                 break
             page.append(rest.popleft())
-        context, n_shown = _page(page, context_tokens, count)
-        rest.extendleft(reversed(page[n_shown:]))
-        contexts.append(context)
+        # Counted exactly, it nearly always fits; else the last ones go on, and one that is alone is cut.
+        first, limit = page[0], context_tokens
+        text, numbering = write(page)
+        while (n_tokens := count(text)) > context_tokens and limit > 0:
+            if len(page) > 1:
+                rest.appendleft(page.pop())
+            else:
+                limit -= n_tokens - context_tokens
+                page = [fit(first, limit, count)]
+            text, numbering = write(page)
+        contexts.append(Context(text, numbering, n_tokens, cut=int(page[0] is not first)))
     return contexts
 
 
 def map_answer(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tuple[MapAnswer, ...]]:
-    """Ask what one context says on the question, and once more where the reply has no usable score.
-
-    Raises DialogueFailed where the second has none either: an unread part, not an unhelpful one.
-    """
-    request = request_of("map", {**variables_of(question, spec), "context": context.text}, spec)
-    scored, reply = yield from usable_reply(request, lambda reply: parse_scored(reply.text), spec, "map")
+    """Ask what one context says on the question, and once more where the reply has no usable score. Raises
+    DialogueFailed where the second has none either: an unread part, not an unhelpful one."""
+    scored, reply = yield from asked_for(
+        "map", question, spec, lambda reply: parse_scored(reply.text), context=context.text
+    )
     return (resolved_answer(scored.text, scored.score, reply, context.numbering),)
 
 
 def map_points(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tuple[MapAnswer, ...]]:
-    """Ask which points of a context answer the question, and once more where the reply cannot be used.
+    """Ask which points of a context answer the question, one MapAnswer each, and once more where the reply
+    cannot be used. Raises DialogueFailed where the second reply cannot be used either."""
 
-    One MapAnswer a point, in the order of the reply; () where nothing there helps. Raises DialogueFailed
-    where the second reply cannot be used either.
-    """
-    variables = {**variables_of(question, spec), "context": context.text}
-    request = request_of(POINTS, variables, spec, POINTS_SCHEMA)
-    found, reply = yield from usable_reply(
-        request, lambda reply: parse_points(reply.text, reply.finish_reason), spec, "map"
-    )
+    def points_in(reply: ChatReply) -> tuple[Scored, ...] | ReplyProblem:
+        return parse_points(reply.text, reply.finish_reason)
+
+    shown = context.text
+    found, reply = yield from asked_for(POINTS, question, spec, points_in, POINTS_SCHEMA, context=shown)
     return tuple(resolved_answer(point.text, point.score, reply, context.numbering) for point in found)
 
 
@@ -241,36 +230,46 @@ def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Cou
     helpful = sorted(
         (a for a in answers if a.score > 0 and a.text), key=lambda a: (-a.score, a.place, a.text)
     )
-    sheet = _Answers(count)
-    shown: list[MapAnswer] = []
-    for answer in helpful:
-        if not sheet.add(answer, context_tokens):
+    text, numbers, shown = records.heading("Answers", ANSWER_COLUMNS), dict[records.Reference, int](), 0
+
+    def with_(answer: MapAnswer) -> tuple[str, dict[records.Reference, int]]:
+        known = dict(numbers)
+
+        def number(reference: records.Reference) -> int | None:
+            if reference not in answer.references:  # digits that only look like an id of ours
+                return None
+            return known.setdefault(reference, 1 + sum(r.section == reference.section for r in known))
+
+        written = records.render_references(fold(answer.text), number)
+        return text + records.line([shown + 1, f"{answer.score:g}", written]), known
+
+    first, cut = helpful[:1], 0
+    if first and count(with_(first[0])[0]) > context_tokens:
+
+        def start_of(start: str) -> MapAnswer:
+            return replace(helpful[0], text=records.without_unfinished(start) + "…")
+
+        start = longest_start(first[0].text, lambda s: count(with_(start_of(s))[0]) <= context_tokens)
+        first, cut = [start_of(start)], 1
+    order = first if cut else helpful
+    for answer in order:
+        longer, known = with_(answer)
+        if count(longer) > context_tokens:
             break
-        shown.append(answer)
-    cut = 0
-    if helpful and not shown:
-
-        def start_of(text: str) -> MapAnswer:
-            return replace(helpful[0], text=records.without_unfinished(text) + "…")
-
-        start = longest_start(helpful[0].text, lambda text: sheet.fits(start_of(text), context_tokens))
-        shown, cut = [start_of(start)], 1
-        sheet.add(shown[0], context_tokens)
+        text, numbers, shown = longer, known, shown + 1
     return ReduceContext(
-        text=sheet.text if shown else "",
-        numbering=sheet.numbering(),
-        n_tokens=count(sheet.text) if shown else 0,
-        shown=tuple(shown),
-        left_out=len(helpful) - len(shown),
+        text=text if order else "",
+        numbering={(reference.section, n): reference.id for reference, n in numbers.items()},
+        n_tokens=count(text) if order else 0,
+        shown=tuple(order if cut else order[:shown]),
+        left_out=len(helpful) - (1 if cut else shown),
         cut=cut,
     )
 
 
 def reduce_answer(question: str, context: ReduceContext, spec: AnswerSpec) -> Dialogue[Reduced]:
-    """Draw the answers together. Asks nothing where there is none above zero.
-
-    Raises DialogueFailed where the reply is empty twice.
-    """
+    """Draw the answers together; nothing is asked where none is above zero. Raises DialogueFailed where the
+    reply is empty twice."""
     if not context.shown:
         return Reduced(NOTHING_FOUND, found=False)
     shown = {"answers": context.text}
@@ -284,14 +283,43 @@ def asked_for_text(
     numbering: Mapping[tuple[str, int], str],
     spec: AnswerSpec,
 ) -> Dialogue[Reduced]:
-    """Ask for a text with references, and once more where it is empty.
+    """Ask for a text with references, and once more where it is empty. shown: what the prompt's own
+    placeholders hold; numbering: of the records in it. Raises DialogueFailed."""
+    written, reply = yield from asked_for(prompt, question, spec, written_in, None, **shown)
+    said = resolved_answer(written, 0.0, reply, numbering)
+    return Reduced(said.text, said.references, True, said.truncated, said.dropped_references)
 
-    shown: what the prompt's own placeholders hold; numbering: of the records in it. Raises DialogueFailed.
-    """
-    request = request_of(prompt, {**variables_of(question, spec), **shown}, spec)
-    written, reply = yield from usable_reply(request, written_in, spec, prompt)
-    text, references, dropped, truncated = resolved(written, reply, numbering)
-    return Reduced(text, references, truncated=truncated, dropped_references=dropped)
+
+def asked_for(
+    name: str,
+    question: str,
+    spec: AnswerSpec,
+    read: Callable[[ChatReply], T | ReplyProblem],
+    schema: Mapping[str, Any] | None = None,
+    **shown: str,
+) -> Dialogue[tuple[T, ChatReply]]:
+    """Fill and ask a prompt, and read the reply: see `usable_reply`. name: of the prompt; shown: what its own
+    placeholders hold; schema: of the JSON that the reply should be; None: a text."""
+    request = request_of(name, {**variables_of(question, spec), **shown}, spec, schema)
+    return (yield from usable_reply(request, read, spec, name))
+
+
+def read_or_none(
+    name: str,
+    question: str,
+    spec: AnswerSpec,
+    parse: Callable[[str], T | ReplyProblem],
+    schema: Mapping[str, Any],
+    **shown: str,
+) -> Dialogue[T | None]:
+    """What a reply says; None where it cannot be read, and the one after a correction neither."""
+    try:
+        found, _ = yield from asked_for(
+            name, question, spec, lambda reply: parse(reply.text), schema, **shown
+        )
+    except DialogueFailed:
+        return None
+    return found
 
 
 def usable_reply(
@@ -314,74 +342,15 @@ def written_in(reply: ChatReply) -> str | ReplyProblem:
     return without_scores(reply.text) or ReplyProblem("it is empty")
 
 
-class _Answers:
-    """The reduce context while it is filled: its text, and the local numbers of what is cited."""
-
-    def __init__(self, count: Count) -> None:
-        self._count = count
-        self._numbers: dict[records.Reference, int] = {}
-        self._n = 0
-        self.text = records.heading("Answers", ANSWER_COLUMNS)
-
-    def add(self, answer: MapAnswer, context_tokens: int) -> bool:
-        text, numbers = self._with(answer)
-        if self._count(text) > context_tokens:
-            return False
-        self.text, self._numbers, self._n = text, numbers, self._n + 1
-        return True
-
-    def fits(self, answer: MapAnswer, context_tokens: int) -> bool:
-        return self._count(self._with(answer)[0]) <= context_tokens
-
-    def numbering(self) -> dict[tuple[str, int], str]:
-        return {(reference.section, n): reference.id for reference, n in self._numbers.items()}
-
-    def _with(self, answer: MapAnswer) -> tuple[str, dict[records.Reference, int]]:
-        numbers = dict(self._numbers)
-
-        def number(reference: records.Reference) -> int | None:
-            if reference not in answer.references:  # digits that only look like an id of ours
-                return None
-            of_section = sum(1 for known in numbers if known.section == reference.section)
-            return numbers.setdefault(reference, of_section + 1)
-
-        text = records.render_references(fold(answer.text), number)
-        return self.text + records.line([self._n + 1, f"{answer.score:g}", text]), numbers
-
-
-def _page(page: Sequence[Record], context_tokens: int, count: Count) -> tuple[Context, int]:
-    """One map context, counted exactly, and how many of the records it holds: nearly always all. The
-    first is cut where it alone is too long."""
-    shown = list(page)
-    text, numbering = write(shown)
-    n_tokens, limit = count(text), context_tokens
-    while n_tokens > context_tokens and limit > 0:
-        if len(shown) > 1:
-            shown.pop()
-        else:
-            limit -= n_tokens - context_tokens
-            shown = [fit(page[0], limit, count)]
-        text, numbering = write(shown)
-        n_tokens = count(text)
-    return Context(text, numbering, n_tokens, cut=int(shown[0] is not page[0])), len(shown)
-
-
-def resolved(
-    text: str, reply: ChatReply, numbering: Mapping[tuple[str, int], str]
-) -> tuple[str, tuple[records.Reference, ...], int, bool]:
-    """Text with string ids, what it cites, how many cited numbers were unknown, whether it was cut off."""
+def resolved_answer(
+    text: str, score: float, reply: ChatReply, numbering: Mapping[tuple[str, int], str]
+) -> MapAnswer:
+    """A reply's text with string ids, and what it cites."""
     truncated = reply.finish_reason == "length"
     if truncated:
         text = records.without_unfinished(text)
     out, references, dropped = records.resolve_references(text, numbering)
-    return out.strip(), tuple(references), dropped, truncated
-
-
-def resolved_answer(
-    text: str, score: float, reply: ChatReply, numbering: Mapping[tuple[str, int], str]
-) -> MapAnswer:
-    text, references, dropped, truncated = resolved(text, reply, numbering)
-    return MapAnswer(text, score, references, truncated, dropped)
+    return MapAnswer(out.strip(), score, tuple(references), truncated, dropped)
 
 
 def variables_of(question: str, spec: AnswerSpec) -> dict[str, str]:
@@ -447,10 +416,8 @@ class Scored:
 
 
 def parse_scored(reply: str) -> Scored | ReplyProblem:
-    """Split a map reply into its answer and its score. An answer may be empty where the score is zero.
-
-    A score that is missing or contradicts itself is a problem, never a zero: a zero drops the answer.
-    """
+    """Split a map reply into its answer, which may be empty where the score is zero, and its score. One that
+    is missing or contradicts itself is a problem, never a zero: a zero drops the answer."""
     scores = {min(max(float(number), 0.0), 100.0) for number in _SCORE.findall(reply)}
     if not scores:
         return ReplyProblem(
@@ -471,10 +438,8 @@ def without_scores(reply: str) -> str:
 
 
 def parse_points(reply: str, finish_reason: str = "stop") -> tuple[Scored, ...] | ReplyProblem:
-    """The points of a reply; those without a text do not count.
-
-    A score that cannot be read is a problem, never a zero: a zero drops the point.
-    """
+    """The points of a reply; those without a text do not count. A score that cannot be read is a problem,
+    never a zero: a zero drops the point."""
     found = read_reply(reply, PointsReply, finish_reason)
     if isinstance(found, ReplyProblem):
         return found

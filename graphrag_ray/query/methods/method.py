@@ -9,7 +9,7 @@
     Notice      what whoever asks should know before    -> None
 
 or a tuple of these, answered together and sent as a list. So a way of answering is one file of this room,
-does no I/O and can be tested with tables and replies at hand; `query/asking.py` gives one question what it
+does no I/O and can be tested with tables and replies at hand; `query/ask.py` gives one question what it
 needs.
 """
 
@@ -19,13 +19,16 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from graphrag_ray.base.index_settings import Price, Searched, Settings
+from graphrag_ray.base.index_settings import Price, Query, Searched, Settings
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.graph.report_context import Count
 from graphrag_ray.query.methods.answer import Answer
+from graphrag_ray.query.methods.methods import DEFAULT
 
 T = TypeVar("T")
+
+MAX_QUESTION_CHARACTERS = 20_000
 
 Kind: TypeAlias = Searched
 """What can be searched: the kinds of `schema.EMBEDDINGS`."""
@@ -168,6 +171,18 @@ class Question:
     level: str | int | None = None
     where: Sequence[str] = ()
     history: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class Ask(Question):
+    """A question, and how it is asked.
+
+    query   settings that it is asked with; None: those of the index
+    """
+
+    text: str = ""
+    method: str = DEFAULT
+    query: Query | None = None
 
 
 @dataclass(frozen=True)

@@ -60,25 +60,12 @@ class MethodKind:
 
 
 _ROOM = "graphrag_ray.query.methods"
+_NAMES = ("global", "text", "local", "vector", "hybrid", "drift", "archrag", "fgrag", "ppr", "trex", "raptor")
 METHODS = Registry(
     "graphrag_ray.methods",
     "search method",
     MethodKind,
-    {
-        "global": f"{_ROOM}.global_search:METHOD",
-        "text": f"{_ROOM}.text_search:METHOD",
-        "local": f"{_ROOM}.local_search:METHOD",
-        "vector": f"{_ROOM}.vector_search:METHOD",
-        "hybrid": f"{_ROOM}.hybrid_search:METHOD",
-        "drift": f"{_ROOM}.drift_search:METHOD",
-        "archrag": f"{_ROOM}.archrag_search:METHOD",
-        "fgrag": f"{_ROOM}.fgrag_search:METHOD",
-        "ppr": f"{_ROOM}.ppr_search:METHOD",
-        "trex": f"{_ROOM}.trex_search:METHOD",
-        "raptor": f"{_ROOM}.raptor_search:METHOD",
-        "lightrag": f"{_ROOM}.lightrag_search:METHOD",
-        "auto": f"{_ROOM}.auto_search:METHOD",
-    },
+    {name: f"{_ROOM}.{name}_search:METHOD" for name in (*_NAMES, "lightrag", "auto")},
 )
 """Those by which an index can be asked."""
 BASELINES = Registry("graphrag_ray.baselines", "baseline", MethodKind, {"none": f"{_ROOM}.zero_shot:METHOD"})
@@ -102,21 +89,19 @@ def usable() -> dict[str, MethodKind]:
     return found
 
 
-def without_reports() -> list[str]:
-    """Those that an index of names alone can be asked by."""
-    return [name for name, kind in usable().items() if not kind.reports]
-
-
 def stages(name: str, dynamic: bool = False, following: bool = False) -> list[str]:
     """The stages whose models a question asks. following: it leans on earlier ones."""
     own = find(name)
-    more = [*(["rate"] if dynamic and own.dynamic else []), *(["condense"] if following else [])]
-    return [*own.asks, *more]
+    return [*own.asks, *["rate"] * (dynamic and own.dynamic), *["condense"] * following]
 
 
 def check(name: str, level: str | int | None, where: Sequence[str], baselines: bool = False) -> None:
     """Raises UsageError for what a method cannot do, and for one that there is not. baselines: these may be
     asked, too."""
+
+    def listed(names: Sequence[str]) -> str:
+        return f"{', '.join(names[:-1])} and {names[-1]}"
+
     own = find(name)
     if name in BASELINES and not baselines:
         raise UsageError(
@@ -125,12 +110,12 @@ def check(name: str, level: str | int | None, where: Sequence[str], baselines: b
         )
     if level is not None and not own.levels:
         with_levels = [n for n, m in usable().items() if m.levels]
-        raise UsageError(f"{name} search has no levels; {_listed(with_levels)} search have")
+        raise UsageError(f"{name} search has no levels; {listed(with_levels)} search have")
     if where and own.instead:
         can = [n for n, m in usable().items() if not m.instead]
         raise UsageError(
             f"{name} search cannot be restricted to some documents ({where[0][:MOST_TOLD]!r}): "
-            f"{_listed(can)} search can. What it reads is written from many documents; nearest to "
+            f"{listed(can)} search can. What it reads is written from many documents; nearest to "
             f"it under the same conditions is {own.instead} search (--method {own.instead})"
         )
 
@@ -146,7 +131,3 @@ def check_modes(name: str, asked: Mapping[str, object]) -> None:
             choices = get_args(Query.model_fields[setting].annotation)  # of a Literal
             modes = f" ({', '.join(choices)})" if choices else ""
             raise UsageError(f"{option} is for {other} search{modes}; {name} search has no use for it")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"

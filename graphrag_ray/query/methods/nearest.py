@@ -6,10 +6,11 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
+from graphrag_ray.base.declarations import SEARCHED
 from graphrag_ray.graph.report_context import Context, Record, source
 from graphrag_ray.query.methods.filling import MIN_NEIGHBOUR_TOKENS, Neighbour, Share, fill
 from graphrag_ray.query.methods.method import Given, Hit, Kind, Rows, Search
-from graphrag_ray.query.methods.record_rows import fitting, looked_up, with_documents
+from graphrag_ray.query.methods.record_rows import fitting, loaded, with_documents
 
 T = TypeVar("T")
 
@@ -47,7 +48,8 @@ def nearest(
     the chunks beside the first ones. within: ids of the only chunks that count."""
     budget = given.settings.query.context_tokens
     k = usual_hits(given)
-    known: dict[Found, Record] = {}
+    known: dict[tuple[str, str], Record] = {}
+    read: set[Found] = set()
     contexts = 1.5
     while True:
         order = yield from ranked(searches, given, k)
@@ -56,13 +58,11 @@ def nearest(
             first, are_all = (yield from fitting(chunks, given, contexts)) if chunks else ([], True)
             likely = set(first)
             looked_at = [f for f in order if f[0] != "text_unit" or f[1] in likely]
-            missing: dict[Kind, list[str]] = {}
-            for kind, id_ in looked_at:
-                if (kind, id_) not in known:
-                    missing.setdefault(kind, []).append(id_)
-            read = yield from looked_up(missing, given, within)
-            known |= {(kind, id_): record for kind, of in read.items() for id_, record in of.items()}
-            shares = [Share([known[f] for f in looked_at if f in known])]
+            records = yield from loaded((f for f in looked_at if f not in read), given, within)
+            read.update(looked_at)
+            known |= {(record.section, record.id): record for record in records}
+            keys = [(SEARCHED[kind].section, id_) for kind, id_ in looked_at]
+            shares = [Share([known[key] for key in keys if key in known])]
             context = fill(shares, budget, given.count)
             if context.left_out or are_all:
                 break
@@ -76,10 +76,7 @@ def nearest(
 def fused(lists: Sequence[Mapping[T, float]], weights: Sequence[float]) -> list[T]:
     """One ranking of several lists with scores: their convex combination (Bruch, Gai and Ingber 2023, "An
     Analysis of Fusion Functions for Hybrid Retrieval"), each list brought to 0–1 first, 0 where it lacks a
-    record.
-
-    Ties go to what stands first in the earlier list.
-    """
+    record. Ties go to what stands first in the earlier list."""
     sums: dict[T, float] = {}
     for scores, weight in zip(lists, weights, strict=True):
         low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
@@ -96,14 +93,9 @@ def with_neighbours(
     of its first query.neighbours chunks stand beside it."""
     query = given.settings.query
     sources = [id_ for (section, _), id_ in context.numbering.items() if section == "Sources"]
-    first = sources[: query.neighbours]
-    if not first or query.context_tokens - context.n_tokens < MIN_NEIGHBOUR_TOKENS:
+    chunks = sources[: query.neighbours]
+    if not chunks or query.context_tokens - context.n_tokens < MIN_NEIGHBOUR_TOKENS:
         return context
-    beside = yield from _beside(first, given)
-    return fill(shares, query.context_tokens, given.count, left_out, beside) if beside else context
-
-
-def _beside(chunks: Sequence[str], given: Given) -> Generator[Any, Any, list[Neighbour]]:
     rows = (yield Rows("text_units", ["id", "document_id", "start", "end"], chunks)).to_pylist()
     own = {row["id"]: row for row in rows if row["document_id"]}
     ids = list(dict.fromkeys(row["document_id"] for row in own.values()))
@@ -116,21 +108,17 @@ def _beside(chunks: Sequence[str], given: Given) -> Generator[Any, Any, list[Nei
         wanted += [(id_, chunk, False) for id_ in there[at + 1 : at + 2]]
         wanted += [(id_, chunk, True) for id_ in there[:at][-1:]]
     if not wanted:
-        return []
+        return context
     columns = ["id", "text", "document_id", "start", "end"]
     found = (yield Rows("text_units", columns, list(dict.fromkeys(w[0] for w in wanted)))).to_pylist()
     by_id = {row["id"]: row for row in (yield from with_documents(found, given))}
     beside = []
     for id_, chunk, before in wanted:
-        if id_ not in by_id:
+        if (row := by_id.get(id_)) is None:
             continue
-        row, start, end = by_id[id_], own[chunk]["start"], own[chunk]["end"]
         # Without what the chunk beside it also holds.
-        text = (
-            row["text"][: max(0, start - row["start"])]
-            if before
-            else row["text"][max(0, end - row["start"]) :]
-        )
-        if text := text.strip():
+        end = max(0, own[chunk]["start"] - row["start"]) if before else None
+        start = 0 if before else max(0, own[chunk]["end"] - row["start"])
+        if text := row["text"][start:end].strip():
             beside.append(Neighbour(source(id_, text, row.get("document", "")), chunk, before))
-    return beside
+    return fill(shares, query.context_tokens, given.count, left_out, beside) if beside else context

@@ -19,7 +19,6 @@ from graphrag_ray.query.methods.budget import asking, check_room, refuse_beyond
 from graphrag_ray.query.methods.map_reduce import (
     NOTHING_FOUND,
     AnswerSpec,
-    ReduceContext,
     Reduced,
     answer_spec,
     asked_for_text,
@@ -42,22 +41,19 @@ def numbered(references: Iterable[Reference]) -> Generator[Any, Any, dict[Refere
     }
 
 
-def shown_to_people(text: str, number: Mapping[Reference, int]) -> str:
-    """The text with short numbers in its references instead of string ids."""
-    return render_references(text, number.get)
-
-
 def shown_in(numbering: Mapping[tuple[str, int], str]) -> tuple[Reference, ...]:
     """The records of a context."""
     return tuple(Reference(section, id_) for (section, _), id_ in numbering.items())
 
 
-def context_used(phase: str, context: Context | ReduceContext) -> ContextUsed:
+def context_used(phase: str, context: Context) -> ContextUsed:
     """A context, as an answer tells of it."""
     return ContextUsed(phase, shown_in(context.numbering), context.n_tokens, context.left_out, context.cut)
 
 
 PHASE = "answer"
+
+ENDED_AT_LIMIT = "The answer ended at the model's output limit."
 ADVICE = "Raise the budget, or lower query.{}."
 
 
@@ -97,18 +93,15 @@ def result_of(ran: Ran[Reduced]) -> Reduced:
 def answered(
     question: str, method: str, context: Context, said: Reduced, notes: Sequence[str] = ()
 ) -> Generator[Any, Any, Answer]:
-    """The answer, without costs and seconds, which the caller knows; what cites nothing found nothing.
-
-    notes: of the method itself
-    """
+    """The answer, without costs and seconds, which the caller knows; what cites nothing found nothing."""
     number = yield from numbered(said.references)
     cut = f"{context.cut} records were longer than their part of the context and were read without their end."
     if context.cut == 1:
         cut = "1 record was longer than its part of the context and was read without its end."
-    told = ((context.cut, cut), (said.truncated, "The answer ended at the model's output limit."))
+    told = ((context.cut, cut), (said.truncated, ENDED_AT_LIMIT))
     return Answer(
         question=question,
-        text=shown_to_people(said.text, number),
+        text=render_references(said.text, number.get),
         method=method,
         references=said.references,
         found=said.found and bool(said.references or said.dropped_references),

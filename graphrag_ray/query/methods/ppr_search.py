@@ -22,21 +22,21 @@ facts are picked only where that is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import Field
 
-from graphrag_ray.base.errors import DialogueFailed, UsageError
+from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import name_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply, schema_of
-from graphrag_ray.base.messages import ChatRequest, Dialogue
+from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import Prompt
-from graphrag_ray.base.records import Reference, strip_references
+from graphrag_ray.base.records import Reference, render_references, strip_references
 from graphrag_ray.base.schema import WALKS
 from graphrag_ray.graph.report_context import Context, clean, write
 from graphrag_ray.query.methods.answer import Answer, ContextUsed
@@ -48,10 +48,8 @@ from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     Reduced,
     asked_for_text,
-    request_of,
+    read_or_none,
     spec_of,
-    usable_reply,
-    variables_of,
 )
 from graphrag_ray.query.methods.method import (
     Dialogues,
@@ -73,7 +71,6 @@ from graphrag_ray.query.methods.one_context import (
     is_insufficient,
     numbered,
     result_of,
-    shown_to_people,
 )
 from graphrag_ray.query.methods.record_rows import loaded
 from graphrag_ray.query.methods.walked_chunks import FACT_WEIGHT, rarity, walked
@@ -100,29 +97,40 @@ def search(question: Question, given: Given) -> Method:
             "over entities beside the one that is there (--set hierarchies=…,leiden) has a model find them"
         )
     text, query = question.text, given.settings.query
-    _check(text, given)
+    answer, next_, facts = (step_spec(p, given.settings, given.prompts) for p in (ANSWER, NEXT, FACTS))
+    _check(text, given, answer, next_, facts)
     chunks = yield from within(question.where)
     looked = _LookedUp()
-    names = (yield from _facts(text, given, looked)) if query.ppr_facts else {}
+    names = (yield from _facts(text, given, facts, looked)) if query.ppr_facts else {}
     hits = yield from walked([text], given, query.ppr_k, chunks, names)
     looked.add("", hits[0])
-    for step in range(query.ppr_steps + 1):
-        context = yield from _context(looked.first(query.ppr_k * min(1 + step, MOST_TIMES)), given)
-        said = yield from _answer(text, context, step == query.ppr_steps, given)
-        if step == query.ppr_steps or not is_insufficient(said.text) or not context.numbering:
+    step, last = 0, query.ppr_steps == 0
+    while True:
+        first = looked.first(query.ppr_k * min(1 + step, MOST_TIMES))
+        records = yield from loaded((("text_unit", id_) for id_ in first), given)
+        # What does not fit is just not among the first.
+        context = replace(fill([Share(records)], query.context_tokens, given.count), left_out=0)
+        said = Reduced(NOTHING_FOUND, found=False)
+        if not context.numbering:
             break
-        found = yield from _next(text, context, given, looked)
-        if not found.questions:
-            said = yield from _answer(text, context, True, given)
+        (ran,) = yield Dialogues(PHASE, [partial(walk_answer, text, context, last, answer)], last=last)
+        said = result_of(ran)
+        if last or not is_insufficient(said.text):
             break
-        looked.contexts.append(context_used(PHASE, context))
-        more = yield from walked(found.questions, given, STEP_CHUNKS, chunks)
-        before = len(looked.paths)
-        for asked, hits_of in zip(found.questions, more, strict=True):
-            looked.add(asked, hits_of)
+        start = partial(next_questions, text, [text, *looked.asked], context, next_)
+        ran_next: list[Ran[NextStep | None]] = yield Dialogues(STAGE, [start])
+        asked, before = looked.note(ran_next[0]), len(looked.paths)
+        if asked:
+            looked.contexts.append(context_used(PHASE, context))
+            more = yield from walked(asked, given, STEP_CHUNKS, chunks)
+            for one, hits_of in zip(asked, more, strict=True):
+                looked.add(one, hits_of)
         if len(looked.paths) == before:  # nothing that was not read
-            said = yield from _answer(text, context, True, given)
+            (ran,) = yield Dialogues(PHASE, [partial(walk_answer, text, context, True, answer)], last=True)
+            said = result_of(ran)
             break
+        step += 1
+        last = step == query.ppr_steps
     return (yield from _finished(text, said, context, looked))
 
 
@@ -158,6 +166,17 @@ class _LookedUp:
             self.paths.setdefault(hit.id, (question, hit.path))
         self.walks.append([hit.id for hit in hits])
 
+    def note(self, ran: Ran[NextStep | None]) -> Sequence[str]:
+        """What is to be looked up next: questions; none where there are none, or the call failed."""
+        if ran.result is None:
+            why = f": {ran.error}" if ran.error else "."
+            self.notes.append(f"What is to be looked up next could not be told{why}")
+            return ()
+        self.asked += ran.result.questions
+        told = (("Known by then", ran.result.known), ("Looked up next", ran.result.questions))
+        self.notes += [f"{what}: {' '.join(texts)}" for what, texts in told if texts]
+        return ran.result.questions
+
     def first(self, most: int) -> list[str]:
         """Chunks by turns: the first of each walk, that of the newest one first, then the second of each, and
         so on. So no walk pushes out another."""
@@ -165,58 +184,21 @@ class _LookedUp:
         return list(dict.fromkeys(id_ for row in rows for id_ in row if id_ is not None))[:most]
 
 
-def _check(text: str, given: Given) -> None:
+def _check(text: str, given: Given, answer: AnswerSpec, next_: AnswerSpec, facts: AnswerSpec) -> None:
     """Raises UsageError or BudgetSpent before anything is asked."""
-    query, settings, prompts = given.settings.query, given.settings, given.prompts
-    answer = step_spec(ANSWER, settings, prompts)
+    query = given.settings.query
     n, told = 1 + query.ppr_steps, 2 * max(map(given.count, (INSUFFICIENT, LAST)))  # it stands there twice
     check_room(text, given, [answer], beside=told)
     most = asking(text, given, PHASE, answer, n, n * (query.context_tokens + told))
     if query.ppr_steps:
-        next_ = step_spec(NEXT, settings, prompts)
         before = query.ppr_steps * NEXT_QUESTIONS * MAX_TOKENS[NEXT]
         check_room(text, given, [next_], beside=before)
-        each = query.context_tokens + before
-        most += asking(text, given, STAGE, next_, query.ppr_steps, query.ppr_steps * each)
+        shown = query.ppr_steps * (query.context_tokens + before)
+        most += asking(text, given, STAGE, next_, query.ppr_steps, shown)
     if query.ppr_facts:
-        facts = step_spec(FACTS, settings, prompts)
         check_room(text, given, [facts])
         most += asking(text, given, STAGE, facts, 1, query.context_tokens)
     refuse_beyond(most, query, ADVICE)
-
-
-def _context(chunks: Sequence[str], given: Given) -> Generator[Any, Any, Context]:
-    """The chunks in their order, as many as fit."""
-    records = yield from loaded((("text_unit", id_) for id_ in chunks), given)
-    context = fill([Share(records)], given.settings.query.context_tokens, given.count)
-    return replace(context, left_out=0)  # it is just not among the first
-
-
-def _answer(text: str, context: Context, last: bool, given: Given) -> Generator[Any, Any, Reduced]:
-    if not context.numbering:
-        return Reduced(NOTHING_FOUND, found=False)
-    spec = step_spec(ANSWER, given.settings, given.prompts)
-    start = partial(walk_answer, text, context, last, spec)
-    (ran,) = yield Dialogues(PHASE, [start], last=last)
-    return result_of(ran)
-
-
-def _next(text: str, context: Context, given: Given, looked: _LookedUp) -> Generator[Any, Any, NextStep]:
-    """What is to be looked up next; no question where there is none, or the call failed."""
-    spec = step_spec(NEXT, given.settings, given.prompts)
-    start = partial(next_questions, text, [text, *looked.asked], context, spec)
-    ran: list[Ran[NextStep | None]] = yield Dialogues(STAGE, [start])
-    if ran[0].result is None:
-        why = f": {ran[0].error}" if ran[0].error else "."
-        looked.notes.append(f"What is to be looked up next could not be told{why}")
-        return NextStep()
-    found = ran[0].result
-    looked.asked += found.questions
-    if found.known:
-        looked.notes.append(f"Known by then: {' '.join(found.known)}")
-    if found.questions:
-        looked.notes.append(f"Looked up next: {' '.join(found.questions)}")
-    return found
 
 
 def _finished(text: str, said: Reduced, context: Context, looked: _LookedUp) -> Generator[Any, Any, Answer]:
@@ -230,38 +212,32 @@ def _finished(text: str, said: Reduced, context: Context, looked: _LookedUp) -> 
     ids = list(dict.fromkeys(r.id for link in links for r in link.references if r.section == "Sources"))
     rows = (yield Rows("text_units", ["id", "text", "header"], ids)).to_pylist() if ids else []
     passages = {row["id"]: f"{row['header'] or ''}\n{row['text']}" for row in rows}
-    ways = [looked.paths.get(reference.id, ("", ()))[1] for reference in said.references]
-    between = [Reference("Sources", id_) for way in ways for id_ in way[-2::-2]]
+    ways = {r: looked.paths.get(r.id, ("", ())) for r in said.references}
+    between = [Reference("Sources", id_) for _, way in ways.values() for id_ in way[-2::-2]]
     number = yield from numbered(dict.fromkeys([*said.references, *between]))
     chain = tuple(
-        replace(link, found=shown_to_people(link.found, number))
+        replace(link, found=render_references(link.found, number.get))
         for link in (checked(link, passages) for link in links)
     )
-    paths = {
-        str(number[reference]): shown
-        for reference in said.references
-        if reference in number and (shown := _path(*looked.paths.get(reference.id, ("", ())), number))
-    }
+    paths = {}
+    for reference, (asked, way) in ways.items():
+        # `“Who was her husband?” → Saw Thanda → Sources (12) → Naratheinkha`: names, chunks between them.
+        steps = list(way)
+        for place in range(len(steps) - 2, -1, -2):
+            n = number.get(Reference("Sources", steps[place]))
+            steps[place] = "a passage" if n is None else f"Sources ({n})"
+        shown = " → ".join([*([f"“{asked}”"] if asked else []), *steps])
+        if shown and reference in number:
+            paths[str(number[reference])] = shown
     contexts = (*looked.contexts, *answer.contexts)
     # A short answer without a chain cites nothing.
     found = answer.found or (said.found and len(body.split()) <= SHORT_WORDS)
     return replace(answer, chain=chain, paths=paths, contexts=contexts, found=found)
 
 
-def _path(question: str, way: Sequence[str], number: Mapping[Reference, int]) -> str:
-    """`“Who was her husband?” → Saw Thanda → Sources (12) → Naratheinkha`: names, and the chunks between
-    them."""
-    shown = []
-    for place, step in enumerate(reversed(way)):
-        if place % 2 == 0:
-            shown.append(step)
-        else:
-            n = number.get(Reference("Sources", step))
-            shown.append("a passage" if n is None else f"Sources ({n})")
-    return " → ".join([*([f"“{question}”"] if question else []), *reversed(shown)])
-
-
-def _facts(text: str, given: Given, looked: _LookedUp) -> Generator[Any, Any, dict[str, float]]:
+def _facts(
+    text: str, given: Given, spec: AnswerSpec, looked: _LookedUp
+) -> Generator[Any, Any, dict[str, float]]:
     """Names that are linked by the nearest facts that a model picks, the rarer the heavier."""
     if not given.n_rows.get("embeddings_relationship"):
         looked.notes.append("No facts were picked, since the index has no embeddings of relationships.")
@@ -271,7 +247,6 @@ def _facts(text: str, given: Given, looked: _LookedUp) -> Generator[Any, Any, di
     shown, _ = first_fitting(near, given.settings.query.context_tokens, given.count)
     if not shown:
         return {}
-    spec = step_spec(FACTS, given.settings, given.prompts)
     start = partial(pick_facts, text, write(shown)[0], len(shown), spec)
     ran: list[Ran[tuple[int, ...] | None]] = yield Dialogues(STAGE, [start])
     picked = [shown[n - 1].id for n in ran[0].result or ()]
@@ -282,8 +257,6 @@ def _facts(text: str, given: Given, looked: _LookedUp) -> Generator[Any, Any, di
     counts: dict[str, int] = yield NameCounts({id_: name for id_, name in title.items() if id_})
     return {id_: FACT_WEIGHT * rarity(n) for id_, n in counts.items()}
 
-
-T = TypeVar("T")
 
 STAGE = "steps"
 ANSWER, NEXT, FACTS = "walk_answer", "next_questions", "pick_facts"
@@ -350,33 +323,17 @@ def next_questions(
 ) -> Dialogue[NextStep | None]:
     """Ask what is to be looked up next, and once more where the reply cannot be read; None where the second
     cannot either. asked: what was looked up already."""
-    variables = {
-        **variables_of(question, spec),
-        "context": context.text,
-        "asked": "\n".join(f"- {one}" for one in asked),
-        "n_questions": str(NEXT_QUESTIONS),
-    }
-    request = request_of(NEXT, variables, spec, NEXT_SCHEMA)
-    return (yield from _read(request, lambda text: parse_next(text, asked), spec))
+    said = "\n".join(f"- {one}" for one in asked)
+    shown = {"context": context.text, "asked": said, "n_questions": str(NEXT_QUESTIONS)}
+    parse = partial(parse_next, asked=asked)
+    return (yield from read_or_none(NEXT, question, spec, parse, NEXT_SCHEMA, **shown))
 
 
 def pick_facts(question: str, facts: str, n: int, spec: AnswerSpec) -> Dialogue[tuple[int, ...] | None]:
     """Ask which facts lead to the answer: their numbers, from 1 to n. None where two replies cannot be
     read."""
-    variables = {**variables_of(question, spec), "context": facts, "n_facts": str(MOST_FACTS)}
-    request = request_of(FACTS, variables, spec, FACTS_SCHEMA)
-    return (yield from _read(request, lambda text: parse_facts(text, n), spec))
-
-
-def _read(
-    request: ChatRequest, parse: Callable[[str], T | ReplyProblem], spec: AnswerSpec
-) -> Dialogue[T | None]:
-    """What the reply says, or else the one after a correction; None where neither can be read."""
-    try:
-        found, _ = yield from usable_reply(request, lambda reply: parse(reply.text), spec, request.prompt)
-    except DialogueFailed:
-        return None
-    return found
+    shown = {"context": facts, "n_facts": str(MOST_FACTS)}
+    return (yield from read_or_none(FACTS, question, spec, partial(parse_facts, n=n), FACTS_SCHEMA, **shown))
 
 
 def parse_next(reply: str, asked: Sequence[str]) -> NextStep | ReplyProblem:

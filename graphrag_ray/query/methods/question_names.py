@@ -82,25 +82,18 @@ def _id_of_entity(name: str) -> str:
 
 
 def mentions(question: str, id_of: Callable[[str], str] = _id_of_entity) -> Mentions:
-    """Stretches of up to MAX_NAMEWORDS words, each also with the marks around it (C++, .NET).
-
-    id_of: of what stands there; "": it can be no name
-    """
+    """Stretches of up to MAX_NAMEWORDS words, each also with the marks around it (C++, .NET). id_of: of what
+    stands there; "": it can be no name"""
     words = [m.span() for m in WORD.finditer(question)][:MAXWORDS]
     spans: dict[str, list[tuple[int, int]]] = {}
     for first, (start, _) in enumerate(words):
+        before = _marks(question[max(0, start - 8) : start][::-1]).rstrip(QUOTES)
         for _, end in words[first : first + MAX_NAMEWORDS]:
-            for span in _written(question, start, end):
+            behind = len(_marks(question[end : end + 8]))
+            for span in {(start - len(before), end), *((start, end + n) for n in range(behind + 1))}:
                 if id_ := id_of(question[slice(*span)]):
                     spans.setdefault(id_, []).append(span)
     return Mentions(question, spans)
-
-
-def _written(question: str, start: int, end: int) -> set[tuple[int, int]]:
-    """The stretch, and the same with the first marks behind it, or with those before it."""
-    before = _marks(question[max(0, start - 8) : start][::-1]).rstrip(QUOTES)
-    behind = len(_marks(question[end : end + 8]))
-    return {(start - len(before), end), *((start, end + n) for n in range(behind + 1))}
 
 
 def _marks(text: str) -> str:

@@ -17,7 +17,6 @@ from graphrag_ray.base.declarations import REPORTS, SEARCHED
 from graphrag_ray.corpus.document import columns_of, metadata_lines
 from graphrag_ray.corpus.document_titles import label
 from graphrag_ray.graph.report_context import (
-    Count,
     Record,
     entity,
     longest_start,
@@ -64,30 +63,55 @@ _SHOWN |= {
 }
 
 
-def looked_up(
-    wanted: Mapping[Kind, Sequence[str]], given: Given, within: Collection[str] | None = None
-) -> Generator[Any, Any, dict[Kind, dict[str, Record]]]:
-    """By kind and id, the records of these ids. within: ids of the only chunks that count."""
-    tables = yield tuple(_rows_for(kind, ids, within) for kind, ids in wanted.items())
-    found: dict[Kind, dict[str, Record]] = {}
-    for kind, table in zip(wanted, tables, strict=True):
-        rows = table.to_pylist()
-        if kind == "text_unit":
-            rows = yield from with_documents(rows, given)
-        found[kind] = _records_from(kind, rows, given, within)
-    return found
-
-
 def loaded(
     found: Iterable[tuple[Kind, str]], given: Given, within: Collection[str] | None = None
 ) -> Generator[Any, Any, list[Record]]:
-    """The records of kinds and ids, in this order, read at once; what the snapshot lacks is left out."""
+    """The records of kinds and ids, in this order, read at once; what the snapshot lacks is left out.
+
+    within: ids of the only chunks that count
+    """
     order = list(found)
     ids: dict[Kind, list[str]] = {}
     for kind, id_ in order:
         ids.setdefault(kind, []).append(id_)
-    known = yield from looked_up(ids, given, within)
-    return [known[kind][id_] for kind, id_ in order if id_ in known[kind]]
+    needs = []
+    for kind, own in ids.items():
+        shown = _SHOWN[kind]
+        if within is None or not shown.instances:
+            needs.append(Rows(SEARCHED[kind].table, ["id", *shown.columns], own))
+        else:
+            columns = [f"{kind}_id", "text_unit_id", *shown.columns]
+            needs.append(Rows(shown.instances, columns, own, by=f"{kind}_id"))
+    tables = yield tuple(needs)
+    known: dict[tuple[Kind, str], Record] = {}
+    for kind, table in zip(ids, tables, strict=True):
+        shown, rows = _SHOWN[kind], table.to_pylist()
+        if kind == "text_unit":
+            rows = yield from with_documents(rows, given)
+        elif within is not None and shown.instances:
+            rows = _told_within(kind, rows, given, within)
+        known |= {(kind, row["id"]): shown.record(row) for row in rows}
+    return [known[one] for one in order if one in known]
+
+
+def _told_within(kind: Kind, rows: Sequence[Row], given: Given, within: Collection[str]) -> list[Row]:
+    """Rows of entities or relationships, each described by what these chunks said of it: its distinct
+    descriptions, in the order of the corpus, in about as many tokens as a description."""
+    limit = given.settings.descriptions.max_output_tokens
+    told: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["text_unit_id"] in within:
+            told.setdefault(row[f"{kind}_id"], []).append(row)
+    found: list[Row] = []
+    for id_, instances in told.items():
+        text = ""
+        for said in dict.fromkeys(i["description"] for i in instances if i["description"]):
+            longer = f"{text} {said}".strip()
+            if text and given.count(longer) > limit:
+                break
+            text = longer
+        found.append({**instances[0], "id": id_, "description": text})
+    return found
 
 
 def fitting(
@@ -96,8 +120,7 @@ def fitting(
     """Of chunks in their order, the first that may fit into a context, and whether these are all: their texts
     lie in as many places of a large corpus, so no more of them are read.
 
-    contexts: that they would fill, in tokens of the model that extracted. The one that answers may count
-    fewer.
+    contexts: that they would fill, in tokens of the model that extracted; the other may count fewer
     context_tokens: of one of these; None: query.context_tokens
     """
     sizes = yield Rows("text_units", ["id", "n_tokens"], chunks)
@@ -131,48 +154,10 @@ def with_documents(rows: Sequence[Row], given: Given) -> Generator[Any, Any, lis
         for d in table.to_pylist()
     }
     about = [of[r["document_id"]](r["text"]) if r["document_id"] in of else "" for r in rows]
-    short = {text: _shortened(text, most, given.count) for text in set(about)}
-    return [{**row, "document": short[text]} for row, text in zip(rows, about, strict=True)]
-
-
-def _shortened(text: str, most: int, count: Count) -> str:
-    if count(text) <= most:
-        return text
-    return longest_start(text, lambda start: count(start) <= most)
-
-
-def _rows_for(kind: Kind, ids: Sequence[str], within: Collection[str] | None = None) -> Rows:
-    """What has to be read for the records of these ids."""
-    shown = _SHOWN[kind]
-    if within is None or not shown.instances:
-        return Rows(SEARCHED[kind].table, ["id", *shown.columns], ids)
-    return Rows(shown.instances, [f"{kind}_id", "text_unit_id", *shown.columns], ids, by=f"{kind}_id")
-
-
-def _records_from(
-    kind: Kind, rows: Sequence[Row], given: Given, within: Collection[str] | None
-) -> dict[str, Record]:
-    """By id, the records of the rows that `_rows_for` asked for."""
-    shown = _SHOWN[kind]
-    if within is None or not shown.instances:
-        return {row["id"]: shown.record(row) for row in rows}
-    limit = given.settings.descriptions.max_output_tokens
-    told: dict[str, list[Row]] = {}
-    for row in rows:
-        if row["text_unit_id"] in within:
-            told.setdefault(row[f"{kind}_id"], []).append(row)
-    return {
-        id_: shown.record({**said[0], "id": id_, "description": _together(said, limit, given)})
-        for id_, said in told.items()
+    short = {
+        text: text
+        if given.count(text) <= most
+        else longest_start(text, lambda start: given.count(start) <= most)
+        for text in set(about)
     }
-
-
-def _together(instances: Sequence[Row], limit: int, given: Given) -> str:
-    """Their distinct descriptions, in the order of the corpus, in about as many tokens as a description."""
-    text = ""
-    for said in dict.fromkeys(i["description"] for i in instances if i["description"]):
-        longer = f"{text} {said}".strip()
-        if text and given.count(longer) > limit:
-            break
-        text = longer
-    return text
+    return [{**row, "document": short[text]} for row, text in zip(rows, about, strict=True)]

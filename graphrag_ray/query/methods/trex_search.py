@@ -10,15 +10,13 @@ benchmarks/RESULTS.md).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, check_embedded
 from graphrag_ray.query.methods.filling import Share, fill
 from graphrag_ray.query.methods.method import By, Given, Hit, Kind, Method, Question, Search
 from graphrag_ray.query.methods.methods import MethodKind
-from graphrag_ray.query.methods.nearest import Found, fused
+from graphrag_ray.query.methods.nearest import fused
 from graphrag_ray.query.methods.one_context import answer_from
 from graphrag_ray.query.methods.record_rows import loaded
 
@@ -40,14 +38,15 @@ def search(question: Question, given: Given) -> Method:
         check_embedded(given, NAME, kinds)
     searches = [Search(kind, by, question.text, CANDIDATES) for by in _WAYS for kind in kinds]
     hits: list[list[Hit]] = yield tuple(searches)
-    lists: dict[By, dict[Found, float]] = {by: {} for by in _WAYS}
-    for of, own in zip(searches, hits, strict=True):
-        lists[of.by] |= {(of.kind, hit.id): hit.score for hit in own}
-    weight = given.settings.query.hybrid_vector_weight
-    order = fused([_first(lists[by]) for by in _WAYS], [weight, 1 - weight])
-    first = order[: given.settings.query.trex_k]
-    records = yield from loaded(first, given)
-    context = fill([Share(records)], given.settings.query.context_tokens, given.count)
+    lists = []
+    for by in _WAYS:  # the best of all kinds
+        found = [(s.kind, hit) for s, own in zip(searches, hits, strict=True) if s.by == by for hit in own]
+        found.sort(key=lambda one: -one[1].score)
+        lists.append({(kind, hit.id): hit.score for kind, hit in found[:CANDIDATES]})
+    query = given.settings.query
+    order = fused(lists, [query.hybrid_vector_weight, 1 - query.hybrid_vector_weight])
+    records = yield from loaded(order[: query.trex_k], given)
+    context = fill([Share(records)], query.context_tokens, given.count)
     notes = [] if given.settings.hierarchies else [WITHOUT_TREE]
     return (yield from answer_from(question.text, given, NAME, context, notes))
 
@@ -78,9 +77,3 @@ def node_kinds(given: Given, method: str) -> list[Kind]:
     `tree_of`."""
     tree = tree_of(given, method)
     return [kind for kind in (tree.over, tree.reports) if given.n_rows.get(f"embeddings_{kind}")]
-
-
-def _first(scores: Mapping[Found, float]) -> dict[Found, float]:
-    """The best CANDIDATES of all kinds."""
-    best = sorted(scores, key=lambda found: -scores[found])[:CANDIDATES]
-    return {found: scores[found] for found in best}

@@ -20,7 +20,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any
 
 from graphrag_ray.base.ids import name_id
-from graphrag_ray.query.methods.method import By, Given, Hit, Kind, NameCounts, Rows, Search, Walk, WalkHit
+from graphrag_ray.query.methods.method import Given, Hit, NameCounts, Rows, Search, Walk, WalkHit
 from graphrag_ray.query.methods.question_names import Mentions, mentions
 
 RARITY = 1.5
@@ -72,22 +72,19 @@ def _near(
     text: str, given: Given, among: Sequence[str] | None
 ) -> Generator[Any, Any, tuple[dict[str, float], dict[str, float]]]:
     """Names and chunks that the question is near to by meaning, as far as these are embedded."""
-    kinds: list[tuple[Kind, int]] = [("entity", MOST_NEAR_ENTITIES), ("text_unit", MOST_NEAR_CHUNKS)]
-    there = [(kind, k) for kind, k in kinds if given.n_rows.get(f"embeddings_{kind}")]
-    by: By = "vector"
-    lists: list[list[Hit]] = yield tuple(
-        Search(kind, by, text, k, among if kind == "text_unit" else None) for kind, k in there
-    )
-    found = {kind: hits for (kind, _), hits in zip(there, lists, strict=True)}
-    hits = found.get("entity", [])
-    rows = (yield Rows("entities", ["id", "title"], [hit.id for hit in hits])).to_pylist()
-    title: Mapping[str, str] = {row["id"]: row["title"] for row in rows}
-    weights = of_hits(hits, NEAR, NEAR_SHARPNESS)
-    of_name = {name_id(title[id_]): id_ for id_ in weights if id_ in title}
-    counts: dict[str, int] = yield NameCounts({name: title[id_] for name, id_ in of_name.items() if name})
-    names = {name: weights[of_name[name]] * rarity(n) for name, n in counts.items()}
-    chunks = of_hits(found.get("text_unit", []), NEAR_CHUNKS, NEAR_CHUNKS_SHARPNESS)
-    return names, chunks
+    searches = [
+        Search("entity", "vector", text, MOST_NEAR_ENTITIES),
+        Search("text_unit", "vector", text, MOST_NEAR_CHUNKS, among),
+    ]
+    there = [s for s in searches if given.n_rows.get(f"embeddings_{s.kind}")]
+    lists: list[list[Hit]] = yield tuple(there)
+    found = {search.kind: hits for search, hits in zip(there, lists, strict=True)}
+    weights = of_hits(found.get("entity", []), NEAR, NEAR_SHARPNESS)
+    rows = (yield Rows("entities", ["id", "title"], list(weights))).to_pylist()
+    named = {id_: row for row in rows if (id_ := name_id(row["title"]))}
+    counts: dict[str, int] = yield NameCounts({id_: row["title"] for id_, row in named.items()})
+    names = {id_: weights[named[id_]["id"]] * rarity(n) for id_, n in counts.items()}
+    return names, of_hits(found.get("text_unit", []), NEAR_CHUNKS, NEAR_CHUNKS_SHARPNESS)
 
 
 def rarity(n_chunks: int) -> float:

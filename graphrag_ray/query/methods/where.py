@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -38,6 +39,8 @@ MAX_CHARACTERS = 4_000
 """Of a condition."""
 
 _SIGN = re.compile(r"!=|!~|>=|<=|[=~<>!]")
+
+_COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _LONGEST_DATE = 100
 _ISO = re.compile(r"(\d{4})(?:[-/.](\d{1,2})(?:[-/.](\d{1,2})(?:[T ](\d{2}:\d{2}(?::\d{2})?))?)?)?(?!\d)")
 _COMPACT = re.compile(r"(\d{4})(\d{2})(\d{2})(?!\d)")
@@ -132,11 +135,25 @@ def fulfilled(conditions: Sequence[Condition], documents: pa.Table) -> list[bool
     raw_data = documents["raw_data"].to_pylist() if "raw_data" in documents.column_names else []
     metadata = [columns_of(text) for text in raw_data]
     for condition in conditions if n else ():
-        values = _values(condition, documents, metadata)
-        test = _test(condition)
-        alone = [test(v) for v in values]
+        if condition.metadata:
+            values = [as_texts(column(row, condition.name)) for row in metadata]
+        else:
+            values = [[] if v is None else [v] for v in documents[OWN[condition.name]].to_pylist()]
+        if condition.metadata and not any(values):
+            has = _some([_short(name) for name in sorted({name for row in metadata for name in row})])
+            more = f", and in their metadata {has}" if has else "; they have no metadata"
+            raise UsageError(
+                f"condition {_short(condition.text)!r}: no document has {_short(condition.name)!r}; they "
+                f"have {', '.join(OWN)}{more}"
+            )
+        alone = [_fulfils(condition, own) for own in values]
         if not any(alone):
-            raise UsageError(f"no document fulfils {_short(condition.text)!r}: {_told(condition, values)}")
+            counted = Counter(v for own in values for v in own).most_common()
+            told = f"{condition.name} is {_some([f'{_short(v)} ({n})' for v, n in counted])}"
+            if not counted:
+                hint = "; input.date_column names the column that holds it"
+                told = f"none has a {condition.name}{hint if condition.name == 'date' else ''}"
+            raise UsageError(f"no document fulfils {_short(condition.text)!r}: {told}")
         chosen = [a and b for a, b in zip(chosen, alone, strict=True)]
     if n and not any(chosen):
         raise UsageError(
@@ -146,38 +163,16 @@ def fulfilled(conditions: Sequence[Condition], documents: pa.Table) -> list[bool
     return chosen
 
 
-def _values(
-    condition: Condition, documents: pa.Table, metadata: Sequence[Mapping[str, Any]]
-) -> list[list[str]]:
-    """[documents] their values, as texts: none, one, or those of a list."""
-    if not condition.metadata:
-        return [[] if v is None else [v] for v in documents[OWN[condition.name]].to_pylist()]
-    values = [as_texts(column(row, condition.name)) for row in metadata]
-    if not any(values):
-        names = sorted({name for row in metadata for name in row})
-        more = f" and {len(names) - MAX_TOLD} more" if len(names) > MAX_TOLD else ""
-        has = f", and in their metadata {', '.join(map(_short, names[:MAX_TOLD]))}{more}" if names else ""
-        raise UsageError(
-            f"condition {_short(condition.text)!r}: no document has {_short(condition.name)!r}; they have "
-            f"{', '.join(OWN)}{has or '; they have no metadata'}"
-        )
-    return values
-
-
-def _test(condition: Condition) -> Callable[[list[str]], bool]:
-    """Whether the values of a document fulfil a condition."""
+def _fulfils(condition: Condition, values: list[str]) -> bool:
+    """Whether the values of a document, of a list each, fulfil a condition."""
     if condition.ordered:
-        return lambda values: any(_holds(condition, value) for value in values)
+        return any(_holds(condition, value) for value in values)
     wanted, number = condition.value, _number(condition.value)
-    pattern = re.compile(fnmatch.translate(wanted.replace("[", "[[]")))
-
-    def is_it(value: str) -> bool:
-        if condition.sign.endswith("~"):
-            return bool(pattern.match(value))
-        return value.strip() == wanted or (number is not None and _number(value) == number)
-
-    negative = condition.sign.startswith("!")
-    return lambda values: any(map(is_it, values)) != negative
+    if condition.sign.endswith("~"):
+        found = any(fnmatch.fnmatchcase(value, wanted.replace("[", "[[]")) for value in values)
+    else:
+        found = any(v.strip() == wanted or (number is not None and _number(v) == number) for v in values)
+    return found != condition.sign.startswith("!")
 
 
 def _holds(condition: Condition, value: str) -> bool:
@@ -185,16 +180,15 @@ def _holds(condition: Condition, value: str) -> bool:
 
     Dates are compared as far as both go: 2023 is neither before nor after 2023-05.
     """
-    a, b = _number(value), _number(condition.value)
+    a: Any = _number(value)
+    b: Any = _number(condition.value)
     if a is None or b is None or not condition.metadata:
-        date, bound = _date(value), _date(condition.value)
-        common = min(len(date), len(bound))
-        return common > 0 and _compared(date[:common], condition.sign, bound[:common])
-    return _compared(a, condition.sign, b)
-
-
-def _compared(a: Any, sign: str, b: Any) -> bool:
-    return bool({"<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[sign])
+        a, b = _date(value), _date(condition.value)
+        common = min(len(a), len(b))
+        if not common:
+            return False
+        a, b = a[:common], b[:common]
+    return bool(_COMPARE[condition.sign](a, b))
 
 
 def _number(text: str) -> float | None:
@@ -223,14 +217,9 @@ def _date(text: str) -> str:
         return ""
 
 
-def _told(condition: Condition, values: Sequence[Sequence[str]]) -> str:
-    counted = Counter(v for of_document in values for v in of_document).most_common()
-    if not counted:
-        of_date = "; input.date_column names the column that holds it" if condition.name == "date" else ""
-        return f"none has a {condition.name}{of_date}"
-    shown = ", ".join(f"{_short(v)} ({n})" for v, n in counted[:MAX_TOLD])
-    more = f" and {len(counted) - MAX_TOLD} more" if len(counted) > MAX_TOLD else ""
-    return f"{condition.name} is {shown}{more}"
+def _some(listed: Sequence[str]) -> str:
+    more = f" and {len(listed) - MAX_TOLD} more" if len(listed) > MAX_TOLD else ""
+    return ", ".join(listed[:MAX_TOLD]) + more
 
 
 def _short(text: str) -> str:

@@ -39,13 +39,12 @@ from graphrag_ray.store.search.mapped_arrays import (
     ByteSource,
     Ints,
     MappedArray,
-    halves,
     ids_of,
     packed,
+    sorted_halves,
     unpacked,
 )
-from graphrag_ray.store.search.ranking import Found
-from graphrag_ray.store.search.vectors import DIGITS, Floats, unit
+from graphrag_ray.store.search.vectors import DIGITS, Floats, Found, unit
 
 M, EF_BUILD = 32, 100
 """Those of the paper."""
@@ -53,11 +52,12 @@ EF = 20
 """So many nodes of a level are kept while a question walks through it."""
 EXACT = 500
 """Levels of up to so many nodes have no links."""
-MOST_NODES, MOST_LEVELS = 1 << 30, 1_000
 
 _Exact: TypeAlias = npt.NDArray[np.float64]
+_NO_KEYS = np.zeros(0, "<u8")
 _ROWS_AT_ONCE = 16_384
 _WIDTH = 64
+_MOST_NODES = 1 << 30
 _MOST_LINKS = 1 << 16
 _MOST_DIMENSIONS = 1 << 16
 _PEAK, _FINEST = 127, 32_767
@@ -82,11 +82,6 @@ class ChnswIndex:
     def n_levels(self) -> int:
         return len(self.firsts)
 
-    def ids(self, level: int) -> list[str]:
-        """Of all nodes of a level."""
-        start, end = int(self.starts[level]), int(self.starts[level + 1])
-        return ids_of(self.arrays["high"].run(start, end), self.arrays["low"].run(start, end))
-
     def nearest(self, wanted: Floats, k: int, ef: int = EF) -> list[list[Found]]:
         """Of each level, level 0 first: the k nodes whose vectors have the least angle to the wanted one, and
         their cosines, to 1e-5 or so, to 3e-4 where some have a far larger number than others. Best first,
@@ -95,9 +90,8 @@ class ChnswIndex:
         wanted: [dimensions], of any length; ef: with more, more of the nearest are found, in more time.
         Levels without links, and those of up to ef nodes, are exact. Raises ValueError for other dimensions.
         """
-        if k <= 0 or not len(self.arrays["high"]):
-            self._check(wanted[None])
-            return [[] for _ in range(self.n_levels)]
+        if not self.n_levels:
+            return []
         places, cosines, counts = (found[0].tolist() for found in self.places(wanted[None], k, ef))
         chosen = np.array([at for row, n in zip(places, counts, strict=True) for at in row[:n]], np.int64)
         ids = iter(ids_of(self.arrays["high"].take(chosen), self.arrays["low"].take(chosen)))
@@ -106,7 +100,8 @@ class ChnswIndex:
     def places(self, wanted: Floats, k: int, ef: int = EF) -> tuple[Ints, _Exact, Ints]:
         """[questions, levels, at most k] the places of the nearest, and their cosines, of many questions; and
         [questions, levels] how many were found, behind which there are any numbers. Else as `nearest`."""
-        self._check(wanted)
+        if wanted.shape[1] != self.dimensions:
+            raise ValueError(f"the index has {self.dimensions} dimensions, not {wanted.shape[1]}")
         directions = unit(wanted)
         peak = np.abs(directions).max(axis=1, keepdims=True)
         peak = np.where(peak > 0, peak, 1.0).astype(np.float64)
@@ -119,14 +114,11 @@ class ChnswIndex:
         k = max(0, min(k, largest))
         scores = np.zeros((len(asked), self.n_levels, max(k, loops.ENTRIES)), np.int64)
         places, counts = np.zeros_like(scores), np.zeros((len(asked), self.n_levels), np.int64)
-        loops.descend_each(asked, self._graph, min(max(ef, k), largest), scores, places, counts)
+        for i in range(len(asked)):
+            loops.descend(asked[i], self._graph, 0, min(max(ef, k), largest), scores[i], places[i], counts[i])
         scaled = scores[..., :k] * (self.step * peak / finest / 256)[..., None]
         cosines = np.asarray(np.round(np.clip(scaled, -1.0, 1.0), DIGITS), np.float64)
         return places[..., :k], cosines, np.minimum(counts, k)
-
-    def _check(self, wanted: Floats) -> None:
-        if wanted.shape[1] != self.dimensions and self.n_levels:
-            raise ValueError(f"the index has {self.dimensions} dimensions, not {wanted.shape[1]}")
 
     @cached_property
     def _graph(self) -> tuple[Any, ...]:
@@ -160,15 +152,11 @@ def build(
     if len(widths) > 1 or any(len(ids) != len(vectors) for ids, vectors in levels):
         raise ValueError("vectors of different dimensions, or not one for each id")
     dimensions = widths.pop() if widths else 1
-    if not 1 <= dimensions <= _MOST_DIMENSIONS or len(names) > MOST_NODES or len(levels) > MOST_LEVELS:
-        raise ValueError(
-            f"{len(names)} vectors of {dimensions} dimensions on {len(levels)} levels: too many, or none"
-        )
     sizes = [len(ids) for ids, _ in levels]
     starts = np.cumsum([0, *sizes])
-    orders = [sorted(range(len(ids)), key=ids.__getitem__) for ids, _ in levels]
-    high, low = halves([ids[i] for (ids, _), order in zip(levels, orders, strict=True) for i in order])
-    own = [(vectors, np.asarray(order, np.int64)) for (_, vectors), order in zip(levels, orders, strict=True)]
+    placed = [sorted_halves(ids) for ids, _ in levels]
+    high, low = (np.concatenate([_NO_KEYS, *(own[half] for own, _ in placed)]) for half in (0, 1))
+    own = [(vectors, order) for (_, vectors), (_, order) in zip(levels, placed, strict=True)]
     codes, rest, step = _coded(own, len(names), dimensions)
     loops = _loops()
     linked = np.array([n > exact for n in sizes], np.uint8)
@@ -215,11 +203,7 @@ def read(source: ByteSource) -> ChnswIndex:
     n_links = int((np.diff(starts) * (linked > 0)).sum()) * per_node
     numbers = n * _padded(dimensions)
     lengths = {"low": n, "down": n, "codes": numbers, "rest": numbers, "links": n_links}
-    if (
-        n > MOST_NODES
-        or n_levels > MOST_LEVELS
-        or any(len(arrays[name]) != length for name, length in lengths.items())
-    ):
+    if n > _MOST_NODES or any(len(arrays[name]) != length for name, length in lengths.items()):
         raise source.refused("its arrays are of different lengths")
     # Copies: a mapped file could be changed while loops walk by them.
     levels = starts.astype(np.int64), _firsts(starts, linked)

@@ -29,9 +29,9 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,18 +41,17 @@ from graphrag_ray.store.search.mapped_arrays import (
     ByteSource,
     Ints,
     Keys,
-    MappedArray,
+    Shard,
     halves,
-    ids_of,
     interleaved,
     packed,
     places_in,
-    places_of,
+    sorted_halves,
     staying,
     tops,
     unpacked,
 )
-from graphrag_ray.store.search.ranking import Found, best, kth, merged
+from graphrag_ray.store.search.vectors import Found, kth
 from graphrag_ray.store.search.words import WORDS, words
 
 K1, B = 1.2, 0.75
@@ -60,24 +59,18 @@ K1, B = 1.2, 0.75
 MOST_COUNTED = 65_535
 """Repetitions of a word in a record."""
 
-_TYPES = {"high": "<u8", "low": "<u8", "top": "<u8", "lengths": "<i4", "n_words": "<i8", "words": "<u8"}
-_TYPES |= {"ends": "<i8", "records": "<i4", "counts": "<u2", "language": "<u1"}
-_ARRAYS = {"top.high", "top.words", *(_TYPES.keys() - {"top"})}
+_TYPES = {"high": "<u8", "low": "<u8", "top.high": "<u8", "lengths": "<i4", "n_words": "<i8"}
+_TYPES |= {"words": "<u8", "top.words": "<u8", "ends": "<i8", "records": "<i4", "counts": "<u2"}
+_TYPES |= {"language": "<u1"}
 
 Failed = Callable[[str, BaseException], object]
 Postings = Mapping[int, tuple[int, int]]
 """Of each word's hash: where its postings begin and end."""
+_Arrays = dict[str, npt.NDArray[Any]]
 
 
-@dataclass(frozen=True)
-class KeywordShard:
+class KeywordShard(Shard):
     """Arrays as above."""
-
-    source: ByteSource
-    arrays: Mapping[str, MappedArray]
-
-    def __len__(self) -> int:
-        return len(self.arrays["high"])
 
     @cached_property
     def language(self) -> str:
@@ -95,19 +88,9 @@ class KeywordShard:
         """Of those of the words that it holds."""
         places = places_in(self.arrays["words"], self.arrays["top.words"], wanted)
         known = np.flatnonzero(places >= 0)
-        ends = self.arrays["ends"]
-        last = ends.take(places[known])
-        first = np.where(places[known] > 0, ends.take(np.maximum(places[known] - 1, 0)), 0)
-        if (first > last).any():
-            raise self.source.refused("its postings are not one behind the other")
-        return {
-            int(word): (a, b)
-            for word, a, b in zip(wanted[known].tolist(), first.tolist(), last.tolist(), strict=True)
-        }
-
-    def places_of(self, ids: tuple[Keys, Keys]) -> Ints:
-        """The places of those of these ids that it holds; rising."""
-        return places_of(self.arrays["high"], self.arrays["low"], self.arrays["top.high"], ids)
+        first, last = self.arrays["ends"].spans(places[known])
+        spans = zip(first.tolist(), last.tolist(), strict=True)
+        return dict(zip(wanted[known].tolist(), spans, strict=True))
 
     def of(self, span: tuple[int, int]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
         """The records of postings, rising, and how often each holds the word."""
@@ -118,32 +101,9 @@ class KeywordShard:
             raise self.source.refused("a posting is of no record")
         return records, self.arrays["counts"].run(*span).astype(np.float64)
 
-    def ids(self, places: Ints) -> list[str]:
-        return ids_of(self.arrays["high"].take(places), self.arrays["low"].take(places))
-
-
-@dataclass(frozen=True)
-class _Counted:
-    """The words of some records: the arrays of a shard, but for those that follow from others."""
-
-    high: Keys
-    low: Keys
-    words: Keys
-    ends: npt.NDArray[np.int64]
-    records: npt.NDArray[np.int32]
-    counts: npt.NDArray[np.uint16]
-    lengths: npt.NDArray[np.int32]
-
-    def postings_of_each(self) -> Ints:
-        """[words] how many postings each has."""
-        return np.diff(self.ends, prepend=0)
-
 
 def build(
-    ids: Sequence[str],
-    texts: Sequence[str],
-    language: str = "",
-    failed: Failed | None = None,
+    ids: Sequence[str], texts: Sequence[str], language: str = "", failed: Failed | None = None
 ) -> bytes:
     """The bytes of a shard: the same for the same records, whatever their order.
 
@@ -168,12 +128,45 @@ def changed(
     is not what `build` makes, or lacks a record that goes, or has one that comes; ValueError for what is no
     id.
     """
-    left = _left(shard, staying(shard.source, shard.arrays, gone))
+    stays = staying(shard, gone)
+    left = {name: array.whole() for name, array in shard.arrays.items()}
+    held = stays[left["records"]]
+    each = np.diff(np.cumsum(held)[left["ends"] - 1], prepend=0)
+    left = {
+        "high": left["high"][stays],
+        "low": left["low"][stays],
+        "words": left["words"][each > 0],
+        "ends": np.cumsum(each[each > 0]),
+        "records": (np.cumsum(stays) - 1)[left["records"][held]],
+        "counts": left["counts"][held],
+        "lengths": shard.lengths[stays],
+    }
     come = _counted(ids, texts, shard.language, failed)
-    return _packed(_together(shard.source, left, come), shard.language)
+    # Both have no record in common. Quick where few come.
+    both = [(some["high"], some["low"]) for some in (left, come)]
+    (high, low), of_left, of_come = interleaved(shard.source, *both)
+    after, before = (np.searchsorted(left["words"], come["words"], side) for side in ("left", "right"))
+    new = after == before
+    words = np.insert(left["words"], after[new], come["words"][new])
+    postings = np.zeros(len(words), np.int64)
+    keys, records = [], []
+    lengths = np.empty(len(high), np.int32)
+    for of, places in ((left, of_left), (come, of_come)):
+        rank, each = np.searchsorted(words, of["words"]), np.diff(of["ends"], prepend=0)
+        postings[rank] += each
+        records.append(places[of["records"]])
+        keys.append(np.repeat(rank * len(high), each) + records[-1])
+        lengths[places] = of["lengths"]
+    at = np.searchsorted(keys[0], keys[1])
+    together = {"high": high, "low": low, "words": words, "ends": np.cumsum(postings), "lengths": lengths}
+    together["records"] = np.insert(records[0], at, records[1])
+    together["counts"] = np.insert(left["counts"], at, come["counts"])
+    return _packed(together, shard.language)
 
 
-def _counted(ids: Sequence[str], texts: Sequence[str], language: str, failed: Failed | None) -> _Counted:
+def _counted(ids: Sequence[str], texts: Sequence[str], language: str, failed: Failed | None) -> _Arrays:
+    """The words of some records: the arrays of a shard, but for those that follow from others."""
+
     def words_at(place: int) -> list[str]:
         try:
             return words(texts[place], language)
@@ -183,9 +176,9 @@ def _counted(ids: Sequence[str], texts: Sequence[str], language: str, failed: Fa
             failed(ids[place], e)
             return []
 
-    order = sorted(range(len(ids)), key=ids.__getitem__)
+    (high, low), order = sorted_halves(ids)
     numbers: dict[str, int] = {}
-    rows = [array("i", [numbers.setdefault(w, len(numbers)) for w in words_at(i)]) for i in order]
+    rows = [array("i", [numbers.setdefault(w, len(numbers)) for w in words_at(i)]) for i in order.tolist()]
     # Words that have the same hash are one word: no question tells them apart.
     hashes, rank = np.unique(_hashes(list(numbers)), return_inverse=True)
     lengths = np.array([len(row) for row in rows], np.int32)
@@ -193,85 +186,29 @@ def _counted(ids: Sequence[str], texts: Sequence[str], language: str, failed: Fa
     found, counts = np.unique(
         occurring * max(1, len(rows)) + np.repeat(np.arange(len(rows)), lengths), return_counts=True
     )
-    word, record = np.divmod(found, max(1, len(rows)))
+    word, records = np.divmod(found, max(1, len(rows)))
     ends = np.cumsum(np.bincount(word, minlength=len(hashes)))
-    return _Counted(
-        *halves([ids[i] for i in order]),
-        hashes,
-        ends,
-        record.astype("<i4"),
-        np.minimum(counts, MOST_COUNTED).astype("<u2"),
-        lengths,
-    )
+    arrays: _Arrays = {
+        "high": high,
+        "low": low,
+        "lengths": lengths,
+        "words": hashes,
+        "ends": ends,
+        "records": records,
+    }
+    return arrays | {"counts": np.minimum(counts, MOST_COUNTED)}
 
 
-def _left(shard: KeywordShard, stays: npt.NDArray[np.bool_]) -> _Counted:
-    """What a shard holds of those of its records that stay."""
-    names = ("high", "low", "words", "ends", "records", "counts")
-    arrays = {name: shard.arrays[name].whole() for name in names}
-    own = _Counted(**arrays, lengths=shard.lengths)
-    held = stays[own.records]
-    postings = np.diff(np.cumsum(held)[own.ends - 1], prepend=0)
-    return _Counted(
-        own.high[stays],
-        own.low[stays],
-        own.words[postings > 0],
-        np.cumsum(postings[postings > 0]),
-        (np.cumsum(stays) - 1).astype(np.int32)[own.records[held]],
-        own.counts[held],
-        own.lengths[stays],
-    )
-
-
-def _together(source: ByteSource, one: _Counted, other: _Counted) -> _Counted:
-    """The words of the records of both, which have none in common. Quick where the other has few."""
-    (high, low), of_one, of_other = interleaved(source, (one.high, one.low), (other.high, other.low))
-    after, before = (np.searchsorted(one.words, other.words, side) for side in ("left", "right"))
-    new = after == before
-    words = np.insert(one.words, after[new], other.words[new])
-    postings = np.zeros(len(words), np.int64)
-    keys, records = [], []
-    for of, places in ((one, of_one), (other, of_other)):
-        rank, each = np.searchsorted(words, of.words), of.postings_of_each()
-        postings[rank] += each
-        records.append(places.astype(np.int32)[of.records])
-        keys.append(np.repeat(rank * len(high), each) + records[-1])
-    at = np.searchsorted(keys[0], keys[1])
-    lengths = np.empty(len(high), np.int32)
-    lengths[of_one], lengths[of_other] = one.lengths, other.lengths
-    return _Counted(
-        high,
-        low,
-        words,
-        np.cumsum(postings),
-        np.insert(records[0], at, records[1]),
-        np.insert(one.counts, at, other.counts),
-        lengths,
-    )
-
-
-def _packed(of: _Counted, language: str) -> bytes:
-    return packed(
-        {
-            "high": of.high,
-            "low": of.low,
-            "top.high": tops(of.high),
-            "lengths": of.lengths,
-            "n_words": np.array([of.lengths.sum(dtype=np.int64)], "<i8"),
-            "words": of.words,
-            "top.words": tops(of.words),
-            "ends": of.ends,
-            "records": of.records,
-            "counts": of.counts,
-            "language": np.frombuffer(language.encode(), np.uint8),
-        }
-    )
+def _packed(of: _Arrays, language: str) -> bytes:
+    told = np.frombuffer(language.encode(), np.uint8)
+    more = {"top.high": tops(of["high"]), "top.words": tops(of["words"]), "language": told}
+    return packed(of | more | {"n_words": np.array([of["lengths"].sum(dtype=np.int64)])}, _TYPES)
 
 
 def read(source: ByteSource) -> KeywordShard:
     """A shard. Raises what `source.refused` makes for what is none."""
     equal = (("high", "low", "lengths"), ("words", "ends"), ("records", "counts"))
-    arrays = unpacked(source, _TYPES, _ARRAYS, equal, {"top.high": "high", "top.words": "words"})
+    arrays = unpacked(source, _TYPES, _TYPES, equal, {"top.high": "high", "top.words": "words"})
     if len(arrays["n_words"]) != 1:
         raise source.refused("its arrays are of different lengths")
     shard = KeywordShard(source, arrays)
@@ -300,20 +237,18 @@ def search(
     for shard, of_shard in zip(shards, postings, strict=True):
         least = found[k - 1][1] if len(found) >= k > 0 else 0.0
         places, scores = _scored(shard, of_shard, idf, mean, k, only, least)
-        chosen = best(scores, k)
-        ids = shard.ids(places[chosen])
-        found = merged([found, list(zip(ids, scores[chosen].tolist(), strict=True))], k)
+        chosen = np.flatnonzero(scores >= kth(scores, k, 0.0))
+        chosen = chosen[np.argsort(-scores[chosen], kind="stable")][: max(k, 0)]
+        found += zip(shard.ids.at(places[chosen]), scores[chosen].tolist(), strict=True)
+        found = sorted(found, key=lambda hit: (-hit[1], hit[0]))[: max(k, 0)]
     return found
 
 
 def count_records(shards: Sequence[KeywordShard], text: str) -> int:
     """How many records hold the word that a text is; 0 for a text of several words."""
-    n = 0
-    for shard in shards:
-        asked = _asked(text, shard.language)
-        if len(asked) == 1:
-            n += sum(end - start for start, end in shard.postings(asked).values())
-    return n
+    asked = [(shard, _asked(text, shard.language)) for shard in shards]
+    spans = [span for shard, words in asked if len(words) == 1 for span in shard.postings(words).values()]
+    return sum(end - start for start, end in spans)
 
 
 def _scored(
@@ -333,7 +268,7 @@ def _scored(
     # A word adds less to a score than its idf.
     to_come = [*accumulate((idf[word] for word in reversed(by_worth)), initial=0.0)][::-1]
     scores = np.zeros(len(shard))
-    places = None if among is None else shard.places_of(among)
+    places = None if among is None else shard.ids.held(among)
     for n, word in enumerate(by_worth):
         if places is None and n:
             there = np.flatnonzero(scores)

@@ -87,6 +87,14 @@ class MappedArray:
         self._need(starts, ends)
         return self.values[spread(starts, ends)[0]]
 
+    def spans(self, places: Ints) -> tuple[Ints, Ints]:
+        """Of an array of ends, one behind the other: where what belongs to these places begins and ends."""
+        end = self.take(places)
+        start = np.where(places > 0, self.take(np.maximum(places - 1, 0)), 0)
+        if (start > end).any():
+            raise self.source.refused("its ends are not one behind the other")
+        return start, end
+
     def whole(self) -> npt.NDArray[Any]:
         return self._all
 
@@ -109,8 +117,9 @@ class MappedArray:
         self.source.need(self.begin + starts * width, self.begin + ends * width)
 
 
-def packed(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """The bytes of a file; the same for the same arrays."""
+def packed(arrays: Mapping[str, npt.NDArray[Any]], types: Mapping[str, Any] = {}) -> bytes:
+    """The bytes of a file; the same for the same arrays. types: of each, in the order of the file."""
+    arrays = {name: np.asarray(arrays[name], kind) for name, kind in types.items()} or arrays
     pieces: list[Any] = []
     told: dict[str, list[Any]] = {}
     at = 0
@@ -192,21 +201,49 @@ def places_in(keys: MappedArray, top: MappedArray, wanted: Keys) -> Ints:
     return np.where(same.any(axis=1), looked_at[np.arange(len(wanted)), same.argmax(axis=1)], -1)
 
 
-def places_of(high: MappedArray, low: MappedArray, top: MappedArray, ids: tuple[Keys, Keys]) -> Ints:
-    """The places of those of these ids that are there, rising. high, low: halves of sorted ids; top: of the
-    former."""
-    at = places_in(high, top, ids[0])
-    wanted = np.flatnonzero(at >= 0)
-    at, found = at[wanted], []
-    while len(wanted):  # once, unless different ids share their first half
-        same = low.take(at) == ids[1][wanted]
-        found.append(at[same])
-        wanted, at = wanted[~same], at[~same] + 1
-        inside = at < len(high)
-        wanted, at = wanted[inside], at[inside]
-        next_one = high.take(at) == ids[0][wanted]
-        wanted, at = wanted[next_one], at[next_one]
-    return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
+@dataclass(frozen=True)
+class Ids:
+    """Sorted ids: the halves of each, and `tops` of the former."""
+
+    high: MappedArray
+    low: MappedArray
+    top: MappedArray
+
+    def at(self, places: Ints) -> list[str]:
+        return ids_of(self.high.take(places), self.low.take(places))
+
+    def places(self, wanted: Halves) -> Ints:
+        """[wanted] the place of each; -1 where it is not there."""
+        at = places_in(self.high, self.top, wanted[0])
+        left = np.flatnonzero(at >= 0)
+        while len(left):  # once, unless different ids share their first half
+            left = left[self.low.take(at[left]) != wanted[1][left]]
+            at[left] += 1
+            inside = at[left] < len(self.high)
+            inside[inside] = self.high.take(at[left[inside]]) == wanted[0][left[inside]]
+            at[left[~inside]] = -1
+            left = left[inside]
+        return at
+
+    def held(self, wanted: Halves) -> Ints:
+        """The places of those that are there, rising."""
+        at = self.places(wanted)
+        return np.unique(at[at >= 0])
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file of arrays about records, whose ids are among them: high, low, top.high."""
+
+    source: ByteSource
+    arrays: Mapping[str, MappedArray]
+
+    def __len__(self) -> int:
+        return len(self.arrays["high"])
+
+    @property
+    def ids(self) -> Ids:
+        return Ids(*(self.arrays[name] for name in ("high", "low", "top.high")))
 
 
 def spread(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> tuple[Ints, Ints]:
@@ -236,18 +273,20 @@ def ids_of(high: Keys, low: Keys) -> list[str]:
     return [both[at : at + ID_LENGTH] for at in range(0, len(both), ID_LENGTH)]
 
 
-def staying(
-    source: ByteSource, arrays: Mapping[str, MappedArray], gone: Sequence[str]
-) -> npt.NDArray[np.bool_]:
-    """[records] which records of a shard are none of these. Raises what `source.refused` makes where one of
-    these is not there.
+def sorted_halves(ids: Sequence[str]) -> tuple[Halves, Ints]:
+    """The halves of ids in their order, and which id stands at each place there."""
+    high, low = halves(ids)
+    order = np.lexsort((low, high))
+    return (high[order], low[order]), order
 
-    arrays: of the shard: high, low, top.high
-    """
-    places = places_of(arrays["high"], arrays["low"], arrays["top.high"], halves(known(gone)))
+
+def staying(shard: Shard, gone: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """[records] which records of a shard are none of these. Raises what its source refuses with where one of
+    these is not there."""
+    places = shard.ids.held(halves(known(gone)))
     if len(places) != len(gone):
-        raise source.refused("it lacks records")
-    stays = np.ones(len(arrays["high"]), np.bool_)
+        raise shard.source.refused("it lacks records")
+    stays = np.ones(len(shard), np.bool_)
     stays[places] = False
     return stays
 
@@ -262,6 +301,5 @@ def interleaved(source: ByteSource, one: Halves, other: Halves) -> tuple[Halves,
     high, low = high[order], low[order]
     if ((high[1:] == high[:-1]) & (low[1:] == low[:-1])).any():
         raise source.refused("a record is there twice")
-    places = np.empty(len(order), np.int64)
-    places[order] = np.arange(len(order))
+    places = np.argsort(order)
     return (high, low), places[: len(one[0])], places[len(one[0]) :]

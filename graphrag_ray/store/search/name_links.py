@@ -19,20 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.store.search.mapped_arrays import (
     ByteSource,
+    Ids,
     Ints,
-    Keys,
-    MappedArray,
-    halves,
-    ids_of,
+    Shard,
     packed,
-    places_in,
+    sorted_halves,
     spread,
     tops,
     unpacked,
@@ -42,11 +39,10 @@ MOST_WEIGHT = 255
 _BITS = 32
 """Of a place."""
 
-_TYPES: dict[str, Any] = {"high": "<u8", "low": "<u8", "top": "<u8", "name": "<u8", "total": "<i8"}
-_TYPES |= {"text_end": "<i8", "text": "<u1"}
-_TYPES |= {"holders_end": "<i8", "holders": "<i4", "holders_weight": "<u1"}
+_TYPES = {"high": "<u8", "low": "<u8", "top.high": "<u8", "name.high": "<u8", "name.low": "<u8"}
+_TYPES |= {"top.name": "<u8", "holders_end": "<i8", "holders": "<i4", "holders_weight": "<u1"}
+_TYPES |= {"total": "<i8", "text_end": "<i8", "text": "<u1"}
 _TYPES |= {"names_end": "<i8", "names": "<i4", "names_weight": "<u1"}
-_ARRAYS = {"high", "low", "top.high", "name.high", "name.low", "top.name", *_TYPES} - {"top", "name"}
 
 
 @dataclass(frozen=True)
@@ -65,28 +61,16 @@ class Linked:
     total: npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class NameLinks:
-    """A shard: arrays as above."""
+class NameLinks(Shard):
+    """A shard: arrays as above, of chunks."""
 
-    source: ByteSource
-    arrays: Mapping[str, MappedArray]
-
-    def __len__(self) -> int:
-        """How many chunks there are."""
-        return len(self.arrays["high"])
-
-    def chunk_places(self, high: Keys, low: Keys) -> Ints:
-        """The place of each of these chunks; -1 for one that is not here."""
-        return self._places(("high", "low", "top.high"), high, low)
-
-    def name_places(self, high: Keys, low: Keys) -> Ints:
-        """The place of each of these names; -1 for one that is not here."""
-        return self._places(("name.high", "name.low", "top.name"), high, low)
+    @property
+    def names(self) -> Ids:
+        return Ids(*(self.arrays[name] for name in ("name.high", "name.low", "top.name")))
 
     def holder_counts(self, places: Ints) -> Ints:
         """How many chunks hold each of these names."""
-        start, end = self._run("holders_end", places)
+        start, end = self.arrays["holders_end"].spans(places)
         return end - start
 
     def totals(self, places: Ints) -> npt.NDArray[np.float64]:
@@ -101,32 +85,14 @@ class NameLinks:
         """Links of chunks to names."""
         return self._linked("names", places, len(self.arrays["name.high"]))
 
-    def chunk_ids(self, places: Ints) -> list[str]:
-        return ids_of(self.arrays["high"].take(places), self.arrays["low"].take(places))
-
     def name_texts(self, places: Ints) -> list[str]:
-        start, end = self._run("text_end", places)
+        start, end = self.arrays["text_end"].spans(places)
         text = self.arrays["text"]
         spans = zip(start.tolist(), end.tolist(), strict=True)
         return [bytes(text.run(*span)).decode(errors="replace") for span in spans]
 
-    def name_halves(self, places: Ints) -> tuple[Keys, Keys]:
-        return self.arrays["name.high"].take(places), self.arrays["name.low"].take(places)
-
-    def _places(self, names: tuple[str, str, str], high: Keys, low: Keys) -> Ints:
-        of_high, of_low, top = (self.arrays[name] for name in names)
-        places = places_in(of_high, top, high)
-        there = np.flatnonzero(places >= 0)
-        other = of_low.take(places[there]) != low[there]
-        places[there[other]] = -1
-        return places
-
-    def _run(self, ends: str, places: Ints) -> tuple[Ints, Ints]:
-        end = self.arrays[ends].take(places)
-        return np.where(places > 0, self.arrays[ends].take(np.maximum(places - 1, 0)), 0), end
-
     def _linked(self, name: str, places: Ints, n: int) -> Linked:
-        start, end = self._run(f"{name}_end", places)
+        start, end = self.arrays[f"{name}_end"].spans(places)
         place = self.arrays[name].runs(start, end).astype(np.int64)
         if len(place) and (place.min() < 0 or place.max() >= n):
             raise self.source.refused("a link leads out of it")
@@ -151,11 +117,11 @@ def build(
                           heavier one counts
     Raises ValueError for what is no id.
     """
-    chunk_halves, chunk_order = _sorted(chunks)
-    name_halves, name_order = _sorted(list(names))
+    chunk_halves, chunk_order = sorted_halves(chunks)
+    name_halves, name_order = sorted_halves(list(names))
     texts = list(names.values())
     in_order = [texts[at].encode(errors="replace") for at in name_order.tolist()]
-    c, n = _ranks(chunk_order)[chunk], _ranks(name_order)[name]
+    c, n = np.argsort(chunk_order)[chunk], np.argsort(name_order)[name]
     # A pair of places as one number is sorted in a fraction of the time.
     pairs = n << _BITS | c
     order = np.argsort(pairs)
@@ -164,25 +130,24 @@ def build(
     w = np.maximum.reduceat(w, first) if len(first) else w
     c, n = pairs & (1 << _BITS) - 1, pairs >> _BITS
     by_chunk = np.argsort(c << _BITS | n)
-    return packed(
-        {
-            "high": chunk_halves[0],
-            "low": chunk_halves[1],
-            "top.high": tops(chunk_halves[0]),
-            "name.high": name_halves[0],
-            "name.low": name_halves[1],
-            "top.name": tops(name_halves[0]),
-            "holders_end": np.cumsum(np.bincount(n, minlength=len(names))).astype("<i8"),
-            "holders": c.astype("<i4"),
-            "holders_weight": w.astype("<u1"),
-            "total": np.bincount(n, w, minlength=len(names)).astype("<i8"),
-            "text_end": np.cumsum([len(text) for text in in_order], dtype="<i8"),
-            "text": np.frombuffer(b"".join(in_order), "<u1"),
-            "names_end": np.cumsum(np.bincount(c, minlength=len(chunks))).astype("<i8"),
-            "names": n[by_chunk].astype("<i4"),
-            "names_weight": w[by_chunk].astype("<u1"),
-        }
-    )
+    arrays = {
+        "high": chunk_halves[0],
+        "low": chunk_halves[1],
+        "top.high": tops(chunk_halves[0]),
+        "name.high": name_halves[0],
+        "name.low": name_halves[1],
+        "top.name": tops(name_halves[0]),
+        "holders_end": np.cumsum(np.bincount(n, minlength=len(names))),
+        "holders": c,
+        "holders_weight": w,
+        "total": np.bincount(n, w, minlength=len(names)),
+        "text_end": np.cumsum([len(text) for text in in_order], dtype="<i8"),
+        "text": np.frombuffer(b"".join(in_order), "<u1"),
+        "names_end": np.cumsum(np.bincount(c, minlength=len(chunks))),
+        "names": n[by_chunk],
+        "names_weight": w[by_chunk],
+    }
+    return packed(arrays, _TYPES)
 
 
 def read(source: ByteSource) -> NameLinks:
@@ -193,18 +158,5 @@ def read(source: ByteSource) -> NameLinks:
         ("holders", "holders_weight", "names", "names_weight"),
     )
     top_of = {"top.high": "high", "top.name": "name.high"}
-    arrays = unpacked(source, _TYPES, _ARRAYS, equal, top_of)
+    arrays = unpacked(source, _TYPES, _TYPES, equal, top_of)
     return NameLinks(source, arrays)
-
-
-def _sorted(ids: Sequence[str]) -> tuple[tuple[Keys, Keys], Ints]:
-    """The halves of ids in their order, and which id stands at each place there."""
-    high, low = halves(ids) if ids else (np.zeros(0, "<u8"), np.zeros(0, "<u8"))
-    order = np.lexsort([low, high])
-    return (high[order], low[order]), order
-
-
-def _ranks(order: Ints) -> Ints:
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.arange(len(order))
-    return ranks

@@ -17,17 +17,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 ENTRIES = 5
 """A level is entered at the down-links of so many of the nearest above it."""
 SAMPLE = 64
 """Without any, at the nearest of so many nodes."""
 
-_AHEAD = 6
-_LINE = 64
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -63,22 +58,6 @@ def _compiled(function: _F, **more: Any) -> _F:
 
 def _inlined(function: _F) -> _F:
     return _compiled(function, forceinline=True)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _fetch(typing_context: Any, array: Any, at: Any) -> Any:
-    """Tells the processor that array[at] will be read. It may lie anywhere: nothing is read now."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        own = context.make_array(signature.args[0])(context, builder, arguments[0])
-        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        place = builder.bitcast(builder.gep(own.data, [arguments[1]]), byte)
-        builder.call(call, [place, number(0), number(3), number(1)])
-        return context.get_dummy_value()
-
-    return numba.types.void(array, at), generate
 
 
 @_inlined
@@ -148,25 +127,13 @@ def _larger(seen: Any) -> Any:
 
 
 @_inlined
-def _fetch_row(flat: Any, row: Any, length: Any, step: Any) -> None:
-    for at in range(row * length, (row + 1) * length, step):
-        _fetch(flat, at)
-
-
-@_compiled
-def _weigh(wanted: Any, codes: Any, nodes: Any, n_nodes: Any, keys: Any, n: Any) -> Any:
-    """Puts nodes among n keys. Returns how many these are then, and the first place that changed."""
-    width, first = len(wanted), len(keys)
-    for i in range(min(_AHEAD, n_nodes)):
-        _fetch_row(codes, nodes[i], width, _LINE)
-    for i in range(n_nodes):
-        if i + _AHEAD < n_nodes:
-            _fetch_row(codes, nodes[i + _AHEAD], width, _LINE)
-        key = _key(_product(wanted, codes, nodes[i]), nodes[i])
-        if n < len(keys) or key < keys[n - 1]:
-            first = min(first, _put(keys, n, key))
-            n = min(n + 1, len(keys))
-    return n, first
+def _weigh(wanted: Any, codes: Any, node: Any, keys: Any, n: Any) -> Any:
+    """Puts a node among n keys. Returns how many these are then, and where it is."""
+    key = _key(_product(wanted, codes, node), node)
+    if n == len(keys) and key >= keys[n - 1]:
+        return n, n
+    at = _put(keys, n, key)
+    return min(n + 1, len(keys)), at
 
 
 @_compiled
@@ -178,17 +145,15 @@ def _walk(wanted: Any, graph: Graph, level: Any, end: Any, entries: Any, keys: A
     size = 1024
     while size < 32 * len(keys):
         size *= 2
-    seen, near = np.full(size, -1, np.int32), np.empty(per_node, np.int64)
+    seen = np.full(size, -1, np.int32)
     n = 0
     for entry in entries:
         if start <= entry < end and _new(seen, entry):
-            _put(keys, n, _key(_product(wanted, codes, entry), entry))
-            n = min(n + 1, len(keys))
+            n, at = _weigh(wanted, codes, entry, keys, n)
     if n == 0:
         for place in range(start, end, max(1, (end - start) // SAMPLE)):
             _new(seen, place)
-            _put(keys, n, _key(_product(wanted, codes, place), place))
-            n = min(n + 1, len(keys))
+            n, at = _weigh(wanted, codes, place, keys, n)
     n_seen, at = 2 * SAMPLE + len(entries), 0
     while at < n:
         if keys[at] & 1:
@@ -196,21 +161,17 @@ def _walk(wanted: Any, graph: Graph, level: Any, end: Any, entries: Any, keys: A
             continue
         row = first + _place(keys[at])
         keys[at] |= 1
+        at += 1
         while 2 * (n_seen + per_node) > len(seen):
             seen = _larger(seen)
-        n_near = 0
         for i in range(row * per_node, (row + 1) * per_node):
             to = np.int64(links[i])
             if to < start or to >= end:
                 break
             if _new(seen, to):
-                near[n_near] = to
-                n_near += 1
-        n_seen += n_near
-        n, changed = _weigh(wanted, codes, near, n_near, keys, n)
-        at = min(at + 1, changed)
-        if at < n:
-            _fetch_row(links, first + _place(keys[at]), per_node, _LINE // 4)
+                n_seen += 1
+                n, changed = _weigh(wanted, codes, to, keys, n)
+                at = min(at, changed)
     return n
 
 
@@ -254,7 +215,7 @@ def _nearest(wanted: Any, graph: Graph, level: Any, entries: Any, keys: Any, sco
 
 
 @_compiled
-def _descend(wanted: Any, graph: Graph, lowest: Any, ef: Any, scores: Any, places: Any, counts: Any) -> None:
+def descend(wanted: Any, graph: Graph, lowest: Any, ef: Any, scores: Any, places: Any, counts: Any) -> None:
     """The nearest nodes of each level from the last one down to the lowest.
 
     wanted: [width] int16; scores, places: [levels from the lowest on, k] are filled; counts: [levels] how
@@ -268,13 +229,6 @@ def _descend(wanted: Any, graph: Graph, lowest: Any, ef: Any, scores: Any, place
         counts[level - lowest] = n
         for i in range(ENTRIES):
             entries[i] = graph.down[found[i]] if i < min(n, len(found)) else -1
-
-
-@_compiled
-def descend_each(wanted: Any, graph: Graph, ef: Any, scores: Any, places: Any, counts: Any) -> None:
-    """The nearest nodes of every level to each of many vectors: as `_descend`, with one dimension more."""
-    for i in range(len(wanted)):
-        _descend(wanted[i], graph, 0, ef, scores[i], places[i], counts[i])
 
 
 @_inlined
@@ -350,7 +304,7 @@ def build_level(graph: Graph, level: Any, ef: Any) -> None:
     for node in range(start, end):
         wanted[:] = _vector(codes, width, node)
         if n_above:
-            _descend(wanted, graph, level + 1, ENTRIES, scores, places, counts)
+            descend(wanted, graph, level + 1, ENTRIES, scores, places, counts)
         for i in range(counts[0]):
             of = places[0, i]
             entries[i] = down[of]

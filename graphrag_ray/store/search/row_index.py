@@ -49,7 +49,6 @@ from graphrag_ray.store.search.mapped_arrays import (
 
 HALVES = np.dtype([("high", "<u8"), ("low", "<u8")])
 _VALUE = np.dtype("<f8")
-_NONE = np.zeros(0, np.int64)
 _IDS_AT_ONCE = 1024
 
 
@@ -74,15 +73,18 @@ def entry_types(
 
 @dataclass(frozen=True)
 class RowEntries:
-    """Rows that hold ids. rows: counted over the index; whose: which of the wanted ids each holds; entry: of
-    `entry_type`."""
+    """Rows that hold ids. whose: which of the wanted ids each holds; entry: of `entry_type`."""
 
-    rows: Ints
     whose: Ints
     entry: npt.NDArray[Any]
 
+    @cached_property
+    def rows(self) -> Ints:
+        """Counted over the index."""
+        return self.entry["place"].astype(np.int64)
+
     def taken(self, places: Ints) -> RowEntries:
-        return RowEntries(self.rows[places], self.whose[places], self.entry[places])
+        return RowEntries(self.whose[places], self.entry[places])
 
 
 @dataclass(frozen=True)
@@ -146,46 +148,30 @@ class RowIndex:
         right = np.minimum(np.searchsorted(top, high, "right") * STEP, len(entries))
         if most is not None:  # an id that is everywhere has many entries, of which few are wanted
             right = np.minimum(right, left + 2 * STEP + most)
+        # The columns that may hold an id; none: the key is all of it.
         held = [name for name in group.split("+") if name in (entries.values.dtype.names or ())]
-        some = [
-            self._among(entries, held, high[part], low[part], left[part], right[part], most)
-            for part in (slice(at, at + _IDS_AT_ONCE) for at in range(0, len(high), _IDS_AT_ONCE))
-        ]
-        whose = np.concatenate([at * _IDS_AT_ONCE + of for at, (of, _) in enumerate(some)] or [_NONE])
-        entry = np.concatenate([e for _, e in some] or [entries.values[:0]])
-        rows = entry["place"].astype(np.int64)
-        if len(rows) and rows.max() >= self.n_rows:
+        some = [RowEntries(np.zeros(0, np.int64), entries.values[:0])]
+        for at in range(0, len(high), _IDS_AT_ONCE):
+            own = slice(at, at + _IDS_AT_ONCE)
+            entry = entries.runs(left[own], right[own])
+            whose = at + np.repeat(np.arange(len(left[own])), right[own] - left[own])
+            same = np.flatnonzero(entry["key"] == high[whose])
+            whose, entry = whose[same], entry[same]
+            if held:
+                wanted = [
+                    (e["high"] == high[whose]) & (e["low"] == low[whose])
+                    for e in map(entry.__getitem__, held)
+                ]
+                same = np.flatnonzero(np.any(wanted, axis=0))
+                whose, entry = whose[same], entry[same]
+            if most is not None:
+                same = np.flatnonzero(np.arange(len(whose)) - np.searchsorted(whose, whose) < most)
+                whose, entry = whose[same], entry[same]
+            some.append(RowEntries(whose, entry))
+        found = _together(some)
+        if len(found.rows) and found.rows.max() >= self.n_rows:
             raise self.source.refused("an entry is of no row")
-        return RowEntries(rows, whose, entry)
-
-    def _among(
-        self,
-        entries: MappedArray,
-        held: Sequence[str],
-        high: Keys,
-        low: Keys,
-        left: Ints,
-        right: Ints,
-        most: int | None,
-    ) -> tuple[Ints, npt.NDArray[Any]]:
-        """Of entries from left to right, for each wanted id those that hold it; and which id it is.
-
-        held: the columns that may; none: the key is all of it
-        """
-        entry = entries.runs(left, right)
-        whose = np.repeat(np.arange(len(high)), right - left)
-        same = np.flatnonzero(entry["key"] == high[whose])
-        whose, entry = whose[same], entry[same]
-        if held:
-            own = [entry[name] for name in held]
-            wanted = [(ids["high"] == high[whose]) & (ids["low"] == low[whose]) for ids in own]
-            same = np.flatnonzero(np.any(wanted, axis=0))
-            whose, entry = whose[same], entry[same]
-        if most is not None:
-            first = np.searchsorted(whose, whose, "left")
-            same = np.flatnonzero(np.arange(len(whose)) - first < most)
-            whose, entry = whose[same], entry[same]
-        return whose, entry
+        return found
 
     def page_of(self, column: str, rows: Ints) -> Ints | None:
         """The page of each row; None where the column cannot be read by pages."""
@@ -229,16 +215,18 @@ def distinct(found: RowEntries) -> tuple[RowEntries, RowEntries]:
 
 def first_of_each(found: Sequence[RowEntries], most: int) -> list[RowEntries]:
     """Of what several indexes found, for each wanted id so many entries at most, the first by rank."""
-    of = np.repeat(np.arange(len(found)), [len(entries.rows) for entries in found])
-    rows, whose = (np.concatenate([getattr(e, name) for e in found]) for name in ("rows", "whose"))
-    entry = np.concatenate([entries.entry for entries in found])
-    order = np.lexsort([rows, of, *_falling(entry), whose])
-    sorted_whose = whose[order]
-    place = np.arange(len(order)) - np.searchsorted(sorted_whose, sorted_whose, "left")
+    of = np.repeat(np.arange(len(found)), [len(entries.whose) for entries in found])
+    every = _together(found)
+    order = np.lexsort([every.rows, of, *_falling(every.entry), every.whose])
+    whose = every.whose[order]
+    first = np.arange(len(order)) - np.searchsorted(whose, whose) < most
     kept = np.zeros(len(order), np.bool_)
-    kept[order[place < most]] = True
-    ends = np.cumsum([len(entries.rows) for entries in found])[:-1]
-    return [e.taken(np.flatnonzero(own)) for e, own in zip(found, np.split(kept, ends), strict=True)]
+    kept[order[first]] = True
+    return [e.taken(np.flatnonzero(kept[of == at])) for at, e in enumerate(found)]
+
+
+def _together(found: Sequence[RowEntries]) -> RowEntries:
+    return RowEntries(*(np.concatenate([getattr(e, name) for e in found]) for name in ("whose", "entry")))
 
 
 def _falling(entries: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
@@ -248,9 +236,7 @@ def _falling(entries: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
 
 
 def build(
-    part_rows: Sequence[int],
-    groups: Mapping[str, npt.NDArray[Any]],
-    pages: Mapping[str, Pages] = {},
+    part_rows: Sequence[int], groups: Mapping[str, npt.NDArray[Any]], pages: Mapping[str, Pages] = {}
 ) -> bytes:
     """The bytes of an index of rows.
 
@@ -258,31 +244,11 @@ def build(
     groups     entries of each, in any order
     pages      by column
     """
-    return _packed_sorted(part_rows, {name: of.take(_by_rank(of)) for name, of in groups.items()}, pages)
+    return _packed(part_rows, {name: of.take(_by_rank(of)) for name, of in groups.items()}, pages)
 
 
-def _by_rank(entries: npt.NDArray[Any]) -> Ints:
-    """The order in which entries stand in an index."""
-    return np.lexsort([entries["place"], *_falling(entries), entries["key"]])
-
-
-def _merged(entries: npt.NDArray[Any], n_sorted: int) -> Ints:
-    """The same, where so many of the first ones are in that order already: of these only those are looked at
-    that have the key of another one."""
-    keys = entries["key"]
-    wanted = np.unique(keys[n_sorted:])
-    left, right = (np.searchsorted(keys[:n_sorted], wanted, side) for side in ("left", "right"))
-    beside = spread(left, right)[0]
-    others = np.delete(np.arange(n_sorted), beside)
-    some = np.append(beside, np.arange(n_sorted, len(entries)))
-    some = some[_by_rank(entries.take(some))]
-    return np.insert(others, np.searchsorted(keys[others], keys[some]), some)
-
-
-def _packed_sorted(
-    part_rows: Sequence[int],
-    groups: Mapping[str, npt.NDArray[Any]],
-    pages: Mapping[str, Pages],
+def _packed(
+    part_rows: Sequence[int], groups: Mapping[str, npt.NDArray[Any]], pages: Mapping[str, Pages]
 ) -> bytes:
     """`build`, of entries in their order."""
     arrays: dict[str, npt.NDArray[Any]] = {"parts": np.cumsum(part_rows, dtype="<i8")}
@@ -291,6 +257,11 @@ def _packed_sorted(
     for column, (first, found) in pages.items():
         arrays |= {f"first.{column}": first.astype("<u4"), f"page.{column}": found}
     return packed(arrays)
+
+
+def _by_rank(entries: npt.NDArray[Any]) -> Ints:
+    """The order in which entries stand in an index."""
+    return np.lexsort([entries["place"], *_falling(entries), entries["key"]])
 
 
 def of_parts(parts: Sequence[RowsOfPart]) -> bytes:
@@ -304,10 +275,8 @@ def of_parts(parts: Sequence[RowsOfPart]) -> bytes:
 
 def derive(earlier: RowIndex, parts: Sequence[RowsOfPart | int]) -> bytes:
     """What `of_parts` makes of parts, most of which an earlier index covers: a number is that of one there.
-    What that index holds of it is moved to its new rows.
-
-    A column whose pages the earlier index lacks has none. Raises what its source refuses with.
-    """
+    What that index holds of it is moved to its new rows. A column whose pages the earlier index lacks has
+    none. Raises what its source refuses with."""
     starts = np.append(0, earlier.ends)
     sizes = np.diff(starts).tolist()
     rows = [sizes[part] if isinstance(part, int) else part.n_rows for part in parts]
@@ -318,42 +287,45 @@ def derive(earlier: RowIndex, parts: Sequence[RowsOfPart | int]) -> bytes:
     row_now = np.full(earlier.n_rows, -1)
     for part, first in taken:
         row_now[starts[part] : starts[part + 1]] = np.arange(first, first + sizes[part])
-    still_sorted = taken == sorted(taken)
     groups = {}
-    for name, found in _entries_of(earlier).items():
+    for group in [name.partition(".")[2] for name in earlier.arrays if name.startswith("entry.")]:
+        found = earlier.arrays[f"entry.{group}"].whole()
+        if len(found) and found["place"].max() >= earlier.n_rows:
+            raise earlier.source.refused("an entry is of no row")
+        if (found["key"][1:] < found["key"][:-1]).any():
+            raise earlier.source.refused("its entries are not in order")
         place = row_now[found["place"]]
         kept = found.take(np.flatnonzero(place >= 0))  # quicker than found[…], since there are fields
         kept["place"] = place[place >= 0]
-        entries = _moved([kept, *(part.groups[name] for part, _ in new)], [0, *(first for _, first in new)])
-        groups[name] = entries.take(_merged(entries, len(kept)) if still_sorted else _by_rank(entries))
+        entries = _moved([kept, *(part.groups[group] for part, _ in new)], [0, *(first for _, first in new)])
+        still_sorted = taken == sorted(taken)
+        groups[group] = entries.take(_merged(entries, len(kept)) if still_sorted else _by_rank(entries))
     pages = {}
     for column in earlier.paged:
         if all(column in part.pages for part, _ in new):
             known = earlier.pages_by_part(column)
             some = [known[part] if isinstance(part, int) else part.pages[column] for part in parts]
             pages[column] = _joined(some, before)
-    return _packed_sorted(rows, groups, pages)
+    return _packed(rows, groups, pages)
 
 
-def _entries_of(index: RowIndex) -> dict[str, npt.NDArray[Any]]:
-    """All entries of each group."""
-    found = {}
-    for name, array in index.arrays.items():
-        kind, _, group = name.partition(".")
-        if kind == "entry":
-            found[group] = entries = array.whole()
-            if len(entries) and entries["place"].max() >= index.n_rows:
-                raise index.source.refused("an entry is of no row")
-            if (entries["key"][1:] < entries["key"][:-1]).any():
-                raise index.source.refused("its entries are not in order")
-    return found
+def _merged(entries: npt.NDArray[Any], n_sorted: int) -> Ints:
+    """As `_by_rank`, where so many of the first ones are in that order already: of these only those are
+    looked at that have the key of another one."""
+    keys = entries["key"]
+    wanted = np.unique(keys[n_sorted:])
+    left, right = (np.searchsorted(keys[:n_sorted], wanted, side) for side in ("left", "right"))
+    beside = spread(left, right)[0]
+    others = np.delete(np.arange(n_sorted), beside)
+    some = np.append(beside, np.arange(n_sorted, len(entries)))
+    some = some[_by_rank(entries.take(some))]
+    return np.insert(others, np.searchsorted(keys[others], keys[some]), some)
 
 
 def _moved(some: Sequence[npt.NDArray[Any]], before: Sequence[int]) -> npt.NDArray[Any]:
     """Entries of several parts, together. before: the rows before each part"""
     together = np.concatenate(some)
-    firsts = np.array(before[: len(some)], "<u4")
-    together["place"] += np.repeat(firsts, [len(entries) for entries in some])
+    together["place"] += np.repeat(np.array(before[: len(some)], "<u4"), [len(entries) for entries in some])
     return together
 
 

@@ -26,9 +26,9 @@ neighbours were tried: docs/decisions/rows-by-pages.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,18 +39,19 @@ from graphrag_ray.store.search.mapped_arrays import (
     Ints,
     Keys,
     MappedArray,
+    Shard,
     halves,
-    ids_of,
     interleaved,
     packed,
-    places_of,
+    sorted_halves,
     staying,
     tops,
     unpacked,
 )
-from graphrag_ray.store.search.ranking import Found, kth
 
 Floats = npt.NDArray[np.float32]
+Found: TypeAlias = tuple[str, float]
+"""Id and score of a record. Best first, ties by id: the same question has the same answer."""
 
 DIGITS = 6
 """Of a score: what is equal in them is equal. The last bits of a sum depend on how it was added up."""
@@ -71,15 +72,10 @@ _KINDS = ({"exact"}, {"vectors", "mean", "signs", "spread"})
 
 
 @dataclass(frozen=True)
-class VectorShard:
+class VectorShard(Shard):
     """Arrays as above; vectors: [records, dimensions]."""
 
-    source: ByteSource
-    arrays: Mapping[str, MappedArray]
     vectors: MappedArray
-
-    def __len__(self) -> int:
-        return len(self.arrays["high"])
 
     @property
     def dimensions(self) -> int:
@@ -92,10 +88,6 @@ class VectorShard:
     def signs(self) -> Keys:
         """[dimensions / 64, records]"""
         return self.arrays["signs"].rows(len(self)).whole()
-
-    def rows_of(self, ids: tuple[Keys, Keys]) -> Ints:
-        """The places of those of these ids that it holds; rising."""
-        return places_of(self.arrays["high"], self.arrays["low"], self.arrays["top.high"], ids)
 
     def scores(self, rows: Ints | None, wanted: Floats) -> npt.NDArray[np.float64]:
         """Of some vectors, or of all."""
@@ -113,15 +105,20 @@ class VectorShard:
         return _sound(found + float(self.arrays["mean"].whole() @ wanted))
 
 
+def kth(scores: npt.NDArray[np.floating], k: int, fewer: float) -> float:
+    """The k-th highest score; `fewer` where there are not so many."""
+    return float(np.partition(scores, len(scores) - k)[len(scores) - k]) if 0 < k <= len(scores) else fewer
+
+
 def build(ids: Sequence[str], vectors: Floats, signs: bool = False) -> bytes:
     """The bytes of a shard: the same for the same records, whatever their order.
 
     vectors: [ids, dimensions], of any length; signs: since there are very many. Raises ValueError for what is
     no id.
     """
-    order = np.asarray(sorted(range(len(ids)), key=ids.__getitem__), np.int64)
+    own, order = sorted_halves(ids)
     matrix = unit(vectors[order])
-    return _packed(halves([ids[i] for i in order]), matrix.astype(_HALF) if signs else matrix)
+    return _packed(own, matrix.astype(_HALF) if signs else matrix)
 
 
 def changed(shard: VectorShard, gone: Sequence[str], ids: Sequence[str], vectors: Floats) -> bytes:
@@ -131,10 +128,10 @@ def changed(shard: VectorShard, gone: Sequence[str], ids: Sequence[str], vectors
     with other vectors. Raises what `source.refused` makes where the shard is not what `build` makes, or lacks
     a record that goes, or has one that comes; ValueError for what is no id.
     """
-    stays = staying(shard.source, shard.arrays, gone)
+    stays = staying(shard, gone)
     held = shard.arrays["high"].whole()[stays], shard.arrays["low"].whole()[stays]
-    order = np.asarray(sorted(range(len(ids)), key=ids.__getitem__), np.int64)
-    both, of_held, of_new = interleaved(shard.source, held, halves([ids[i] for i in order]))
+    new, order = sorted_halves(ids)
+    both, of_held, of_new = interleaved(shard.source, held, new)
     own = shard.vectors.take(np.flatnonzero(stays))
     matrix = np.empty((len(both[0]), shard.dimensions), own.dtype)
     matrix[of_held] = own
@@ -209,8 +206,8 @@ def search(
         return []
     rows: list[Ints | None] = [None for _ in shards]
     if among is not None:
-        ids = halves(among)
-        rows = [shard.rows_of(ids) for shard in shards]
+        wanted_ids = halves(among)
+        rows = [shard.ids.held(wanted_ids) for shard in shards]
     for at, some in _alike(shards, rows, wanted, k):
         rows[at] = some
     found: list[tuple[float, str]] = []
@@ -218,8 +215,8 @@ def search(
         scores = shard.scores(own, wanted)
         chosen = np.flatnonzero(scores >= kth(scores, k, -math.inf))
         places = chosen if own is None else own[chosen]
-        ids_there = ids_of(shard.arrays["high"].take(places), shard.arrays["low"].take(places))
-        found += [(-score, id_) for id_, score in zip(ids_there, scores[chosen].tolist(), strict=True)]
+        ids = shard.ids.at(places)
+        found += [(-score, id_) for id_, score in zip(ids, scores[chosen].tolist(), strict=True)]
         found = sorted(found)[:k]
     return [(id_, -score) for score, id_ in found]
 
@@ -229,35 +226,27 @@ def _alike(
 ) -> Iterator[tuple[int, Ints]]:
     """Of each shard that has signs, which of the rows that count are worth a score."""
     own = [at for at, shard in enumerate(shards) if shard.has_signs]
-    n = sum(len(shards[at]) if (rows := among[at]) is None else len(rows) for at in own)
+    n = sum(len(shards[at]) if (some := among[at]) is None else len(some) for at in own)
     second = max(SECOND, SECOND_OF_EACH * k)
+    first = max(FIRST, 8 * second, n // FIRST_SHARE)
     if n <= second:
         return
-    first = max(FIRST, 8 * second, n // FIRST_SHARE)
+    rows = {}
     if n > first:
-        differing = [_differing(shards[at], among[at], wanted) for at in own]
+        differing = {at: _differing(shards[at], among[at], wanted) for at in own}
         # In how many signs about so many of the vectors differ at most, as a sample tells.
-        sample = np.sort(np.concatenate([of[::SAMPLE] for of in differing]))
+        sample = np.sort(np.concatenate([of[::SAMPLE] for of in differing.values()]))
         few = int(sample[min(len(sample) - 1, first // SAMPLE)])
-        # Of those that differ as much as the last one, which may be all, not more than are wanted.
-        places = [
-            np.sort(np.append(np.flatnonzero(of < few), np.flatnonzero(of == few)[:first]))
-            for of in differing
-        ]
-        kept = [_among(among[at], some) for at, some in zip(own, places, strict=True)]
+        for at, of in differing.items():
+            # Of those that differ as much as the last one, which may be all, not more than are wanted.
+            places = np.append(np.flatnonzero(of < few), np.flatnonzero(of == few)[:first])
+            rows[at] = np.sort(places) if (some := among[at]) is None else some[np.sort(places)]
     else:
-        every = [(among[at], len(shards[at])) for at in own]
-        kept = [np.arange(length) if rows is None else rows for rows, length in every]
-    estimates = [shards[at].estimated(rows, wanted) for at, rows in zip(own, kept, strict=True)]
-    together = np.concatenate(estimates)
-    least = kth(together, second, -math.inf)
-    for at, rows, of in zip(own, kept, estimates, strict=True):
-        yield at, rows[of >= least]
-
-
-def _among(rows: Ints | None, places: Ints) -> Ints:
-    """Those of the rows that count, which are at these places. None: all rows count."""
-    return places if rows is None else rows[places]
+        rows = {at: np.arange(len(shards[at])) if (some := among[at]) is None else some for at in own}
+    estimates = {at: shards[at].estimated(rows[at], wanted) for at in own}
+    least = kth(np.concatenate([*estimates.values()]), second, -math.inf)
+    for at, estimate in estimates.items():
+        yield at, rows[at][estimate >= least]
 
 
 def _differing(shard: VectorShard, among: Ints | None, wanted: Floats) -> npt.NDArray[np.uint16]:

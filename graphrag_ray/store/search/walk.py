@@ -18,7 +18,7 @@ benchmarks/RESULTS.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from graphrag_ray.store.search.mapped_arrays import Ints, Keys, halves, places_in
 from graphrag_ray.store.search.name_links import NameLinks
-from graphrag_ray.store.search.ranking import kth
+from graphrag_ray.store.search.vectors import kth
 
 DAMPING = 0.5
 PRECISION = 1e-6
@@ -36,6 +36,8 @@ MOST_ROUNDS = 64
 Floats: TypeAlias = npt.NDArray[np.float64]
 _SHARD_BITS = 32
 _NONE: Ints = np.zeros(0, np.int64)
+_Links: TypeAlias = tuple[Ints, Keys, Floats]
+"""Of each link: which node it leads from, the key of that it leads to, and its weight."""
 
 
 Walked: TypeAlias = tuple[str, float, tuple[str, ...]]
@@ -45,12 +47,10 @@ The path is () where the chunk is a restart and no name brought more to it than 
 
 def count_holders(shards: Sequence[NameLinks], names: Sequence[str]) -> dict[str, int]:
     """Of those of these names that the index knows, how many chunks hold each. names: ids."""
-    if not names:
-        return {}
-    high, low = halves(names)
+    wanted = halves(names)
     counts = np.zeros(len(names), np.int64)
     for shard in shards:
-        places = shard.name_places(high, low)
+        places = shard.names.places(wanted)
         there = np.flatnonzero(places >= 0)
         counts[there] += shard.holder_counts(places[there])
     return {name: n for name, n in zip(names, counts.tolist(), strict=True) if n}
@@ -70,8 +70,7 @@ def walk(
                     none
     among           ids of the only chunks that count: no other one is walked through
     """
-    going = _Walk(shards, precision, among)
-    going.begin(names, chunks)
+    going = _Walk(shards, names, chunks, precision, among)
     for _ in range(MOST_ROUNDS):
         if not (going.push_names() | going.push_chunks()):
             break
@@ -99,9 +98,16 @@ class _Nodes:
 
     def receive(self, keys: Keys, moved: Floats, senders: Ints | None = None) -> None:
         """What came to these. senders: numbers of the nodes that it came from; None: they are restarts."""
-        before = len(self.key)
-        number = self._numbers(keys)
-        more = len(self.key) - before
+        wanted, inverse = np.unique(keys, return_inverse=True)
+        numbers, before = self.known(wanted), len(self.key)
+        is_new = numbers < 0
+        new, more = wanted[is_new], int(is_new.sum())
+        numbers[is_new] = before + np.arange(more)
+        number = numbers[inverse.reshape(-1)]
+        at = np.searchsorted(self._sorted, new)
+        self._sorted = np.insert(self._sorted, at, new)
+        self._number = np.insert(self._number, at, numbers[is_new])
+        self.key = np.append(self.key, new)
         self.waiting = np.append(self.waiting, np.zeros(more))
         self.score = np.append(self.score, np.zeros(more))
         self.total = np.append(self.total, np.full(more, -1.0))
@@ -113,13 +119,6 @@ class _Nodes:
             at = at[np.unique(number[at], return_index=True)[1]]
             self.parent[number[at]] = senders[at]
 
-    def push(self, active: Ints) -> Floats:
-        """What these pass on."""
-        waiting = self.waiting[active]
-        self.score[active] += (1 - DAMPING) * waiting
-        self.waiting[active] = 0
-        return DAMPING * waiting
-
     def known(self, keys: Keys) -> Ints:
         """The number of each; -1 for one that it did not come to."""
         numbers = np.full(len(keys), -1)
@@ -129,93 +128,108 @@ class _Nodes:
         numbers[inside] = self._number[at[inside]]
         return numbers
 
-    def _numbers(self, keys: Keys) -> Ints:
-        """The number of each. New ones are numbered."""
-        wanted, inverse = np.unique(keys, return_inverse=True)
-        numbers = self.known(wanted)
-        is_new = numbers < 0
-        new = wanted[is_new]
-        numbers[is_new] = len(self.key) + np.arange(len(new))
-        self.key = np.concatenate([self.key, new])
-        at = np.searchsorted(self._sorted, new)
-        self._sorted = np.insert(self._sorted, at, new)
-        self._number = np.insert(self._number, at, numbers[is_new])
-        return numbers[inverse.reshape(-1)]
-
 
 class _Walk:
     """Keys of names are the first halves of their ids: two names with the same half, which nobody meets, are
     one. Keys of chunks are the shard and the place there."""
 
-    def __init__(self, shards: Sequence[NameLinks], precision: float, among: Sequence[str] | None) -> None:
+    def __init__(
+        self,
+        shards: Sequence[NameLinks],
+        names: Mapping[str, float],
+        chunks: Mapping[str, float],
+        precision: float,
+        among: Sequence[str] | None,
+    ) -> None:
         self._shards, self._precision = shards, precision
         self._names, self._chunks = _Nodes(), _Nodes()
-        self._place: Ints = np.zeros((len(shards), 0), np.int64)
-        """Of each name in each shard, for the first names; -1 where it is not there."""
-        self._begun = np.zeros(0)
-        """Of the chunks that are restarts."""
-        self._allowed = None if among is None else [_allowed(shard, among) for shard in shards]
-
-    def begin(self, names: Mapping[str, float], chunks: Mapping[str, float]) -> None:
-        """The restarts, whose weights are brought to a sum of 1."""
-        known = count_holders(self._shards, list(names))
-        starts = [(name, weight) for name, weight in names.items() if name in known]
-        name_keys = halves([name for name, _ in starts])[0] if starts else _NONE.astype(np.uint64)
-        name_weights = np.array([weight for _, weight in starts], np.float64)
-        chunk_keys, chunk_weights = [np.zeros(0, np.uint64)], [np.zeros(0)]
+        self._place = np.full((len(shards), 0), -1)
+        """[shards, names] the place of each name in each shard; -1: not there, or nobody has looked."""
+        self._allowed: list[npt.NDArray[np.bool_]] | None = None
+        if among is not None:
+            self._allowed = [np.zeros(len(shard), np.bool_) for shard in shards]
+            for shard, allowed in zip(shards, self._allowed, strict=True):
+                allowed[shard.ids.held(halves(among))] = True
+        known = count_holders(shards, list(names))
+        starts = {name: weight for name, weight in names.items() if name in known}
+        name_weights = np.array(list(starts.values()), np.float64)
+        keys, of_chunks = [np.zeros(0, np.uint64)], [np.zeros(0)]
         weights = np.array(list(chunks.values()), np.float64)
-        for number, shard in enumerate(self._shards if chunks else ()):
-            place = shard.chunk_places(*halves(list(chunks)))
+        for number, shard in enumerate(shards):
+            place = shard.ids.places(halves(list(chunks)))
             there = np.flatnonzero(place >= 0)
             if self._allowed is not None:
                 there = there[self._allowed[number][place[there]]]
-            chunk_keys.append(_keys(number, place[there]))
-            chunk_weights.append(weights[there])
-        of_chunks = np.concatenate(chunk_weights)
-        every = name_weights.sum() + of_chunks.sum()
-        if every > 0:
-            self._names.receive(name_keys, name_weights / every)
-            self._chunks.receive(np.concatenate(chunk_keys), of_chunks / every)
-            self._begun = self._chunks.waiting.copy()
+            keys.append(_keys(number, place[there]))
+            of_chunks.append(weights[there])
+        chunk_weights = np.concatenate(of_chunks)
+        every = name_weights.sum() + chunk_weights.sum()
+        if every > 0:  # the weights of restarts are brought to a sum of 1
+            self._names.receive(halves(list(starts))[0], name_weights / every)
+            self._chunks.receive(np.concatenate(keys), chunk_weights / every)
+        self._begun = self._chunks.waiting.copy()
 
     def push_names(self) -> bool:
         """Pass on to chunks what waits at names; whether enough did anywhere."""
-        active = self._active(self._names, self._look_for_names)
-        if not len(active):
-            return False
-        moved = self._names.push(active)
-        keys, amounts, senders = [np.zeros(0, np.uint64)], [np.zeros(0)], [_NONE]
-        for number, shard in enumerate(self._shards):
-            place = self._place[number, active]
-            there = np.flatnonzero(place >= 0)
-            linked = shard.of_names(place[there])
-            own, to, weight = there[linked.whose], linked.place, linked.weight
-            if self._allowed is not None:
-                kept = self._allowed[number][to]
-                own, to, weight = own[kept], to[kept], weight[kept]
-            keys.append(_keys(number, to))
-            amounts.append(moved[own] * weight / self._names.total[active[own]])
-            senders.append(active[own])
-        self._chunks.receive(np.concatenate(keys), np.concatenate(amounts), np.concatenate(senders))
-        return True
+
+        def links(active: Ints) -> Iterator[_Links]:
+            for number, shard in enumerate(self._shards):
+                place = self._place[number, active]
+                there = np.flatnonzero(place >= 0)
+                linked = shard.of_names(place[there])
+                own, to, weight = there[linked.whose], linked.place, linked.weight
+                if self._allowed is not None:
+                    kept = self._allowed[number][to]
+                    own, to, weight = own[kept], to[kept], weight[kept]
+                yield own, _keys(number, to), weight
+
+        return self._push(self._names, self._chunks, self._look_for_names, links)
 
     def push_chunks(self) -> bool:
         """Pass on to names what waits at chunks; whether enough did anywhere."""
-        active = self._active(self._chunks, self._look_for_chunks)
+
+        def look(numbers: Ints) -> None:
+            for shard, there, place in self._by_shard(numbers):
+                self._chunks.total[numbers[there]] = shard.of_chunks(place).total
+
+        def links(active: Ints) -> Iterator[_Links]:
+            for shard, there, place in self._by_shard(active):
+                linked = shard.of_chunks(place)
+                yield there[linked.whose], shard.names.high.take(linked.place), linked.weight
+
+        return self._push(self._chunks, self._names, look, links)
+
+    def _push(
+        self,
+        nodes: _Nodes,
+        others: _Nodes,
+        look: Callable[[Ints], None],
+        links: Callable[[Ints], Iterator[_Links]],
+    ) -> bool:
+        enough = np.flatnonzero(nodes.waiting >= self._precision)  # a link weighs 1 at least
+        look(enough[nodes.total[enough] < 0])
+        waiting, total = nodes.waiting[enough], nodes.total[enough]
+        active = enough[(total > 0) & (waiting >= self._precision * total)]
         if not len(active):
             return False
-        moved = self._chunks.push(active)
-        number, place = _places(self._chunks.key[active])
-        keys, amounts, senders = [np.zeros(0, np.uint64)], [np.zeros(0)], [_NONE]
-        for at in np.unique(number).tolist():
-            there = np.flatnonzero(number == at)
-            linked = self._shards[at].of_chunks(place[there])
-            own = there[linked.whose]
-            keys.append(self._shards[at].name_halves(linked.place)[0])
-            amounts.append(moved[own] * linked.weight / linked.total[linked.whose])
-            senders.append(active[own])
-        self._names.receive(np.concatenate(keys), np.concatenate(amounts), np.concatenate(senders))
+        moved = DAMPING * nodes.waiting[active]
+        nodes.score[active] += (1 - DAMPING) * nodes.waiting[active]
+        nodes.waiting[active] = 0
+        some = [*links(active), (_NONE, np.zeros(0, np.uint64), np.zeros(0))]
+        own, keys, weight = (np.concatenate(arrays) for arrays in zip(*some, strict=True))
+        others.receive(keys, moved[own] * weight / nodes.total[active[own]], active[own])
         return True
+
+    def _look_for_names(self, numbers: Ints) -> None:
+        missing = len(self._names.key) - self._place.shape[1]
+        self._place = np.pad(self._place, ((0, 0), (0, missing)), constant_values=-1)
+        keys, total = self._names.key[numbers], np.zeros(len(numbers))
+        for at, shard in enumerate(self._shards):
+            place = places_in(shard.names.high, shard.names.top, keys)
+            there = np.flatnonzero(place >= 0)
+            self._place[at, numbers] = place
+            total[there] += shard.totals(place[there])
+        self._names.total[numbers] = total
 
     def best_chunks(self, k: int) -> list[Walked]:
         """With what waits there counted as if it were passed on now."""
@@ -224,34 +238,6 @@ class _Walk:
         ids = self._chunk_ids(chosen)
         order = sorted(zip(chosen.tolist(), ids, strict=True), key=lambda c: (-scores[c[0]], c[1]))[:k]
         return [(id_, float(scores[at]), self._path(at)) for at, id_ in order]
-
-    def _active(self, nodes: _Nodes, look: Callable[[Ints], None]) -> Ints:
-        """Numbers of the nodes that pass on: a link weighs 1 at least."""
-        enough = np.flatnonzero(nodes.waiting >= self._precision)
-        look(enough[nodes.total[enough] < 0])
-        waiting, total = nodes.waiting[enough], nodes.total[enough]
-        return enough[(total > 0) & (waiting >= self._precision * total)]
-
-    def _look_for_names(self, numbers: Ints) -> None:
-        missing = len(self._names.key) - self._place.shape[1]
-        if missing:
-            more = np.full((len(self._shards), missing), -1)
-            self._place = np.concatenate([self._place, more], axis=1)
-        if not len(numbers):
-            return
-        keys, total = self._names.key[numbers], np.zeros(len(numbers))
-        for at, shard in enumerate(self._shards):
-            place = places_in(shard.arrays["name.high"], shard.arrays["top.name"], keys)
-            there = np.flatnonzero(place >= 0)
-            self._place[at, numbers] = place
-            total[there] += shard.totals(place[there])
-        self._names.total[numbers] = total
-
-    def _look_for_chunks(self, numbers: Ints) -> None:
-        number, place = _places(self._chunks.key[numbers])
-        for at in np.unique(number).tolist():
-            there = np.flatnonzero(number == at)
-            self._chunks.total[numbers[there]] = self._shards[at].of_chunks(place[there]).total
 
     def _path(self, chunk: int) -> tuple[str, ...]:
         found: list[str] = []
@@ -274,13 +260,12 @@ class _Walk:
 
     def _bringer(self, chunk: int) -> int:
         """The name that brought most to a chunk that is a restart; -1 where it began with more."""
-        shard, place = _places(self._chunks.key[[chunk]])
-        linked = self._shards[int(shard[0])].of_chunks(place)
-        number = self._names.known(self._shards[int(shard[0])].name_halves(linked.place)[0])
+        ((shard, _, place),) = self._by_shard(np.array([chunk]))
+        linked = shard.of_chunks(place)
+        number = self._names.known(shard.names.high.take(linked.place))
         there = np.flatnonzero(number >= 0)
+        there = there[self._names.total[number[there]] > 0]
         number, weight = number[there], linked.weight[there]
-        looked = self._names.total[number] > 0
-        number, weight = number[looked], weight[looked]
         passed_on = DAMPING / (1 - DAMPING) * self._names.score[number]
         brought = passed_on * weight / self._names.total[number]
         if not len(brought) or brought.max() <= self._begun[chunk]:
@@ -288,28 +273,20 @@ class _Walk:
         return int(number[int(np.argmax(brought))])
 
     def _chunk_ids(self, numbers: Ints) -> list[str]:
-        number, place = _places(self._chunks.key[numbers])
         ids = [""] * len(numbers)
-        for at in np.unique(number).tolist():
-            there = np.flatnonzero(number == at)
-            for n, id_ in zip(there.tolist(), self._shards[at].chunk_ids(place[there]), strict=True):
+        for shard, there, place in self._by_shard(numbers):
+            for n, id_ in zip(there.tolist(), shard.ids.at(place), strict=True):
                 ids[n] = id_
         return ids
+
+    def _by_shard(self, numbers: Ints) -> Iterator[tuple[NameLinks, Ints, Ints]]:
+        """Chunks by their shards: which of them lie in each, and at which places."""
+        keys = self._chunks.key[numbers]
+        shard, place = keys >> np.uint64(_SHARD_BITS), keys & np.uint64((1 << _SHARD_BITS) - 1)
+        for at in np.unique(shard).tolist():
+            there = np.flatnonzero(shard == at)
+            yield self._shards[at], there, place[there].astype(np.int64)
 
 
 def _keys(shard: int, places: Ints) -> Keys:
     return places.astype(np.uint64) | np.uint64(shard << _SHARD_BITS)
-
-
-def _places(keys: Keys) -> tuple[Ints, Ints]:
-    """The shards and the places there."""
-    shard, place = keys >> np.uint64(_SHARD_BITS), keys & np.uint64((1 << _SHARD_BITS) - 1)
-    return shard.astype(np.int64), place.astype(np.int64)
-
-
-def _allowed(shard: NameLinks, among: Sequence[str]) -> npt.NDArray[np.bool_]:
-    found = np.zeros(len(shard), np.bool_)
-    if among:
-        place = shard.chunk_places(*halves(among))
-        found[place[place >= 0]] = True
-    return found

@@ -17,7 +17,6 @@ from graphrag_ray.base.prompts import (
 from graphrag_ray.base.records import SECTIONS, references_in
 from graphrag_ray.corpus.quotes import quotes_in
 from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, FIELD, parse_claims, parse_records
-from graphrag_ray.graph.extraction_dialogue import examples_text
 from graphrag_ray.query.methods.drift_search import STEP_SCHEMA
 from graphrag_ray.query.methods.dynamic import RATING_SCHEMA
 from graphrag_ray.query.methods.map_reduce import POINTS_SCHEMA
@@ -147,7 +146,7 @@ def test_a_filled_prompt_has_no_placeholder_left(prompts, name):
 
 def examples(prompts):
     """(text before the records, parsed records) of each worked example."""
-    text = examples_text(prompts["extract_examples"])
+    text = prompts["extract_examples"].text(DELIMITERS)
     parts = [e.split("Records:\n") for e in re.split(r"^## Example \d+\n", text, flags=re.MULTILINE)[1:]]
     return [(before, parse_records(reply)) for before, reply in parts]
 
@@ -158,11 +157,11 @@ def test_the_worked_examples_are_what_the_parser_reads(prompts):
     for before, records in found:
         assert records.is_answer
         assert records.complete
-        assert (records.unusable, records.unreadable_strengths) == (0, 0)
+        assert (records.unusable, records.unreadable) == (0, 0)
         types = re.search(r"Entity types: (.*)", before)[1].split(", ")
         assert {e.type for e in records.entities} <= set(types)
-        titles = {e.name for e in records.entities}
-        assert all(e.name == e.name.upper() and e.description for e in records.entities)
+        titles = {e.title for e in records.entities}
+        assert all(e.title == e.title.upper() and e.description for e in records.entities)
         for r in records.relationships:
             assert {r.source, r.target} <= titles
             assert 1 <= r.strength <= 10
@@ -173,7 +172,7 @@ def test_the_worked_examples_are_what_the_parser_reads(prompts):
 def test_the_names_of_the_examples_are_as_full_as_their_passages_give_them(prompts):
     for before, records in examples(prompts):
         passage = before.partition("Passage:\n")[2].upper()
-        assert all(e.name in passage or " OF " in e.name for e in records.entities)
+        assert all(e.title in passage or " OF " in e.title for e in records.entities)
 
 
 def test_the_descriptions_of_the_examples_write_names_in_place_of_pronouns(prompts):
@@ -187,15 +186,15 @@ def test_the_descriptions_of_the_examples_write_names_in_place_of_pronouns(promp
 def test_the_examples_show_a_concept_and_names_for_what_has_none(prompts):
     found = [e for _, records in examples(prompts) for e in records.entities]
     assert "CONCEPT" in {e.type for e in found}
-    assert {"PERSON", "EVENT"} <= {e.type for e in found if " OF " in e.name}
+    assert {"PERSON", "EVENT"} <= {e.type for e in found if " OF " in e.title}
 
 
 def test_entities_of_an_example_that_tell_of_each_other_are_related(prompts):
     for _, records in examples(prompts):
         pairs = {frozenset((r.source, r.target)) for r in records.relationships}
         for a, b in combinations(records.entities, 2):
-            if a.name in b.description.upper() and b.name in a.description.upper():
-                assert {a.name, b.name} in pairs
+            if a.title in b.description.upper() and b.title in a.description.upper():
+                assert {a.title, b.title} in pairs
 
 
 def test_no_pair_of_an_example_is_related_twice(prompts):
@@ -212,7 +211,7 @@ def test_the_example_of_the_claims_prompt_is_what_the_parser_reads(prompts):
     quotes = [quote for c in parsed.claims for quote in quotes_in(c.source_text)]
     assert len(quotes) > len(parsed.claims), "one claim shows how several quotes are written"
     assert all(quote in reply.split("the reply is:\n")[0] for quote in quotes)
-    assert (parsed.unusable, parsed.unreadable_fields, parsed.complete) == (0, 0, True)
+    assert (parsed.unusable, parsed.unreadable, parsed.complete) == (0, 0, True)
 
 
 @pytest.mark.parametrize("name", ["extract", "claims"])

@@ -29,7 +29,7 @@ from graphrag_ray.evaluate.judging.judge_dialogue import (
     judge_spec,
 )
 from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse_records
-from graphrag_ray.graph.report_reply import ReportDraft, parse_report
+from graphrag_ray.graph.report_dialogue import ReportDraft, parse_report
 from graphrag_ray.llm.quirks import yes_no_bias
 from graphrag_ray.query.methods.drift_search import parse_step
 from graphrag_ray.query.methods.dynamic import parse_ratings
@@ -125,7 +125,7 @@ def test_other_texts_are_not_taken_for_ours() -> None:
 
 def test_an_extraction_names_what_the_passage_names() -> None:
     records = parse_records(_reply(_messages("extract", text=PASSAGE * 8)))
-    names = {e.name for e in records.entities}
+    names = {e.title for e in records.entities}
     assert records.complete
     assert records.unusable == 0
     assert names >= {"MARA VENN", "TEODOR BRANIK"}
@@ -139,7 +139,7 @@ def test_an_entity_has_one_type_in_all_passages() -> None:
         e.type
         for seed in range(20)
         for e in parse_records(_reply(_messages("extract"), seed=seed)).entities
-        if e.name == "MARA VENN"
+        if e.title == "MARA VENN"
     }
     assert len(seen) == 1
 
@@ -149,11 +149,11 @@ def test_a_gleaning_adds_names_that_were_not_said() -> None:
     gleaned = parse_records(
         _reply(_messages("extract"), said, _messages("glean_check"), "Y", _messages("glean"))
     )
-    before = {e.name for e in parse_records(said).entities}
+    before = {e.title for e in parse_records(said).entities}
     assert gleaned.complete
     assert gleaned.unusable == 0
     assert gleaned.entities
-    assert before.isdisjoint(e.name for e in gleaned.entities)
+    assert before.isdisjoint(e.title for e in gleaned.entities)
 
 
 def test_a_glean_check_is_answered_as_asked_or_as_forced() -> None:
@@ -168,7 +168,7 @@ def test_a_glean_check_is_answered_as_asked_or_as_forced() -> None:
 
 def test_claims_are_about_the_entities_asked_for() -> None:
     claims = parse_claims(_reply(_messages("claims")))
-    assert claims.unusable == claims.unreadable_fields == 0
+    assert claims.unusable == claims.unreadable == 0
     assert {c.subject for c in claims.claims} <= {"MARA VENN", "HASK MARSH"}
     assert claims.claims
 
@@ -178,8 +178,8 @@ def test_a_report_cites_ids_of_its_context() -> None:
         draft = parse_report(_reply(_messages("report", context=context)))
         assert isinstance(draft, ReportDraft)
         assert 3 <= len(draft.findings) <= 8
-        assert "[Data: " in draft.findings[0][1]
-        assert "7" not in draft.findings[0][1]
+        assert "[Data: " in draft.findings[0].explanation
+        assert "7" not in draft.findings[0].explanation
 
 
 def test_a_map_answer_has_a_score_and_a_reduced_one_keeps_references() -> None:

@@ -50,7 +50,7 @@ def found(chunks):
         }
         request = ChatRequest("extract", (), CallParameters("default", "offline-1"), variables)
         records = parse_records(answer(request).text)
-        entities |= {e.name.upper(): e.type for e in records.entities}
+        entities |= {e.title.upper(): e.type for e in records.entities}
         pairs |= {frozenset((r.source.upper(), r.target.upper())) for r in records.relationships}
     return entities, pairs
 

@@ -11,9 +11,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from graphrag_ray.cli.command_line import COMMANDS, main
+from graphrag_ray.cli.command_line import COMMANDS, PANELS, main
 from graphrag_ray.cli.commands.evaluate_command import EVALUATE_COMMANDS
-from graphrag_ray.cli.program import PANELS
 
 NAMES = [name for names in COMMANDS.values() for name in names]
 EVERY = [*NAMES, *(f"evaluate {name}" for names in EVALUATE_COMMANDS.values() for name in names)]

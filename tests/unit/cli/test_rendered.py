@@ -1,4 +1,4 @@
-"""Answers on a terminal: Markdown, rendered block by block while it is written."""
+"""Answers on a terminal: Markdown, rendered while it is written."""
 
 from __future__ import annotations
 
@@ -6,32 +6,14 @@ import io
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from graphrag_ray.cli import rendered
-from graphrag_ray.cli.rendered import Blocks, RenderedText
+from graphrag_ray.cli.rendered import RenderedText
 from graphrag_ray.cli.safe import SafeConsole
 from graphrag_ray.cli.writing import print_text
 
 LISTED = "1. one\n\n   and more of it\n\n2. two\n"
 CODE = "```\na = 1\n\nb = 2\n```\n"
-PIECES = [
-    "Some *text*.",
-    "\n",
-    "\n\n",
-    LISTED,
-    CODE,
-    "~~~~\n",
-    "    indented\n",
-    "| a | b |\n|---|---|\n",
-    "# T",
-]
-
-
-def blocks_of(pieces: list[str]) -> list[str]:
-    blocks = Blocks()
-    return [*(block for piece in pieces for block in blocks.add(piece)), *blocks.end()]
 
 
 def shown(text: str, width: int = 40, pieces: int | None = None) -> str:
@@ -41,28 +23,6 @@ def shown(text: str, width: int = 40, pieces: int | None = None) -> str:
         for at in range(0, len(text), pieces or len(text)):
             writing.add(text[at : at + (pieces or len(text))])
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
-
-
-@given(st.lists(st.sampled_from(PIECES), max_size=12), st.integers(1, 9))
-def test_blocks_are_the_text_and_do_not_depend_on_its_pieces(parts: list[str], size: int):
-    text = "".join(parts)
-    cut = [text[at : at + size] for at in range(0, len(text), size)]
-    assert blocks_of(cut) == blocks_of([text])
-    assert "".join(blocks_of(cut)).strip() == text.strip()
-
-
-@pytest.mark.parametrize(
-    ("text", "blocks"),
-    [
-        ("a\nb\n\nc\n", 2),
-        (CODE + "\nafter\n", 2),
-        ("```text\n\n```python\n\n````\n\nafter\n", 2),
-        ("1. one\n\n   and more of it\n", 1),
-        (LISTED, 2),
-    ],
-)
-def test_a_block_ends_where_nothing_can_change_it_any_more(text: str, blocks: int):
-    assert len(blocks_of([text])) == blocks
 
 
 def test_words_are_whole_and_marks_are_gone():
@@ -92,13 +52,13 @@ def test_no_text_is_hidden_and_none_steers():
     assert "\x1b" not in line
 
 
-def test_a_long_answer_is_rendered_once(monkeypatch: pytest.MonkeyPatch):
-    given_to_render: list[int] = []
-    render = rendered._rendered
-    monkeypatch.setattr(rendered, "_rendered", lambda b: given_to_render.append(len(b)) or render(b))
-    text = "A sentence of an answer.\n\n" * 300
-    shown(text, pieces=7)
-    assert sum(given_to_render) <= len(text)
+def test_of_a_text_that_is_written_the_end_is_drawn():
+    console = SafeConsole(file=io.StringIO(), width=40, height=10, force_terminal=True, color_system=None)
+    writing = RenderedText(console)
+    for n in range(200):
+        writing.add(f"Sentence {n} of an *answer*.\n\n")
+    drawn = "".join(segment.text for segment in console.render(writing._tail()))
+    assert "Sentence 199 of an answer." in drawn and len(drawn.splitlines()) == 7
 
 
 def test_what_is_no_prose_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch):

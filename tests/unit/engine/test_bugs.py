@@ -65,7 +65,7 @@ class Bench:
             return Called(ChatReply(self.answer(self.asked[-1])))
 
         async def run_all() -> list[Outcome[Any]]:
-            asking = Asking(ask, writer, index.now)
+            asking = Asking(ask, writer.append, index.now)
             begun = begin(work, self.store, index, [{"text": t} for t in texts])
             return [await run_item("echo", driver, rows, asking) for driver, rows in begun]
 

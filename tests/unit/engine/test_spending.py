@@ -23,7 +23,7 @@ def test_without_limits_nothing_stops_a_run():
 
 def test_tokens_of_earlier_sweeps_count():
     spending = Spending(Budget(max_total_tokens=100))
-    spending.add(spent(60))
+    spending.before.absorb(spent(60))
     spending.check(spent(39), InFlight(), 0.0)
     with pytest.raises(BudgetSpent, match=r"100 tokens spent; budget.max_total_tokens is 100"):
         spending.check(spent(40), InFlight(), 0.0)
@@ -70,7 +70,7 @@ def test_as_many_items_are_started_as_can_be_finished():
     offline = Models({"default": Model()})
     assert spending.items(Accounts(), 0, offline) == 20, "an item is taken to need 5,000 tokens at first"
     assert spending.items(spent(8_000), 4, offline) == 50
-    spending.add(spent(90_000))
+    spending.before.absorb(spent(90_000))
     assert spending.items(spent(8_000), 4, offline) == 5
     assert spending.items(Accounts(), 0, offline) == 2
     assert Spending().items(spent(8_000), 4, offline) is None
@@ -110,7 +110,7 @@ def test_something_is_tried_with_the_smallest_budget_but_nothing_with_none_left(
     spending = Spending(Budget(max_total_tokens=100))
     offline = Models({"default": Model()})
     assert spending.items(Accounts(), 0, offline) == 1
-    spending.add(spent(100))
+    spending.before.absorb(spent(100))
     assert spending.items(Accounts(), 0, offline) == 0
 
 

@@ -19,7 +19,9 @@ vectors = st.lists(st.lists(st.integers(-2, 2), min_size=3, max_size=3), min_siz
 
 
 def thinned(n, edges, vectors, k, alpha=0.5):
-    return codicil(n, edges, vectors, nearest_neighbours(vectors, k)[0], alpha)
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = vectors / np.where(length > 0, length, 1)
+    return codicil(n, edges, unit, nearest_neighbours(vectors, k)[0], alpha)
 
 
 def graph(n, pairs):

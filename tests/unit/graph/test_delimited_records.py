@@ -25,18 +25,18 @@ def joined(*records, end=f"\n{COMPLETION}"):
 
 
 def names(records):
-    return [e.name for e in records.entities]
+    return [e.title for e in records.entities]
 
 
 def test_a_well_formed_reply_gives_its_records_in_order():
     records = parse_records(joined(ALICE, ACME, LEADS))
-    assert [(e.name, e.type, e.description) for e in records.entities] == [
+    assert [(e.title, e.type, e.description) for e in records.entities] == [
         ("ALICE", "PERSON", "Alice leads Acme."),
         ("ACME", "ORGANIZATION", "Acme makes mills."),
     ]
     (r,) = records.relationships
     assert (r.source, r.target, r.description, r.strength) == ("ALICE", "ACME", "Alice leads Acme.", 9.0)
-    assert (records.unusable, records.unreadable_strengths, records.complete) == (0, 0, True)
+    assert (records.unusable, records.unreadable, records.complete) == (0, 0, True)
 
 
 @pytest.mark.parametrize("cut", range(1, len(ACME)))
@@ -105,7 +105,7 @@ def test_a_reply_truncated_right_after_an_inner_parenthesis_is_incomplete():
 )
 def test_records_survive_what_models_do_to_the_form(reply):
     records = parse_records(reply)
-    assert [(e.name, e.type) for e in records.entities] == [("ALICE", "PERSON"), ("ACME", "ORGANIZATION")]
+    assert [(e.title, e.type) for e in records.entities] == [("ALICE", "PERSON"), ("ACME", "ORGANIZATION")]
     assert [e.description for e in records.entities] == ["Alice leads Acme.", "Acme makes mills."]
     (r,) = records.relationships
     assert (r.source, r.target, r.description, r.strength) == ("ALICE", "ACME", "Alice leads Acme.", 9.0)
@@ -145,7 +145,7 @@ def test_delimiters_braces_and_parentheses_in_a_description_do_no_harm(descripti
 def test_quotes_and_emphasis_around_a_whole_field_are_taken_off(form):
     fields = [form.format(field) for field in ("ALICE", "PERSON", "Alice leads Acme.")]
     (entity,) = parse_records(joined(f'("entity"{D}{D.join(fields)})')).entities
-    assert (entity.name, entity.type, entity.description) == ("ALICE", "PERSON", "Alice leads Acme.")
+    assert (entity.title, entity.type, entity.description) == ("ALICE", "PERSON", "Alice leads Acme.")
     assert parse_records(joined(f'("entity"{D}{form.format("")}{D}PERSON{D}nobody)')).unusable == 1
 
 
@@ -193,7 +193,7 @@ def test_a_description_that_holds_the_field_delimiter_is_joined():
 def test_strengths_are_read_as_stated(written, strength):
     records = parse_records(joined(f'("relationship"{D}A{D}B{D}because{D}{written})'))
     assert records.relationships[0].strength == strength
-    assert records.unreadable_strengths == 0
+    assert records.unreadable == 0
 
 
 @pytest.mark.parametrize("written", ["strong", "", "-3", "0", "nan", "inf", "9" * 400, "very strong"])
@@ -201,13 +201,13 @@ def test_an_unreadable_strength_becomes_1_and_is_counted(written):
     records = parse_records(joined(f'("relationship"{D}A{D}B{D}because{D}{written})'))
     assert records.relationships[0].strength == 1.0
     assert records.relationships[0].description == "because"
-    assert records.unreadable_strengths == 1
+    assert records.unreadable == 1
 
 
 def test_a_missing_strength_leaves_the_description_whole():
     records = parse_records(joined(f'("relationship"{D}A{D}B{D}They met in Oslo.)'))
     assert records.relationships[0].description == "They met in Oslo."
-    assert (records.relationships[0].strength, records.unreadable_strengths) == (1.0, 1)
+    assert (records.relationships[0].strength, records.unreadable) == (1.0, 1)
 
 
 BAD = [
@@ -238,7 +238,7 @@ def test_every_record_is_read_or_counted_as_unusable(pieces):
     assert len(records.entities) == pieces.count(ALICE) + pieces.count(ACME)
     assert len(records.relationships) == pieces.count(LEADS) + pieces.count(VAGUE)
     assert (records.unusable, records.complete) == (sum(p in BAD for p in pieces), True)
-    assert records.unreadable_strengths == pieces.count(VAGUE)
+    assert records.unreadable == pieces.count(VAGUE)
 
 
 def test_only_a_clean_empty_reply_is_an_answer_without_records():
@@ -292,7 +292,7 @@ PIECES = st.lists(
 def test_no_reply_makes_the_parser_fail(reply, truncated):
     parse_claims(reply, truncated=truncated)
     for e in parse_records(reply, truncated=truncated).entities:
-        assert e.name
+        assert e.title
         assert "\n" not in e.description
 
 
@@ -306,7 +306,7 @@ def test_what_is_written_in_the_form_is_read_back(entities, relationships):
         *(f'("relationship"{D}{s}{D}{t}{D}{d}{D}{w})' for s, t, d, w in relationships),
     )
     records = parse_records(reply)
-    assert [(e.name, e.type, e.description) for e in records.entities] == [
+    assert [(e.title, e.type, e.description) for e in records.entities] == [
         (n, t.upper(), d) for n, t, d in entities
     ]
     assert [(r.source, r.target, r.description, r.strength) for r in records.relationships] == relationships
@@ -335,7 +335,7 @@ def test_a_claim_is_read_with_its_fields():
     assert (c.subject, c.object, c.type, c.status) == ("ACME", "ALICE", "DISMISSAL", "TRUE")
     assert (c.start_date, c.end_date) == ("2014-06-11", "2015-01")
     assert (c.description, c.source_text) == ("Acme dismissed Alice.", "Acme dismissed Alice.")
-    assert (parsed.unusable, parsed.unreadable_fields, parsed.complete) == (0, 0, True)
+    assert (parsed.unusable, parsed.unreadable, parsed.complete) == (0, 0, True)
 
 
 @pytest.mark.parametrize("nothing", ["NONE", "none", "", "N/A", "null", "unknown"])
@@ -351,7 +351,7 @@ def test_a_quote_keeps_the_delimiters_of_the_text():
 
 def test_an_odd_status_becomes_suspected_and_is_counted():
     parsed = parse_claims(joined(claim(status="PROBABLY")))
-    assert (parsed.claims[0].status, parsed.unreadable_fields) == ("SUSPECTED", 1)
+    assert (parsed.claims[0].status, parsed.unreadable) == ("SUSPECTED", 1)
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_dates_are_iso_as_exact_as_stated_or_none(written, iso):
 def test_a_date_that_is_none_of_the_calendar_is_counted():
     parsed = parse_claims(joined(claim(start="2014-02-30"), claim(start="NONE")))
     assert [c.start_date for c in parsed.claims] == [None, None]
-    assert parsed.unreadable_fields == 1
+    assert parsed.unreadable == 1
 
 
 def test_a_claim_with_too_few_fields_is_counted_and_a_truncated_one_too():

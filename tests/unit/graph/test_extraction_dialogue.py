@@ -8,14 +8,14 @@ from graphrag_ray.base.ids import entity_key
 from graphrag_ray.base.messages import ChatReply
 from graphrag_ray.base.prompts import PLACEHOLDERS
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.graph.delimited_records import COMPLETION, FIELD, RECORD
-from graphrag_ray.graph.extraction_dialogue import (
+from graphrag_ray.graph.delimited_records import (
+    COMPLETION,
+    FIELD,
+    RECORD,
     EntityRecord,
     RelationshipRecord,
-    ShownChunk,
-    extract,
-    extract_spec,
 )
+from graphrag_ray.graph.extraction_dialogue import ShownChunk, extract, extract_spec
 
 D = FIELD
 ALICE = f'("entity"{D}Alice{D}person{D}Alice leads Acme.)'

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.ids import entity_id, relationship_id
 from graphrag_ray.base.schema import ENTITY_INSTANCES, RELATIONSHIP_INSTANCES
-from graphrag_ray.graph.extraction_dialogue import EntityRecord, ExtractedRecords, RelationshipRecord
+from graphrag_ray.graph.delimited_records import EntityRecord, RelationshipRecord
+from graphrag_ray.graph.extraction_dialogue import ExtractedRecords
 from graphrag_ray.graph.merge import (
     ExtractedFrom,
     combine,

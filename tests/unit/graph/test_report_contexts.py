@@ -44,6 +44,7 @@ TEXTS = st.one_of(
         max_size=40,
     ).map("".join),
 )
+CLAIM = ("subject_id", "object_id", "type", "status", "end_date", "description")
 SECTIONS = st.sampled_from(["Reports", "Entities", "Relationships", "Claims", "Sources"])
 
 
@@ -53,7 +54,7 @@ def shown(draw) -> list[ctx.Record]:
         "Reports": lambda i, t: ctx.report_record(i, t(), t()),
         "Entities": lambda i, t: ctx.entity(i, t(), t()),
         "Relationships": lambda i, t: ctx.relationship(i, t(), t(), t()),
-        "Claims": lambda i, t: ctx.claim(i, t(), t(), "TYPE", "TRUE", None, None, t()),
+        "Claims": lambda i, t: ctx.claim_of({name: t() for name in CLAIM} | {"id": i, "start_date": None}),
         "Sources": lambda i, t: ctx.source(i, t()),
     }
     sections = draw(st.lists(SECTIONS, max_size=12))

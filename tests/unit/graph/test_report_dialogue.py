@@ -18,13 +18,13 @@ from graphrag_ray.base.records import Reference, references_in
 from graphrag_ray.graph.report_context import Context, report_record
 from graphrag_ray.graph.report_dialogue import (
     Report,
+    ReportDraft,
     ReportSpec,
-    context_text,
     full_content,
+    parse_report,
     report,
     report_spec,
 )
-from graphrag_ray.graph.report_reply import ReportDraft, parse_report
 
 CONTEXT = Context(
     "-----Entities-----\nid,entity,description\n1,MARA,Mayor\n2,MILL,A mill\n",
@@ -171,7 +171,7 @@ def test_a_truncated_reply_keeps_its_complete_findings_only() -> None:
     text = good()
     draft = parse_report(text[: text.index("Because 3") + 5], "length")
     assert isinstance(draft, ReportDraft)
-    assert [s for s, _ in draft.findings] == ["Finding 0", "Finding 1", "Finding 2"]
+    assert [one.summary for one in draft.findings] == ["Finding 0", "Finding 1", "Finding 2"]
 
 
 def test_a_reply_truncated_between_findings_keeps_them_all() -> None:
@@ -245,7 +245,7 @@ def test_replaying_the_replies_gives_the_same_requests_and_the_same_result(repli
     assert run() == run()
 
 
-def test_full_content_is_markdown_and_context_text_is_it_without_references_and_title() -> None:
+def test_full_content_is_markdown_and_contexts_show_it_without_its_title() -> None:
     found, _ = drive(
         report(CONTEXT, SPEC),
         good(title="The [Data: Entities (1)] mill\nand more", findings=GOOD["findings"][:1]),
@@ -255,7 +255,6 @@ def test_full_content_is_markdown_and_context_text_is_it_without_references_and_
         "## Finding 0\n\nBecause 0 [Data: Entities (aa)].\n"
     )
     assert set(references_in(full_content(found))) <= set(found.references)
-    assert context_text(found) == "Mara owns the mill.\n\n## Finding 0\n\nBecause 0.\n"
     assert report_record("x", found.title, full_content(found)).fields[0] == "The mill and more"
 
 

@@ -69,7 +69,7 @@ def test_a_reply_that_was_cut_off_loses_its_unfinished_sentence():
 def test_an_empty_reply_is_asked_for_once_more():
     found, requests = asked(" ", "T\n\nWritten.")
     assert found.summary == "Written." and [r.prompt for r in requests] == ["summary", "correct"]
-    with pytest.raises(DialogueFailed, match="the reply is empty, also after a correction"):
+    with pytest.raises(DialogueFailed, match="still not usable after a correction: it is empty"):
         asked("", "\n")
 
 

@@ -10,7 +10,7 @@ from graphrag_ray.base.messages import CallParameters, ChatRequest
 from graphrag_ray.base.records import heading, line
 from graphrag_ray.offline import answer
 from graphrag_ray.offline.question_terms import read_question, why_nothing
-from graphrag_ray.offline.units import MARK, quoted, stands_alone
+from graphrag_ray.offline.summarise import MARK, quoted, stands_alone
 from graphrag_ray.query.methods.map_reduce import Scored, parse_scored
 
 REPORTS = [

@@ -9,7 +9,6 @@ from graphrag_ray.base.messages import CallParameters, ChatRequest
 from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, parse_claims, parse_records
 from graphrag_ray.offline import answer
 from graphrag_ray.offline.extraction_reply import CONVERSE, balanced, relations
-from graphrag_ray.offline.lexicon import lexicon
 from graphrag_ray.offline.mentions import read
 from graphrag_ray.offline.sentences import split_sentences
 from graphrag_ray.offline.types import CONCEPT, type_names
@@ -36,7 +35,7 @@ def folded(text):
 
 
 def test_entities_have_types_and_quotations():
-    found = {e.name: e for e in extracted(TOWN).entities}
+    found = {e.title: e for e in extracted(TOWN).entities}
     assert {n: e.type for n, e in found.items() if e.type != "CONCEPT"} == {
         "Orla Quist": "PERSON",
         "Denholm": "LOCATION",
@@ -51,15 +50,17 @@ def test_entities_have_types_and_quotations():
 
 def test_a_row_of_a_table_is_quoted_where_no_sentence_names_the_thing_alone():
     table = "| Name | Office |\n| --- | --- |\n| Orla Quist | harbour engineer of Denholm, since 2011 |\n"
-    found = {e.name: e.description for e in extracted(f"{table}\nI saw Orla Quist in a boat.").entities}
+    found = {e.title: e.description for e in extracted(f"{table}\nI saw Orla Quist in a boat.").entities}
     assert found["Orla Quist"] == "I saw Orla Quist in a boat."
-    alone = {e.name: e.description for e in extracted(table).entities}
+    alone = {e.title: e.description for e in extracted(table).entities}
     assert "Orla Quist" in alone["Orla Quist"]
 
 
 @pytest.mark.parametrize("box", ["[ ]", "[x]", "[X]"])
 def test_the_box_of_a_task_is_not_quoted(box):
-    found = {e.name: e.description for e in extracted(f"- {box} Orla Quist repairs the lighthouse.").entities}
+    found = {
+        e.title: e.description for e in extracted(f"- {box} Orla Quist repairs the lighthouse.").entities
+    }
     assert found["Orla Quist"] == "Orla Quist repairs the lighthouse."
 
 
@@ -82,7 +83,7 @@ def test_the_box_of_a_task_is_not_quoted(box):
     ],
 )  # fmt: skip
 def test_types_are_told_by_shape_and_by_the_words_around(text, wanted):
-    assert {e.name: e.type for e in extracted(text).entities if e.type != "CONCEPT"} == wanted
+    assert {e.title: e.type for e in extracted(text).entities if e.type != "CONCEPT"} == wanted
 
 
 def test_it_and_the_film_mean_what_was_named_before():
@@ -127,7 +128,7 @@ def test_those_who_speak_in_turn_converse():
 def test_no_label_is_quoted():
     text = "ANN LEE: Thank you. We sold forty engines in the spring.\n\nBO DAHL: And what was that like?\n"
     found = extracted(text)
-    by_name = {e.name: e.description for e in found.entities}
+    by_name = {e.title: e.description for e in found.entities}
     assert by_name == {
         "ANN LEE": "We sold forty engines in the spring.",
         "BO DAHL": "And what was that like?",
@@ -149,7 +150,7 @@ def test_speakers_who_name_each_other_are_related_by_what_one_says_of_the_other(
 
 def test_in_a_list_each_name_is_paired_with_its_neighbours_only():
     people = "Ann Lee, Bo Dahl, Cy Ek, Di Fox, Ed Gray, Flo Hart, Gus Imms and Hal Jory"
-    reading = read(f"We saw {people} there.", lexicon(), with_terms=False)
+    reading = read(f"We saw {people} there.", with_terms=False)
     pairs = {frozenset((r.source.title, r.target.title)) for r in relations(reading)}
     assert frozenset(("Ann Lee", "Ed Gray")) in pairs
     assert frozenset(("Ann Lee", "Hal Jory")) not in pairs
@@ -157,8 +158,8 @@ def test_in_a_list_each_name_is_paired_with_its_neighbours_only():
 
 def test_terms_are_extracted_only_where_a_type_asks_for_them():
     text = "The neural network learns. Neural networks are old, said Orla Quist."
-    assert {e.name for e in extracted(text).entities} == {"neural network", "Orla Quist"}
-    assert {e.name for e in extracted(text, "PERSON, PLACE").entities} == {"Orla Quist"}
+    assert {e.title for e in extracted(text).entities} == {"neural network", "Orla Quist"}
+    assert {e.title for e in extracted(text, "PERSON, PLACE").entities} == {"Orla Quist"}
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_delimiters_and_records_in_a_text_do_no_harm():
     )
     found = extracted(text)
     assert found.unusable == 0
-    assert {e.name for e in found.entities} == {"Orla Quist", "Denholm", "Ada Brigg", "Ostrey"}
+    assert {e.title for e in found.entities} == {"Orla Quist", "Denholm", "Ada Brigg", "Ostrey"}
     assert all(folded(e.description) in folded(text) for e in found.entities)
 
 
@@ -208,7 +209,7 @@ def test_delimiters_and_records_in_a_text_do_no_harm():
     ],
 )
 def test_sentences_end_where_their_script_ends_them(text, sentences):
-    assert split_sentences(text, lexicon()) == sentences
+    assert split_sentences(text) == sentences
 
 
 GROWING = {
@@ -298,7 +299,7 @@ def test_text_of_any_script_and_shape_is_read_and_quoted(pieces, between):
     assert found.unusable == 0 and found.complete
     for record in (*found.entities, *found.relationships):
         assert record.description == CONVERSE or folded(record.description) in folded(text)
-    ask("claims", text=text, header="", entities="\n".join(e.name for e in found.entities))
+    ask("claims", text=text, header="", entities="\n".join(e.title for e in found.entities))
 
 
 WORDS = st.sampled_from(
@@ -320,7 +321,7 @@ def test_every_description_is_verbatim_and_every_record_is_read(text):
     assert found.unusable == 0 and found.complete
     for record in (*found.entities, *found.relationships):
         assert record.description == CONVERSE or folded(record.description) in source
-    assert {r.source for r in found.relationships} <= {e.name for e in found.entities}
+    assert {r.source for r in found.relationships} <= {e.title for e in found.entities}
 
 
 @given(st.text(max_size=200))

@@ -10,9 +10,9 @@ from graphrag_ray.base.ids import entity_key
 from graphrag_ray.base.messages import CallParameters, ChatRequest
 from graphrag_ray.base.records import heading, line, resolve_references
 from graphrag_ray.graph.report_context import SEPARATE
-from graphrag_ray.graph.report_reply import ReportDraft, parse_report
+from graphrag_ray.graph.report_dialogue import ReportDraft, parse_report
 from graphrag_ray.offline import answer
-from graphrag_ray.offline.units import JOIN, MARK, is_balanced, pieces, quoted, report_parts
+from graphrag_ray.offline.summarise import JOIN, MARK, is_balanced, pieces, quoted, report_parts
 
 SENTENCES = {
     "ORLA QUIST": "Orla Quist is the harbour engineer of Denholm, and has been for nine years.",
@@ -56,7 +56,7 @@ def test_a_report_on_unconnected_groups_does_not_call_them_a_community():
 
 
 def whole(report):
-    return "\n".join([report.summary, *(f"{s}\n{e}" for s, e in report.findings)])
+    return "\n".join([report.summary, *(f"{one.summary}\n{one.explanation}" for one in report.findings)])
 
 
 def test_a_report_is_quotations_each_with_its_record():
@@ -81,7 +81,7 @@ def test_a_sentence_under_two_records_is_quoted_once_with_both():
 
 def test_every_finding_is_about_a_member_and_the_first_about_the_best_connected():
     report = draft(context())
-    heads = [summary.split(" — ")[0] for summary, _ in report.findings]
+    heads = [one.summary.split(" — ")[0] for one in report.findings]
     assert heads[0] == "Kestrel Marine"
     assert set(heads) <= {"Kestrel Marine", "Orla Quist", "Denholm"}
 

@@ -2,7 +2,6 @@
 
 import struct
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +18,7 @@ from graphrag_ray.store.pages import (
     BINARY,
     BYTE,
     DOUBLE,
+    FALSE,
     I16,
     I32,
     I64,
@@ -27,7 +27,6 @@ from graphrag_ray.store.pages import (
     TRUE,
     _footer,
     parse,
-    rendered,
 )
 from graphrag_ray.store.parts import Part, write_part
 
@@ -58,7 +57,7 @@ def stored_as(found: pages.Pages, wanted: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def read(store: Store, part: Part, field: pa.Field, rows: np.ndarray, of: np.ndarray) -> list[pa.Array]:
-    return pages.read(pages.PartFiles(store), field, [pages.Wanted(part, rows.tolist(), of.tolist())])
+    return pages.read(store, field, [pages.Wanted(part, rows.tolist(), of.tolist())])
 
 
 def page_of(found: pages.Pages, rows: np.ndarray) -> np.ndarray:
@@ -108,13 +107,13 @@ def stored(tmp_path) -> tuple[Store, Part, pa.Table]:
 def ranges(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """What was read of parts."""
     found: list[tuple[int, int]] = []
-    before = pages.PartFiles.range
+    before = Store.read_range
 
-    def read(files: pages.PartFiles, part: Part, start: int, end: int) -> bytes:
+    def read(store: Store, path: str, start: int, end: int) -> bytes:
         found.append((start, end))
-        return before(files, part, start, end)
+        return before(store, path, start, end)
 
-    monkeypatch.setattr(pages.PartFiles, "range", read)
+    monkeypatch.setattr(Store, "read_range", read)
     return found
 
 
@@ -157,6 +156,51 @@ def test_columns_with_a_dictionary_or_of_several_values_are_left_to_others(store
     assert pages.located(parquet.encode(parquet.by_row(plain)), ["type", "found"]).keys() == {"type"}
 
 
+def rendered(struct) -> bytes:
+    """The bytes of a structure that `parse` gives back."""
+    out = bytearray()
+
+    def unsigned(value):
+        while value > 127:
+            out.append(value & 127 | 128)
+            value >>= 7
+        out.append(value)
+
+    def write(kind, value):
+        if kind in (TRUE, FALSE, BYTE):  # the former of a list
+            out.append(value if kind == BYTE else TRUE if value else FALSE)
+        elif kind in (I16, I32, I64):
+            unsigned(value << 1 ^ value >> 63)
+        elif kind == DOUBLE:
+            out.extend(value)
+        elif kind == BINARY:
+            unsigned(len(value))
+            out.extend(value)
+        elif kind == LIST:
+            of, items = value
+            out.append(min(len(items), 15) << 4 | of)
+            if len(items) >= 15:
+                unsigned(len(items))
+            for item in items:
+                write(of, item)
+        else:
+            before = 0
+            for number, (of, item, *_) in sorted(value.items()):
+                told = of if of not in (TRUE, FALSE) else TRUE if item else FALSE
+                if 0 < number - before < 16:
+                    out.append(number - before << 4 | told)
+                else:
+                    out.append(told)
+                    unsigned(number << 1)
+                before = number
+                if of not in (TRUE, FALSE):
+                    write(of, item)
+            out.append(0)
+
+    write(STRUCT, struct)
+    return bytes(out)
+
+
 def relocated(data: bytes, change: Callable[[list[int]], list[int]], field: int) -> bytes:
     """The same file whose index of the pages of its first column holds other numbers."""
     footer = pages._footer(data)
@@ -167,10 +211,10 @@ def relocated(data: bytes, change: Callable[[list[int]], list[int]], field: int)
         place[field] = (place[field][0], value)
     # At the end of the file, with a footer that says so.
     group = footer[4][1][1][0]
-    moved, size = pages.rendered(index), struct.unpack("<I", data[-8:-4])[0]
+    moved, size = rendered(index), struct.unpack("<I", data[-8:-4])[0]
     body = data[: -8 - size]
     group[1][1][1][0][4] = (pages.I64, len(body))
-    told = pages.rendered(footer)
+    told = rendered(footer)
     return body + moved + told + struct.pack("<I", len(told)) + b"PAR1"
 
 
@@ -257,8 +301,8 @@ def test_elsewhere_pages_near_each_other_are_read_in_one_request(
 def test_a_read_of_pages_that_is_cut_short_is_made_again(stored, monkeypatch: pytest.MonkeyPatch):
     store, part, table = stored
     found = pages.located(store.read(part.path), ["text"])
-    before, cuts = pages.PartFiles.range, [True, True, False]
-    monkeypatch.setattr(pages.PartFiles, "range", lambda f, p, a, b: before(f, p, a, b - 9 * cuts.pop(0)))
+    before, cuts = Store.read_range, [True, True, False]
+    monkeypatch.setattr(Store, "read_range", lambda s, p, a, b: before(s, p, a, b - 9 * cuts.pop(0)))
     assert looked_up(store, part, found, table, "text", np.array([4_321])) == ["4321 " * 40]
     assert cuts == []
 
@@ -273,48 +317,19 @@ def test_pages_of_several_parts_are_decoded_together_and_damage_names_the_right_
         rows, of = stored_as(found, np.array([0, 3]))
         places[one.path] = pages.Wanted(one, rows.tolist(), of.tolist())
     wanted = list(places.values())
-    read_at_once = pages.read(pages.PartFiles(store), field, wanted)
-    assert read_at_once == [
-        array for one in wanted for array in pages.read(pages.PartFiles(store), field, [one])
-    ]
+    read_at_once = pages.read(store, field, wanted)
+    assert read_at_once == [array for one in wanted for array in pages.read(store, field, [one])]
     wanted[1] = replace(wanted[1], rows=[n + 1 for n in wanted[1].rows])
     with pytest.raises(CorruptPart, match="damaged") as caught:
-        pages.read(pages.PartFiles(store), field, wanted)
+        pages.read(store, field, wanted)
     assert caught.value.path == second.path
-
-
-def test_files_of_many_parts_are_closed_again(stored, monkeypatch: pytest.MonkeyPatch):
-    store, _, table = stored
-    monkeypatch.setattr(pages, "MOST_OPEN", 2)
-    files = pages.PartFiles(store)
-    parts = [write_part(store, "entities", table.slice(0, n)) for n in range(1, 6)]
-    for one in [*parts, *parts]:
-        assert files.range(one, 0, 4) == b"PAR1"
-    assert len(files._files) == 2
-    with pytest.raises(FileNotFoundError, match="part-0"):
-        files.range(Part("tables/entities/part-0.parquet", 1, 9), 0, 4)
-
-
-def test_a_file_that_others_drive_out_is_read_to_its_end(stored, monkeypatch: pytest.MonkeyPatch):
-    store, _, table = stored
-    monkeypatch.setattr(pages, "MOST_OPEN", 1)
-    files = pages.PartFiles(store)
-    parts = [write_part(store, "entities", table.slice(0, n)) for n in range(1, 5)]
-    right = {part.path: store.read(part.path) for part in parts}
-
-    def look(n: int) -> bool:
-        part = parts[n % len(parts)]
-        return files.range(part, 0, part.bytes) == right[part.path]
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(look, range(2_000)))
 
 
 def test_no_memory_is_taken_for_bytes_that_a_file_does_not_have(stored):
     """An index from a stranger may name any size."""
     store, part, _ = stored
-    assert len(pages.PartFiles(store).range(part, 0, 1 << 50)) == part.bytes
-    assert pages.PartFiles(store).range(part, part.bytes + 9, part.bytes + 99) == b""
+    assert len(store.read_range(part.path, 0, 1 << 50)) == part.bytes
+    assert store.read_range(part.path, part.bytes + 9, part.bytes + 99) == b""
 
 
 # Thrift structures
@@ -349,10 +364,20 @@ NESTED = st.recursive(
 )
 
 
+def plain(value):
+    """What was parsed, without where it lies."""
+    if isinstance(value, dict):
+        return {number: (kind, plain(held)) for number, (kind, held, *_) in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return (value[0], plain(value[1])) if isinstance(value, tuple) else value
+
+
 @given(NESTED)
 def test_what_is_rendered_is_parsed_back(struct):
     data = rendered(struct)
-    assert parse(b"xy" + data + b"z", 2) == (struct, len(data) + 2)
+    found, end = parse(b"xy" + data + b"z", 2)
+    assert (plain(found), end) == (struct, len(data) + 2)
 
 
 @given(st.binary(max_size=200))
@@ -389,4 +414,4 @@ def test_a_footer_of_pyarrow_is_rendered_as_it_was():
     data = sink.getvalue().to_pybytes()
     footer = _footer(data)
     size = int.from_bytes(data[-8:-4], "little")
-    assert pages.rendered(footer) == data[-8 - size : -8]
+    assert rendered(footer) == data[-8 - size : -8]

@@ -100,7 +100,7 @@ def whole(blob: Blob) -> bytes:
 
 
 def copy_of(store: Store, part: Part) -> str:
-    return blobs._name(store, part.path)
+    return blobs._name(store, part)
 
 
 def flip(store: Store, path: str, at: int | None = None) -> None:

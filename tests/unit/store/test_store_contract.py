@@ -5,9 +5,11 @@ import hashlib
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+from sleeping_clock import Clock
 
 from graphrag_ray.base.errors import (
     CorruptPart,
@@ -293,25 +295,13 @@ def test_a_reader_is_told_whether_there_is_nothing_or_half_an_index(store):
 # locks
 
 
-class Clock:
-    """Time that passes only by sleeping; `each` is done at every sleep."""
-
-    def __init__(self, each=lambda: None):
-        self.seconds, self.each = 0.0, each
-
-    def __call__(self):
-        return self.seconds
-
-    def sleep(self, seconds):
-        self.seconds += seconds
-        self.each()
-
-
 def test_a_second_writer_is_told_who_holds_the_lock_and_since_when(store):
-    lock = locks.acquire(store, "index run 7", now=lambda: 0.0)
+    with patch.object(locks, "_now", lambda: 0.0):
+        lock = locks.acquire(store, "index run 7")
     clock = Clock(each=lock.beat)
-    with pytest.raises(LockHeld, match=r"process \d+ on .*index run 7.*since 1970-01-01"):
-        locks.acquire(store, clock=clock, sleep=clock.sleep)
+    told = r"process \d+ on .*index run 7.*since 1970-01-01"
+    with clock.passes(), pytest.raises(LockHeld, match=told):
+        locks.acquire(store)
     assert clock.seconds < 1
     lock.check()
 
@@ -319,14 +309,16 @@ def test_a_second_writer_is_told_who_holds_the_lock_and_since_when(store):
 def test_a_released_lock_is_free_at_once(store):
     locks.acquire(store).release()
     clock = Clock()
-    assert locks.acquire(store, clock=clock, sleep=clock.sleep).epoch == 2
+    with clock.passes():
+        assert locks.acquire(store).epoch == 2
     assert clock.seconds == 0
 
 
 def test_a_writer_without_heartbeat_is_taken_over_and_cannot_commit(store):
     paused = locks.acquire(store)
     clock = Clock()
-    taker = locks.acquire(store, clock=clock, sleep=clock.sleep)
+    with clock.passes():
+        taker = locks.acquire(store)
     assert locks.STALE_S <= clock.seconds < 30
     taker.check()
     with pytest.raises(LockLost, match="taken over by process"):
@@ -335,10 +327,12 @@ def test_a_writer_without_heartbeat_is_taken_over_and_cannot_commit(store):
     snapshots.commit(store, manifest(1), check=taker.check)
 
 
-def test_of_writers_that_start_together_exactly_one_gets_the_lock(store):
+def test_of_writers_that_start_together_exactly_one_gets_the_lock(store, monkeypatch):
+    monkeypatch.setattr(locks, "POLL_S", 0.02)
+
     def start(_):
         try:
-            lock = locks.acquire(store, poll_s=0.02)
+            lock = locks.acquire(store)
         except LockHeld:
             return None
         lock.keep_beating(0.02)

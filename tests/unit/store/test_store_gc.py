@@ -12,7 +12,7 @@ from graphrag_ray.store import (
     blobs,
     compaction,
     gc,
-    journal_parts,
+    journal,
     journal_rows,
     locks,
     parts,
@@ -113,7 +113,7 @@ def test_what_goes_from_far_storage_goes_from_the_cache_of_this_machine_too(tmp_
         snapshots.commit(far, Manifest(number, number - 1 or None, "", "0", tables={"numbers": [shard]}))
     gc.carry_out(far, gc.plan(far, gc.Options(at_once=frozenset({1}))), lambda: None)
     (kept,) = (tmp_path / "cache").iterdir()
-    assert kept.name == blobs._name(far, shards[1].path)
+    assert kept.name == blobs._name(far, shards[1])
 
 
 def test_ages_are_told_by_the_clock_of_the_storage_alone(store, monkeypatch):
@@ -147,7 +147,7 @@ def test_items_are_taken_out_and_the_others_keep_all_their_rows(store):
     assert [len(index.turns(key(i))) for i in (2, 3)] == [2, 2]
     left = [info.path for info in store.list("work/extract")]
     assert untouched in left and len(left) == 2
-    assert all(journal_parts.PART_NAME.fullmatch(path.rsplit("/", 1)[-1]) for path in left)
+    assert all(journal.PART_NAME.fullmatch(path.rsplit("/", 1)[-1]) for path in left)
 
 
 def test_killed_at_each_operation_no_item_that_stays_is_lost_and_the_next_call_takes_the_rest(store, killing):
@@ -180,7 +180,7 @@ def test_a_damaged_part_goes_only_when_it_is_asked_for(store):
 
 def test_a_part_that_cannot_be_written_again_is_kept_and_told(store, monkeypatch):
     path = write(store, 1, 2)
-    monkeypatch.setattr(compaction, "merge", lambda *_: False)
+    monkeypatch.setattr(compaction, "_merge", lambda *_: False)
     with pytest.raises(StoreError, match="could not be written again"):
         compaction.trim(store, "extract", prefixes(1), unreadable=False, check=lambda: None)
     assert [info.path for info in store.list("work/extract")] == [path]

@@ -6,6 +6,7 @@ import time
 
 import orjson
 import pytest
+from sleeping_clock import Clock
 
 from graphrag_ray.base.errors import LockHeld, LockLost, StoreError
 from graphrag_ray.store import locks
@@ -17,23 +18,9 @@ def store(tmp_path):
     return Store(str(tmp_path))
 
 
-class Clock:
-    """Time that passes only by sleeping; `each` is done at every sleep."""
-
-    def __init__(self, each=lambda: None):
-        self.seconds, self.each = 0.0, each
-
-    def __call__(self):
-        return self.seconds
-
-    def sleep(self, seconds):
-        self.seconds += seconds
-        self.each()
-
-
 def acquire(store, clock=None, **more):
-    clock = clock or Clock()
-    return locks.acquire(store, clock=clock, sleep=clock.sleep, **more)
+    with (clock or Clock()).passes():
+        return locks.acquire(store, **more)
 
 
 HOLD = """if True:
@@ -79,7 +66,7 @@ def test_a_killed_writer_that_nobody_waited_for_yet_is_dead_too(store, other_pro
 
 def test_a_living_writer_keeps_others_out_by_real_heartbeats(store, other_process):
     with pytest.raises(LockHeld, match=f"process {other_process.pid} on .*another run"):
-        locks.acquire(store, poll_s=0.05)
+        locks.acquire(store)
     _, errors = other_process.communicate("\n", timeout=30)
     assert (errors, other_process.returncode) == ("", 0)
     assert acquire(store).epoch == 2
@@ -90,13 +77,14 @@ def test_whoever_asks_first_is_told_of_a_living_writer_and_waits_for_no_other(st
         locks.check_free(store)
     other_process.send_signal(signal.SIGSTOP)
     clock = Clock()
-    locks.check_free(store, clock=clock, sleep=clock.sleep)
+    with clock.passes():
+        locks.check_free(store)
     assert clock.seconds <= 2 * locks.BEAT_S + 0.2  # `acquire` waits for longer, and takes over
 
 
 def test_a_stopped_writer_is_taken_over_and_finds_its_lock_lost(store, other_process):
     other_process.send_signal(signal.SIGSTOP)
-    with locks.acquire(store, stale_s=0.3, poll_s=0.05) as lock:
+    with locks.acquire(store, stale_s=0.3) as lock:
         assert lock.epoch == 2
         other_process.send_signal(signal.SIGCONT)
         _, errors = other_process.communicate("\n", timeout=30)
@@ -118,8 +106,10 @@ def test_a_writer_elsewhere_is_known_to_live_by_its_heartbeat_alone(store, monke
     assert locks.living(store) == lock.holder
     monkeypatch.setattr(locks, "_machine", lambda: "another machine")
     beating, silent = Clock(each=lock.beat), Clock()
-    assert locks.living(store, clock=beating, sleep=beating.sleep) == lock.holder and beating.seconds < 1
-    assert locks.living(store, clock=silent, sleep=silent.sleep) is None and 19 < silent.seconds < 30
+    with beating.passes():
+        assert locks.living(store) == lock.holder and beating.seconds < 1
+    with silent.passes():
+        assert locks.living(store) is None and 19 < silent.seconds < 30
     assert locks.holder(store) == lock.holder, "nothing was taken over"
     lock.release()
     assert locks.living(store) is None
@@ -142,10 +132,12 @@ def test_where_the_machine_is_unknown_nobody_is_declared_dead_by_it(store, monke
     assert clock.seconds > 19
 
 
-def test_a_clock_that_is_wrong_elsewhere_does_not_matter(store):
-    lock = acquire(store, now=lambda: 4e9)
+def test_a_clock_that_is_wrong_elsewhere_does_not_matter(store, monkeypatch):
+    monkeypatch.setattr(locks, "_now", lambda: 4e9)
+    lock = acquire(store)
+    monkeypatch.setattr(locks, "_now", lambda: 0.0)
     with pytest.raises(LockHeld, match="since 2096"):
-        acquire(store, Clock(each=lock.beat), now=lambda: 0.0)
+        acquire(store, Clock(each=lock.beat))
 
 
 def test_a_heartbeat_just_before_the_end_counts(store):

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.store import compaction, parquet, retries
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import JournalIndex, JournalWriter
-from graphrag_ray.store.journal_parts import list_parts
+from graphrag_ray.store.journal import JournalIndex, JournalWriter, list_parts
 from graphrag_ray.store.journal_rows import DONE, FAILED, RETRY, TURN, JournalRow, resolve
 
 

@@ -54,7 +54,7 @@ def test_fields_of_a_later_version_with_the_same_format_do_not_disturb():
 
 def test_a_newer_format_is_refused_with_what_to_do(store):
     data = {**manifest(1).to_json(), "format": snapshots.FORMAT + 1, "version": "9.9"}
-    store.write("snapshots/1.json", snapshots._sealed(data))
+    store.write("snapshots/1.json", snapshots.sealed(data))
     with pytest.raises(
         StoreError, match=r"snapshots/1.json.*newer graphrag-ray \(format 3, version 9.9\).*Upgrade"
     ):
@@ -71,9 +71,11 @@ def test_an_older_format_is_refused_with_what_to_do(store):
     assert snapshots.latest(store).format == 1, "gc needs to know what it holds"
 
 
-def test_a_number_that_is_taken_is_a_conflict_and_says_by_whom(store):
+def test_a_number_that_is_taken_is_a_conflict(store):
     snapshots.commit(store, manifest(1, run={"id": "run-a"}))
-    with pytest.raises(SnapshotConflict, match=r"snapshots/1.json exists.*run-a.*run the same command again"):
+    with pytest.raises(
+        SnapshotConflict, match=r"snapshots/1.json exists.*another run.*run the same command again"
+    ):
         snapshots.commit(store, manifest(1, run={"id": "run-b"}))
     assert snapshots.latest(store).run == {"id": "run-a"}
 
@@ -91,12 +93,6 @@ def test_a_commit_without_the_lock_leaves_nothing(store):
     with pytest.raises(LockLost):
         snapshots.commit(store, manifest(1), check=check)
     assert store.list() == []
-
-
-def test_a_snapshot_cannot_follow_itself_or_a_later_one(store):
-    for number, parent in ((0, None), (2, 2), (2, 3)):
-        with pytest.raises(ValueError, match="cannot follow"):
-            snapshots.commit(store, manifest(number, parent))
 
 
 @pytest.mark.parametrize("hint", [b"1\n", b"2\n", b"3\n", b"4\n", b"0\n", b"-1\n", b"", b"\xff\x00", None])

@@ -13,6 +13,7 @@ import pytest
 from faulty import Faults, InMemory, Killed, faulty, on_disk
 from hypothesis import given
 from hypothesis import strategies as st
+from sleeping_clock import Clock
 
 from graphrag_ray.base.errors import CorruptPart, LockHeld, SnapshotConflict, StoreError
 from graphrag_ray.store import compaction, files, journal, locks, parts, snapshots
@@ -144,7 +145,7 @@ def quietly(act):
 def rows_in(store):
     """Everything in the journal, as a reader finds it. Damaged parts are left out, and named."""
     index = JournalIndex.load(store, "extract")
-    wanted = [f"{int(p):016x}" for p in set(index._entries.prefixes.tolist())]
+    wanted = [f"{int(p):016x}" for p in {p for held in index._held.values() for p in held.prefixes.tolist()}]
     known = {key(i)[:16]: key(i) for i in [*range(40), *range(10**6, 10**6 + 200)]}
     found = index.lookup(known[w] for w in wanted)
     return {r for rows in found.values() for r in rows}
@@ -227,12 +228,13 @@ def test_an_acknowledged_snapshot_outlives_the_writer_that_dies_over_the_next(se
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_of_writers_that_start_together_over_bad_connections_exactly_one_works(seed):
+def test_of_writers_that_start_together_over_bad_connections_exactly_one_works(seed, monkeypatch):
+    monkeypatch.setattr(locks, "POLL_S", 0.02)
     store, disk = faulty(Faults(seed=seed, refused=0.2, unanswered=0.2, delay_s=0.001))
 
     def start(_):
         try:
-            lock = locks.acquire(store, poll_s=0.02)
+            lock = locks.acquire(store)
         except LockHeld as e:
             return str(e)
         lock.keep_beating(0.02)
@@ -249,20 +251,6 @@ def test_of_writers_that_start_together_over_bad_connections_exactly_one_works(s
     assert locks.holder(store) is None
 
 
-class Clock:
-    """Time that passes only by sleeping; `each` is done at every sleep."""
-
-    def __init__(self, each):
-        self.seconds, self.each = 0.0, each
-
-    def __call__(self):
-        return self.seconds
-
-    def sleep(self, seconds):
-        self.seconds += seconds
-        self.each()
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_lock_files_that_arrive_in_pieces_never_give_two_holders(seed):
     """A dies, or goes, or stays and gives signs of life; B is let in only in the first two cases."""
@@ -271,7 +259,8 @@ def test_lock_files_that_arrive_in_pieces_never_give_two_holders(seed):
     for _ in range(4):
         clock = Clock(lambda: [lock.beat() for lock in held])
         try:
-            lock = locks.acquire(store, clock=clock, sleep=clock.sleep)
+            with clock.passes():
+                lock = locks.acquire(store)
         except LockHeld:
             continue
         assert held == [], "who was there gave signs of life all the time"
@@ -292,7 +281,7 @@ def test_lock_files_that_arrive_in_pieces_never_give_two_holders(seed):
 
 def work_through(store):
     """What a run does to a store, in small. Yields what is acknowledged."""
-    with locks.acquire(store, "a run", stale_s=0.0, poll_s=0.0) as lock:
+    with locks.acquire(store, "a run", stale_s=0.0) as lock:
         found, _ = snapshots.readable(store)
         writer = JournalWriter(store, "extract", f"w{lock.epoch}")
         for i in range(4):

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 from scipy.cluster import hierarchy
 
-from graphrag_ray.evaluate.judging.answer_metrics import normalised, rouge_l
-from graphrag_ray.evaluate.judging.claim_clusters import (
+from graphrag_ray.evaluate.judging.answer_metrics import (
     MOST_CLAIM_WORDS,
     MOST_CLAIMS,
     THRESHOLDS,
-    agreement,
     clusters,
     distinct,
+    normalised,
+    rouge_l,
 )
-from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS
+from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, agreement
 
 CLAIMS = st.lists(
     st.lists(st.sampled_from(["the", "mill", "closed", "in", "March", "2014", "again"]), max_size=6).map(

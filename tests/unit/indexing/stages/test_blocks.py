@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.indexing.stages.blocks import BlockCache, ElementBlocks
+from graphrag_ray.indexing.stages.communities_stage import BlockCache, ElementBlocks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import write_part
 

@@ -38,6 +38,7 @@ def test_another_size_time_etag_or_version_is_another_file(one: dict[str, Any], 
         {},
         {"size": 3},
         {"size": 3, "mtime": NOW - 1},  # it may be written again in the same tick
+        {"size": 3, "mtime": NOW - 0.05},
         {"size": 3, "mtime": NOW + 1e6},  # by a clock that is ahead
         {"size": 3, "mtime": "yesterday"},
         {"size": 3, "ETag": 'W/"a"'},  # much the same, it says
@@ -52,3 +53,7 @@ def test_an_etag_tells_what_was_written_just_now():
     assert _seen_as(
         {"size": 3, "ETag": '"a"', "LastModified": datetime.fromtimestamp(NOW, UTC)}, "folder", NOW
     )
+
+
+def test_a_clock_that_tells_fractions_of_a_second_ticks_often():
+    assert _seen_as({"size": 3, "mtime": NOW - 0.5}, "folder", NOW)

@@ -52,7 +52,7 @@ def part_of(store: Store, table: str, dice: Random) -> Part:
 
 def made(store: Store, wanted: WantedIndex) -> Part:
     (row,) = next(iter(make_index(store, wanted))).to_pylist()
-    return Part(row["path"], wanted.covered.n_rows, row["bytes"])
+    return Part(row["path"], wanted.covered.rows, row["bytes"])
 
 
 def index_of(store: Store, table: str, parts: Sequence[Part]) -> tuple[Part, CoveredParts]:

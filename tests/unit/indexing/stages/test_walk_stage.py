@@ -88,7 +88,7 @@ def test_names_are_written_as_in_the_last_title_or_else_as_they_were_found_first
         store = Store(folder)
         of = [parts(store, number, documents) for number, documents in enumerate(some)]
         (shard,) = walk_stage._shards(of)
-        (row,) = next(iter(walk_stage._make(store, (0, shard)))).to_pylist()
-        stored = blobs.opened(store, Part(row["path"], shard.n_chunks, row["bytes"]))
+        (row,) = next(iter(walk_stage._make(store, shard))).to_pylist()
+        stored = blobs.opened(store, Part(row["path"], shard.rows, row["bytes"]))
         assert bytes(stored.data) == expected(some)
         assert row["failed"] == []

@@ -45,7 +45,7 @@ def asked(reply: str, question: str = "And her?", finish_reason: str = "stop") -
 
 
 def driven(question: Question, given: Given, ran: Ran[str] | None = None) -> Answer:
-    method = following(search)(question, given)
+    method = following(search, question, given)
     try:
         need = next(method)
         assert isinstance(need, Dialogues) and need.phase == "condense" and not need.last

@@ -55,7 +55,7 @@ def test_a_step_is_an_answer_with_references_and_what_to_ask_next():
         primer("Why?", CONTEXT, FIRST, 3), step("A [Data: Reports (1, 7)].", 40, ("Who?", 90))
     )
     assert (said.answer.text, said.answer.score) == ("A [Data: Reports (aa)].", 40.0)
-    assert said.answer.dropped_references == 1 and said.follow_ups == (FollowUp("Who?", 90.0),)
+    assert said.answer.dropped_references == 1 and said.follow_ups == [FollowUp(question="Who?", score=90.0)]
     assert requests[0].response == "json" and "at most 3" in requests[0].messages[0].content
 
 

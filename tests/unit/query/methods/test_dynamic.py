@@ -19,7 +19,7 @@ from graphrag_ray.base.messages import ChatReply, ChatRequest, Reply, Request
 from graphrag_ray.base.records import parse_sections
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.asked_hierarchy import communities_of, reports_of
-from graphrag_ray.query.methods.dynamic import BELOW_TOKENS, RATED_TOGETHER, Selected, select
+from graphrag_ray.query.methods.dynamic import BELOW_TOKENS, RATED_TOGETHER, Rated, select
 from graphrag_ray.query.methods.global_search import search
 from graphrag_ray.query.methods.levels import Levels, levels
 from graphrag_ray.query.methods.method import Dialogues, Question
@@ -66,7 +66,7 @@ def hierarchy(snap: Snapshot) -> tuple[Levels, list[str]]:
     return levels(communities, reports, LEIDEN.name), reports["id"].to_pylist()
 
 
-def selected(snap: Snapshot, max_level: int = 2, **query: Any) -> tuple[Selected, set[int]]:
+def selected(snap: Snapshot, max_level: int = 2, **query: Any) -> tuple[Rated, set[int]]:
     """What is selected, and the communities of the reports that would be read."""
     known, ids = hierarchy(snap)
     found = snap.run(select(QUESTION, snap.given(**query), LEIDEN.reports, known, ids, max_level))
@@ -107,7 +107,7 @@ def test_a_report_of_some_use_is_relevant(rating: float, relevant: bool):
     snap = snapshot({11, 22, 32}, answer=answer)
     found, read = selected(snap)
     assert read == ({32} if relevant else set())
-    assert set(found.rated.relevant.values()) == ({rating} if relevant else set())
+    assert set(found.relevant.values()) == ({rating} if relevant else set())
 
 
 def test_nothing_below_the_last_level_is_rated():
@@ -125,7 +125,7 @@ def test_where_nothing_is_relevant_at_the_top_the_next_level_is_rated_whole():
 def test_where_nothing_is_relevant_at_all_nothing_is_read():
     snap = snapshot(())
     found, read = selected(snap)
-    assert read == set() and found.rated.n_rated == len(TREE)
+    assert read == set() and found.n_rated == len(TREE)
 
 
 def test_a_community_without_a_report_is_passed_through():
@@ -147,15 +147,15 @@ def test_a_report_whose_rating_failed_counts_as_relevant():
     snap = snapshot({10}, answer=answer)
     found, read = selected(snap)
     assert {30, 31} <= rated(snap) and read == {20, 21}
-    assert found.rated.unrated == 2 and "no rating from 0 to 5" in found.rated.errors[0]
-    assert found.rated.n_rated == 6
+    assert found.unrated == 2 and "no rating from 0 to 5" in found.errors[0]
+    assert found.n_rated == 6
 
 
 def test_where_no_call_succeeds_it_goes_no_deeper():
     snap = snapshot({10, 20}, answer=lambda request: ChatReply("No."))
     found, read = selected(snap)
     assert rated(snap) == {10, 11} == read
-    assert found.rated.ended == "No call that rates reports succeeded."
+    assert found.ended == "No call that rates reports succeeded."
 
 
 @st.composite
@@ -207,8 +207,8 @@ def test_what_is_rated_and_read_stays_within_the_budget(tree: Tree, budget: int)
     except BudgetSpent:
         assert not rated(snap)
         return
-    assert (found.rated.most + found.most).tokens <= budget
-    assert read and found.rated.n_rated == len(rated(snap))
+    assert (found.most + found.reading).tokens <= budget
+    assert read and found.n_rated == len(rated(snap))
 
 
 def test_a_budget_too_small_for_the_first_level_is_refused_before_anything_is_asked():
@@ -226,11 +226,11 @@ def test_the_least_relevant_reports_are_left_out_where_the_budget_ends():
 
     wide = dict.fromkeys(range(100, 140), (0, -1))
     everything, _ = selected(snapshot(wide, wide), context_tokens=600)
-    total = (everything.rated.most + everything.most).tokens
+    total = (everything.most + everything.reading).tokens
     snap = snapshot(wide, wide, answer=answer)
     found, read = selected(snap, context_tokens=600, budget_tokens=total - 5_000)
     assert found.left_out > 0 and len(read) + found.left_out == 40
-    ratings = found.rated.relevant
+    ratings = found.relevant
     left = [r for place, r in ratings.items() if place not in found.places]
     assert max(left) <= min(ratings[p] for p in found.places.tolist())
 
@@ -239,14 +239,14 @@ def test_several_reports_are_rated_in_one_call_and_never_more_than_some():
     wide = dict.fromkeys(range(100, 140), (0, -1))
     snap = snapshot((), wide)
     found, _ = selected(snap)
-    sizes = [len(c.records) for c in found.rated.contexts]
+    sizes = [len(c.records) for c in found.contexts]
     assert max(sizes) == RATED_TOGETHER and len(sizes) == 4
 
 
 @given(st.integers(256, 900))
 def test_no_context_that_is_rated_is_above_its_budget(budget: int):
     found, _ = selected(snapshot({10, 20, 11}), context_tokens=budget)
-    assert all(c.n_tokens <= budget for c in found.rated.contexts)
+    assert all(c.n_tokens <= budget for c in found.contexts)
 
 
 def shown(snap: Snapshot, phase: str = "rate") -> list[dict[str, dict[str, str]]]:
@@ -284,7 +284,7 @@ def test_titles_below_a_report_are_few_and_short():
     found, _ = selected(snap)
     (root,) = shown(snap)[0].values()
     assert COUNT(root["below"]) <= BELOW_TOKENS and "[Data" not in root["below"]
-    assert found.rated.most.tokens > sum(c.n_tokens for c in found.rated.contexts)
+    assert found.most.tokens > sum(c.n_tokens for c in found.contexts)
     snap = snapshot(set(below), below)
     selected(snap)
     (root,) = shown(snap)[0].values()

@@ -211,8 +211,6 @@ def test_a_response_type_of_a_word_asks_for_that_alone_or_for_insufficient():
         ("Who is the mayor?", "## Subjects\n- Subject: Mayor\n- Subject: Town", ["Mayor", "Town"]),
         ("Who is the mayor?", "mayor, town, election", ["mayor", "town", "election"]),
         ("Who is the mayor?", '{"subjects": ["mayor", "town"]}', ["mayor", "town"]),
-        ("Who is the mayor?", "| subject |\n| --- |\n| mayor |\n| town |", ["mayor", "town"]),
-        ("Who is the mayor?", "-----Entities-----\n<b>mayor</b>", ["mayor"]),
         ("Who is the mayor?", "Mayor: head of the town", ["Mayor"]),
     ],
 )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from graphrag_ray.base.records import Reference
 from graphrag_ray.query.methods.answer import UNREADABLE, Answer, ContextUsed, Phase
 from graphrag_ray.query.methods.global_search import gaps
 from graphrag_ray.query.methods.levels import LevelReports
-from graphrag_ray.query.methods.map_parts import MapReading, compose
+from graphrag_ray.query.methods.map_parts import Mapped, answered
 from graphrag_ray.query.methods.map_reduce import MapAnswer, Reduced, reduce_answer, reduce_context
 
 A, B = Reference("Reports", "aa"), Reference("Reports", "bb")
@@ -29,9 +32,20 @@ def composed(
         for (records, n_tokens), m in zip(SHOWN, mapped, strict=True)
     ]
     errors = ["no reply" for m in mapped if m is None]
-    dropped = sum(m.dropped_references for m in mapped if m)
-    what = MapReading(contexts, context, reduced, errors, dropped)
-    return compose("Why?", "global", "reports", what, {A: 7, B: 31}, level=chosen.level, notes=gaps(chosen))
+    what = Mapped(contexts, [m for m in mapped if m], errors, context, reduced)
+    return finished(answered("Why?", "global", "reports", what, level=chosen.level, notes=gaps(chosen)))
+
+
+def finished(answering: Generator[Any, Any, Answer]) -> Answer:
+    """Gives each cited record its number."""
+    ids = [id_ for rows in next(answering) for id_ in rows.ids]
+    numbers = {"aa": 7, "bb": 31}
+    table = pa.table({"id": ids, "human_readable_id": [numbers[id_] for id_ in ids]})
+    try:
+        answering.send([table] if ids else [])
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("it asks once")
 
 
 def test_an_answer_shows_human_readable_ids_and_keeps_string_ids_beside_them() -> None:
@@ -89,7 +103,9 @@ def test_an_empty_level_is_nothing_found() -> None:
         next(dialogue)
         raise AssertionError("a model was asked")
     except StopIteration as stop:
-        answer = compose("Why?", "global", "reports", MapReading([], context, stop.value), {})
+        answer = finished(
+            answered("Why?", "global", "reports", Mapped(reduce_context=context, reduced=stop.value))
+        )
     assert not answer.found
     assert answer.text
     assert answer.text != UNREADABLE

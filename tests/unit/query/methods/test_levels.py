@@ -133,24 +133,6 @@ def test_other_hierarchies_in_the_tables_do_not_count() -> None:
     assert at.n_tokens == 150
 
 
-@given(trees(), st.integers(0, 4_000))
-def test_the_finest_level_that_fits_is_the_last_of_those_that_fit(case, budget: int) -> None:
-    tree, tokens = case
-    found, _ = read(tokens, tree)
-    fitting = [k for k in range(found.n_levels) if len(found.at(k).rows) and found.at(k).n_tokens <= budget]
-    chosen = found.finest(lambda at: at.n_tokens <= budget)
-    assert (chosen.level if chosen else None) == max(fitting, default=None)
-    more = found.finest(lambda at: at.n_tokens <= 2 * budget)
-    assert chosen is None or (more is not None and more.level >= chosen.level)
-
-
-def test_a_level_without_any_report_is_never_the_finest() -> None:
-    assert read({10: 5, 11: 5})[0].finest(lambda at: True).level == 2
-    only_top = read({10: 5}, {10: (0, -1), 20: (1, 10)})[0]
-    assert only_top.finest(lambda at: True).level == 0
-    assert read({})[0].finest(lambda at: True) is None
-
-
 def test_the_units_of_an_index_are_its_levels_and_its_source_text() -> None:
     found = units(read(ALL)[0], pa.chunked_array([[600, 600], [800]]))
     assert [(u.name, u.n_units, u.n_tokens) for u in found] == [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphrag_ray.base.records import Reference
-from graphrag_ray.query.asking import unfound
+from graphrag_ray.query.ask import unfound
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import UNREADABLE, Answer, ContextUsed
 

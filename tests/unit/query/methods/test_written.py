@@ -8,13 +8,13 @@ from linear_time import too_slow
 from graphrag_ray.base.records import (
     Reference,
     find_references,
+    render_references,
     resolve_references,
     strip_references,
     without_unfinished,
 )
 from graphrag_ray.query.answer_streams import Written
 from graphrag_ray.query.methods.map_reduce import without_scores
-from graphrag_ray.query.methods.one_context import shown_to_people
 
 NUMBERING = {
     ("Reports", 1): "r-one",
@@ -30,9 +30,9 @@ NUMBER = {
 
 
 def final(reply: str) -> str:
-    """As `asked_for_text` and `compose` come to it."""
+    """As `asked_for_text` and `answered` come to it."""
     text, _, _ = resolve_references(without_scores(reply), NUMBERING)
-    return shown_to_people(text.strip(), NUMBER)
+    return render_references(text.strip(), NUMBER.get)
 
 
 def shown(pieces: list[str]) -> list[str]:
@@ -110,7 +110,7 @@ def test_what_is_shown_is_always_the_beginning_of_the_text(made, data):
 def test_a_reply_that_was_cut_off_shows_no_half_of_a_reference(made, half):
     reply = f"{''.join(made)} {half}"
     text, _, _ = resolve_references(without_unfinished(reply), NUMBERING)
-    assert shown_to_people(text.strip(), NUMBER).startswith("".join(shown(list(reply))))
+    assert render_references(text.strip(), NUMBER.get).startswith("".join(shown(list(reply))))
 
 
 @pytest.mark.parametrize(

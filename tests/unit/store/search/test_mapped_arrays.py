@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from graphrag_ray.store.search.mapped_arrays import (
     STEP,
+    Ids,
     InMemory,
     MappedArray,
     packed,
     places_in,
-    places_of,
     spread,
     tops,
     unpacked,
@@ -297,5 +297,5 @@ def test_ids_with_the_same_first_half_are_told_apart(pairs: list[tuple[int, int]
     found = unpacked(InMemory.of(packed(packed_arrays)), dict.fromkeys(packed_arrays, "<u8"))
     wanted = data.draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 400)), max_size=8))
     ids = tuple(np.array([pair[half] for pair in wanted], np.uint64) for half in (0, 1))
-    places = places_of(found["high"], found["low"], found["top"], ids)
+    places = Ids(found["high"], found["low"], found["top"]).held(ids)
     assert places.tolist() == sorted({own.index(pair) for pair in wanted if pair in own})

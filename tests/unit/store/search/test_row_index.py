@@ -386,6 +386,6 @@ def test_what_is_no_index_is_refused(data: bytes):
 
 
 def test_nothing_found_is_nothing_chosen():
-    none = RowEntries(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, TYPES["id"]))
+    none = RowEntries(np.zeros(0, np.int64), np.zeros(0, TYPES["id"]))
     assert [len(of.rows) for of in row_index.first_of_each([none, none], 3)] == [0, 0]
     assert [len(of.rows) for of in row_index.distinct(none)] == [0, 0]
