@@ -18,14 +18,13 @@ from pathlib import Path
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import run
-from graphrag_ray.graph.extraction_dialogue import extract, extract_spec
+from graphrag_ray.graph.extraction_dialogue import extract_spec
+from graphrag_ray.indexing.estimate import read_offline
 from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter, CorpusCounts
-from graphrag_ray.indexing.forecast.forecast import Forecast, Learned, SampleReading, forecast
+from graphrag_ray.indexing.forecast.forecast import Forecast, Learned, forecast
 from graphrag_ray.indexing.index import load_names
 from graphrag_ray.indexing.stages.list_input import list_input
 from graphrag_ray.indexing.stages.read_stage import read_file
-from graphrag_ray.offline import answer
 
 DEMO = Path(__file__).parents[1] / "demo" / "corpus"
 
@@ -170,7 +169,7 @@ def sized(cases: Sequence[Case] = CASES) -> list[Sized]:
     return [Sized(case, forecast_of(case, read, empty, embed)) for case in cases]
 
 
-def sample() -> tuple[ChunkCounter, SampleReading, float]:
+def sample() -> tuple[ChunkCounter, Learned, float]:
     """The demo corpus, read by the offline engine; and the tokens of a first prompt besides its chunk."""
     settings = settings_of(CASES[0])
     spec = extract_spec(load_prompts(), settings, load_names(settings).key)
@@ -178,9 +177,7 @@ def sample() -> tuple[ChunkCounter, SampleReading, float]:
     for file in list_input(str(DEMO), "", {}):
         for document in read_file(file, settings, {}):
             counter.add(document)
-    drawn = sorted(counter.drawn, reverse=True)
-    found = [run(extract(d.chunk, spec), answer) for d in drawn]
-    read = SampleReading(found, [True] * len(found), [False] * len(found))
+    read = Learned(read_offline(counter.drawn, spec))
     c = counter.corpus
     return counter, read, (c.prompt_tokens - c.passage_tokens) / c.asked
 
@@ -194,7 +191,7 @@ def settings_of(case: Case) -> Settings:
     return parse_settings({"models": {"default": model}})
 
 
-def forecast_of(case: Case, read: SampleReading, empty: float, embed: float) -> Forecast:
+def forecast_of(case: Case, read: Learned, empty: float, embed: float) -> Forecast:
     settings = settings_of(case)
     mtok = case.tokens / 1e6
     chunks = CHUNKS_PER_MTOK * mtok
@@ -209,7 +206,7 @@ def forecast_of(case: Case, read: SampleReading, empty: float, embed: float) -> 
     given = {name: PAPER[name] * mtok ** GROWTH[name] for name in PAPER}
     given["communities_per_entity"] = COMMUNITIES_PER_ENTITY
     given["own_s"] = START_S + TABLES_CPU_S_PER_MTOK * mtok / case.cores
-    return forecast(settings, load_prompts(), corpus, read, Learned({}), given)
+    return forecast(settings, load_prompts(), corpus, read, given)
 
 
 def sizing_table(found: Sequence[Sized]) -> str:

@@ -79,7 +79,7 @@ def build_index(
 
     observer = observer or _observer(progress)
     given = input if isinstance(input, str | GivenRows) else GivenRows(input)
-    settled = build.settled(root, settings, storage, new_prompts)
+    settled = build.settled(root, settings, storage)
     agreed = partial(build.agreed, settled, new_prompts, (new_prompts and agree) or observer.note)
     with build.executing(given, root, settled, observer, address, on_ray, agreed) as executor:
         return run_index(

@@ -75,17 +75,20 @@ from graphrag_ray.graph.merge import (
     ExtractedFrom,
     claim_rows,
     entity_instance_rows,
+    merge_entities,
+    merge_relationships,
     relationship_instance_rows,
+    sort_instances,
 )
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import full_content, report, report_spec
 from graphrag_ray.graph.summary_dialogue import read_summary, summary, summary_spec
-from graphrag_ray.indexing.forecast.assumptions import parse_assumptions
+from graphrag_ray.indexing.forecast import forecast
 from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter
-from graphrag_ray.indexing.forecast.sample import sample_graph
+from graphrag_ray.indexing.forecast.forecast import parse_assumptions
 from graphrag_ray.offline import answer as offline_answer
 from graphrag_ray.offline import embed_many
-from graphrag_ray.offline.prune_names import weak_names, word_hash
+from graphrag_ray.offline.prune_names import lower_case_words, weak_names, word_hash
 from graphrag_ray.offline.question_terms import why_nothing
 from graphrag_ray.query.answer_streams import Written
 from graphrag_ray.query.methods import condense, methods, where
@@ -228,11 +231,14 @@ def merged(text: str) -> Any:
     unit = ExtractedFrom("unit", "document", 0)
     found = [(unit, e) for e in (*extraction_of(text), *extraction_of(reply))]
     instances = entity_instance_rows(found)
+    links = relationship_instance_rows(found)
     return (
         *(
             instances,
+            merge_entities(sort_instances(instances)),
             weak_names(instances, {w.lower(): 9 for w in instances["title"].to_pylist()}),
-            relationship_instance_rows(found),
+            lower_case_words(instances["description"].to_pylist()),
+            merge_relationships(sort_instances(links)),
             word_hash(text),
         ),
         claim_rows(
@@ -494,7 +500,10 @@ def offline(prompt: str, **given: str) -> Drive:
 def forecast_of(text: str) -> Any:
     counter = ChunkCounter(extract_spec(PROMPTS, SETTINGS), SETTINGS, 3, None)
     counter.add(document_of(text))
-    return counter.corpus, sample_graph(extraction_of(text), VOCABULARY, True, 3.84)
+    found, spec = extraction_of(text), describe_spec(PROMPTS, SETTINGS)
+    return counter.corpus, [
+        forecast.names_of(k, found, VOCABULARY, spec) for k in ("entities", "relationships")
+    ]
 
 
 DRIVES: Mapping[str, Mapping[str, Drive]] = {

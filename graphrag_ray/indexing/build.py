@@ -6,7 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from typing import Any
 
@@ -27,7 +27,7 @@ from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.ray.discovery import will_be_private
 from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.engine.stopping import Stop, listening
-from graphrag_ray.indexing.contents import cost_of_prompts, require_paths
+from graphrag_ray.indexing.contents import cost_of_prompts
 from graphrag_ray.indexing.index import settings_before
 from graphrag_ray.indexing.stages.list_input import InputFile, list_input
 from graphrag_ray.indexing.step_result import code_version
@@ -42,7 +42,6 @@ def settled(
     root: str,
     settings: Settings | Mapping[str, Any] | None,
     storage: Storage | Mapping[str, Any] | None,
-    new_prompts: bool,
 ) -> Settings:
     """Those given, or else those of what is there; with how storage is reached. Raises SettingsError."""
     if not isinstance(settings, Settings):
@@ -50,7 +49,6 @@ def settled(
         if settings is None:
             before = before_of(Store(root, storage_of(None, storage).of(root)))
             settings = load_settings(None, (), of_index(before.settings) if before else None, Known.read(url))
-            require_paths(before.settings if before else {}, settings, new_prompts=new_prompts)
         else:
             settings = load_settings(None, (), settings, Known.read(url))
     return settings.model_copy(update={"storage": storage_of(settings, storage)})
@@ -82,7 +80,16 @@ def executing(
     locks.check_free(store)
     private = will_be_private(address)
     in_process = on_ray is False
-    files = _check(given, store, settings, here=private or in_process)
+    # What is wrong with prices, INPUT and keys is told before Ray takes its seconds.
+    require_known(settings, indexing_stages(settings))
+    check_prices(settings.budget, Models.of(settings))
+    files: list[InputFile] = []
+    if isinstance(given, str):
+        files = list_input(given, store.url, settings.input_options(given, store.url))
+    elif given.is_open:
+        given.open(lambda columns: missing_column(columns, settings.input))
+    if private or in_process:  # the workers will have this process's environment
+        check_endpoints(settings)
     agreed(store)
     observer.checked(settings)
     before = readable(store)[0]
@@ -119,7 +126,7 @@ def executing(
         else:
             executor = _on_ray(held, store, models, settings, observer, address, private, files)
         if isinstance(given, GivenRows) and not given.is_open:
-            open_rows(given, settings)
+            given.open(lambda columns: missing_column(columns, settings.input))
         yield executor
 
 
@@ -135,16 +142,18 @@ def _place(
         return False, "On a Ray of its own: INPUT is a dataset, or a function makes it."
     limit_mb = settings.run.in_process_mb
     changed = None
-    if before and files and before.run.get("code") == code_version():
-        now = settings.kept()
-        rest = now.keys() - {
-            "query",
-            "prompts",
-            "names",
-            "corpus",
-        }  # files are read later, and kept as they are
-        if all(before.settings.get(n) == now[n] for n in rest):
-            changed = _changed(files, before)
+    now = settings.kept()
+    rest = now.keys() - {"query", "prompts", "names", "corpus"}  # files are read later, and kept as they are
+    same = before is not None and before.run.get("code") == code_version()
+    if before and same and files and all(before.settings.get(n) == now[n] for n in rest):
+        # Files that are newer than the snapshot, and as many as it did not know, roughly.
+        with suppress(ValueError, TypeError, KeyError, OverflowError):  # it does not tell when it was made
+            steps = before.steps.keys() - {"finish"}  # which begins when the snapshot is said to be made
+            took = sum(seconds for name, seconds in before.run["seconds"].items() if name in steps)
+            began = datetime.fromisoformat(before.created_at).timestamp() - took
+            more = max(0, len(files) - int(before.steps["read"]["counts"]["files"]))
+            newer = sum(f.size for f in files if f.modified is None or f.modified > began)
+            changed = newer + more * sum(f.size for f in files) // len(files)
     if changed is None:
         held = sum(part.bytes for part in before.tables.get("text_units", ())) if before else 0
         size = max(given, held)
@@ -156,20 +165,6 @@ def _place(
     if size <= limit_mb * 1e6:
         return True, f"In this process, without Ray: {told} ({limit}; --ray uses Ray)."
     return False, f"On a Ray of its own: {told} ({limit}; --in-process does without)."
-
-
-def _changed(files: Sequence[InputFile], before: Manifest) -> int | None:
-    """Bytes of the files that are newer than the snapshot, and of as many as it did not know, roughly; None
-    where it does not tell when it was made."""
-    try:
-        steps = before.steps.keys() - {"finish"}  # which begins when the snapshot is said to be made
-        took = sum(seconds for name, seconds in before.run["seconds"].items() if name in steps)
-        began = datetime.fromisoformat(before.created_at).timestamp() - took
-        known = int(before.steps["read"]["counts"]["files"])
-    except (ValueError, TypeError, KeyError, OverflowError):
-        return None
-    newer = sum(f.size for f in files if f.modified is None or f.modified > began)
-    return newer + max(0, len(files) - known) * sum(f.size for f in files) // len(files)
 
 
 def _on_ray(
@@ -216,28 +211,6 @@ def _remember(store: Store, settings: Settings, observer: Observer) -> None:
             observer.note(f"How the models of this index are reached is kept for later commands, in {kept}.")
     except OSError as e:
         observer.note(f"How the models of this index are reached cannot be kept on this machine ({e}).")
-
-
-def open_rows(given: GivenRows, settings: Settings) -> None:
-    """Raises InputError where they are none, or lack a column that `input` names."""
-    given.open(lambda columns: missing_column(columns, settings.input))
-
-
-def _check(given: str | GivenRows, store: Store, settings: Settings, here: bool) -> list[InputFile]:
-    """What is wrong with prices, INPUT and keys is told before Ray takes its seconds.
-
-    here: the workers will have this process's environment. Returns the files of INPUT.
-    """
-    require_known(settings, indexing_stages(settings))
-    check_prices(settings.budget, Models.of(settings))
-    files: list[InputFile] = []
-    if isinstance(given, str):
-        files = list_input(given, store.url, settings.input_options(given, store.url))
-    elif given.is_open:
-        open_rows(given, settings)
-    if here:
-        check_endpoints(settings)
-    return files
 
 
 def before_of(store: Store) -> Manifest | RunRecord | None:

@@ -2,15 +2,12 @@
 told before models are asked: what an update will ask for, chunks exactly, what follows from them about; and
 columns that documents do not have.
 
-Parts that both snapshots have are equal and are not read. Neither are those whose pages are the same in all
-columns that are compared, as indexes of rows tell: a new relationship changes degrees in many parts, and no
-description. Of the other parts two integers a row are compared.
+Parts that both snapshots have are equal and are not read. Of the others two integers a row are compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, groupby
 from typing import TypeAlias
@@ -20,19 +17,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import COMPARED
-from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.document import column, columns_of
 from graphrag_ray.graph.signatures import content_hashes
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.finish_stage import covered_by_each, opened_index
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store, in_threads
-from graphrag_ray.store.parts import Part, read_part, read_table
+from graphrag_ray.store.parts import Part, read_part
 
 ROWS_AT_ONCE = 1 << 17
 """Of the parts that a task reads, about. More are read by the executor."""
@@ -58,22 +51,15 @@ def changes(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, dict[str, i
         if any(path in run.damaged for path in gone):
             run.observer.note(f"What changed in {name} cannot be told: the rows before were damaged.")
             continue
-        known = _contents(run, name, before) | _contents(run, name, tables) if gone else {}
-        found[name] = rows_compared(run, name, list(old.values()), list(new.values()), known)
+        found[name] = rows_compared(run, name, before.get(name, []), tables.get(name, []))
     return found
 
 
-def rows_compared(
-    run: Run, name: str, before: Sequence[Part], now: Sequence[Part], contents: Mapping[str, Hashable] = {}
-) -> dict[str, int]:
-    """The number of rows of a table `added`, `changed`, `removed` and `unchanged`.
-
-    contents: by the path of a part, where it is known, something that is the same where the compared columns
-    are the same
-    """
-    old, new = ({contents.get(part.path, part.path): part for part in of} for of in (before, now))
-    gone = [part for content, part in old.items() if content not in new]
-    come = [part for content, part in new.items() if content not in old]
+def rows_compared(run: Run, name: str, before: Sequence[Part], now: Sequence[Part]) -> dict[str, int]:
+    """The number of rows of a table `added`, `changed`, `removed` and `unchanged`."""
+    old, new = ({part.path: part for part in of} for of in (before, now))
+    gone = [part for path, part in old.items() if path not in new]
+    come = [part for path, part in new.items() if path not in old]
     # An id stands in one part only: where no part went, no row changed.
     counts = {"added": sum(part.rows for part in come), "changed": 0, "removed": 0, "unchanged": 0}
     if gone:
@@ -86,31 +72,8 @@ def rows_compared(
             "removed": len(a) - len(before_at),
             "unchanged": len(now_at) - changed,
         }
-    counts["unchanged"] += sum(part.rows for content, part in new.items() if content in old)
+    counts["unchanged"] += sum(part.rows for path, part in new.items() if path in old)
     return counts
-
-
-def _contents(run: Run, name: str, tables: Mapping[str, list[Part]]) -> dict[str, Hashable]:
-    """`contents` of the parts of a table: sizes and checksums of pages, from its indexes of rows."""
-    columns = {"id", *COMPARED[name][1]}
-    indexes = {blobs.made_from(part.path): part for part in tables.get(schema.rows_table(name), [])}
-    covered = covered_by_each(name, tables.get(name, []))
-    found: dict[str, Hashable] = {}
-    for of in covered:
-        stored = indexes.get(of.made_from)
-        if stored is None:
-            continue
-        with suppress(CorruptPart):  # the parts are read then
-            index = opened_index(run.store, stored, of)
-            if columns <= set(index.paged):
-                pages = [index.pages_by_part(column) for column in sorted(columns)]
-                for part, own in zip(of.parts, zip(*pages, strict=True), strict=True):
-                    # All of the pages of a column but where they are.
-                    found[part.path] = tuple(
-                        (first.tobytes(), *(page[name].tobytes() for name in ("size", "values", "sum")))
-                        for first, page in own
-                    )
-    return found
 
 
 def _read(run: Run, name: str, parts: Sequence[Part]) -> Rows:
@@ -148,17 +111,18 @@ def tell_ahead(run: Run, corpus: Result) -> None:
         return
     descriptions = 0.0
     for name in ("entities", "relationships"):
-        some, times = _some(parent.parts(name))
-        table = read_table(run.store, some, ["n_instances"], schema.ENTITIES)
-        instances = np.asarray(table["n_instances"].to_numpy(), dtype=np.int64)
+        instances, times = _some(run, name, "n_instances")
         # What is told of once needs no summary.
         descriptions += times * expected(instances[instances > 1], before, touched)
-    some, times = _some(parent.parts("communities"))
-    lengths = [table["n"].to_numpy() for table in run.executor.stream("ahead", _lengths, some)]
-    chunks = np.concatenate(lengths) if lengths else np.zeros(0, dtype=np.int64)
+    chunks, times = _some(run, "communities", "text_unit_ids")
     reports = times * expected(chunks, before, touched)
     of = sum(part.rows for part in parent.parts("communities"))
-    run.observer.note(told(changed, asked, round(descriptions), round(reports), of))
+    documents = ", ".join(f"{n:,} {kind}" for kind, n in changed.items() if n) or "none changed"
+    run.observer.note(
+        f"Documents: {documents}. To come: at most {plural(asked, 'chunk')} to extract, at most some "
+        f"{round(descriptions):,} descriptions, and about {round(reports):,} of {of:,} reports, which rest "
+        "on what changed."
+    )
 
 
 def tell_unknown_columns(run: Run, corpus: Result) -> None:
@@ -184,22 +148,15 @@ def expected(chunks_of: npt.NDArray[np.int64], chunks: int, touched: int) -> flo
     return float((1.0 - (1.0 - share) ** touched).sum())
 
 
-def told(changed: Mapping[str, int], chunks: int, descriptions: int, reports: int, of: int) -> str:
-    documents = ", ".join(f"{n:,} {kind}" for kind, n in changed.items() if n) or "none changed"
-    return (
-        f"Documents: {documents}. To come: at most {plural(chunks, 'chunk')} to extract, at most some "
-        f"{descriptions:,} descriptions, and about {reports:,} of {of:,} reports, which rest on what changed."
-    )
-
-
-def _some(parts: list[Part]) -> tuple[list[Part], float]:
-    """Parts from all over a table, and how many times as many rows it has."""
-    some = parts[:: -(-len(parts) // MOST_READ) or 1]
-    rows = sum(part.rows for part in some)
-    return some, sum(part.rows for part in parts) / rows if rows else 1.0
-
-
-def _lengths(store: Store, part: Part) -> Iterator[pa.Table]:
-    """Of each community, how many chunks it rests on."""
-    lists = read_part(store, part, ["text_unit_ids"])["text_unit_ids"]
-    yield pa.table({"n": pc.list_value_length(lists).cast(pa.int64())})
+def _some(run: Run, name: str, column: str) -> tuple[npt.NDArray[np.int64], float]:
+    """A column of parts from all over a table of the parent snapshot (of lists, their lengths), and how many
+    times as many rows the table has."""
+    assert run.parent is not None
+    parts = run.parent.parts(name)
+    found = [np.zeros(0, dtype=np.int64)]
+    for part in parts[:: -(-len(parts) // MOST_READ) or 1]:
+        values = read_part(run.store, part, [column])[column]
+        lengths = pc.list_value_length(values) if pa.types.is_nested(values.type) else values
+        found.append(lengths.to_numpy().astype(np.int64))
+    of = np.concatenate(found)
+    return of, sum(part.rows for part in parts) / len(of) if len(of) else 1.0

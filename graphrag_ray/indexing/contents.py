@@ -11,7 +11,6 @@ from typing import Any
 from graphrag_ray.base.declarations import concerned
 from graphrag_ray.base.errors import PromptError, SettingsError
 from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Settings, of_index
-from graphrag_ray.base.index_settings import Names as NamesSettings
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.base.prompts import Prompt, kept_prompts, load_prompts, parse_prompt
 from graphrag_ray.base.settings_file import parse_settings
@@ -25,29 +24,25 @@ from graphrag_ray.llm.pricing import cost_pico_usd, dearest_price
 from graphrag_ray.store import compaction
 from graphrag_ray.store.files import Store
 
-INSTEAD = {
-    "prompts_dir": "--new-prompts for those of the package, which tells first what that costs",
-    "names.aliases_file": "--set names.aliases='' for none",
-    "names.block_file": "--set names.block='' for none",
-}
-"""Settings that are paths, and what else may be set."""
-
 
 def load_names(settings: Settings) -> EntityNames:
     """The aliases and blocked names of the settings. Raises SettingsError."""
-    texts = _texts_of(settings.names)
-    return parse_names(texts["aliases"], texts["block"])
+    names = with_lists(settings).names
+    return parse_names(names.aliases or "", names.block or "")
 
 
-def _texts_of(names: NamesSettings) -> dict[str, str]:
-    texts: dict[str, str] = {}
-    given = (("aliases", names.aliases_file, names.aliases), ("block", names.block_file, names.block))
-    for key, path, text in given:
+def with_lists(settings: Settings) -> Settings:
+    """Settings that hold the lists of names that their files hold. Raises SettingsError."""
+    names, texts = settings.names, dict[str, str]()
+    for key, path, text in (
+        ("aliases", names.aliases_file, names.aliases),
+        ("block", names.block_file, names.block),
+    ):
         try:
             texts[key] = read_text(path) if path is not None else text or ""
         except (OSError, UnicodeDecodeError) as e:
             raise SettingsError(f"cannot read {shown(str(path))}: {e}") from e
-    return texts
+    return settings.model_copy(update={"names": names.model_copy(update=texts)})
 
 
 def with_contents(
@@ -57,7 +52,6 @@ def with_contents(
 
     Raises PromptError, SettingsError.
     """
-    require_paths(before or {}, settings, ["prompts_dir"], new_prompts)
     prompts = kept_prompts(prompts_for(settings, before, new_prompts))
     without = kept_prompts(load_prompts(settings.prompts_dir))
     if others := [name for name, text in prompts.items() if text != without[name]]:
@@ -65,8 +59,7 @@ def with_contents(
             f"The index goes on with its own prompts; {', '.join(others)} differ from those of the package "
             "(--new-prompts takes these, and tells first what that costs)."
         )
-    names = settings.names.model_copy(update=_texts_of(settings.names))
-    return settings.model_copy(update={"prompts": prompts, "names": names})
+    return with_lists(settings).model_copy(update={"prompts": prompts})
 
 
 def prompts_for(
@@ -95,33 +88,6 @@ def prompts_before(before: Mapping[str, Any] | None) -> dict[Any, str]:
     return dict(parse_settings({"prompts": of_index(before).get("prompts", {})}).prompts)
 
 
-def require_paths(
-    said: Mapping[str, Any],
-    settings: Settings,
-    keys: list[str] | None = None,
-    new_prompts: bool = False,
-) -> None:
-    """Raises SettingsError where an index of an earlier version names a file, which is not opened, and the
-    settings name nothing in its place: without it, what was paid for would be paid for again.
-
-    said: settings as that index keeps them
-    """
-    given = {
-        "prompts_dir": settings.prompts_dir or settings.prompts or new_prompts,
-        "names.aliases_file": (settings.names.aliases_file, settings.names.aliases) != (None, None),
-        "names.block_file": (settings.names.block_file, settings.names.block) != (None, None),
-    }
-    for key in keys or given:
-        section, _, name = key.rpartition(".")
-        holder = said.get(section) if section else said
-        place = holder.get(name) if isinstance(holder, Mapping) else None
-        if place and not given[key]:
-            raise SettingsError(
-                f"the index was made with {key} {str(place)[:200]!r}, and no path is taken from an index: "
-                f"name it again, --set {key}=…, or {INSTEAD[key]}"
-            )
-
-
 def cost_of_prompts(
     store: Store,
     settings: Settings,
@@ -138,21 +104,34 @@ def cost_of_prompts(
     ours = kept_prompts(prompts_for(settings, before, new_prompts))
     if before is None:
         return None
-    if before.get("prompts_dir") and not before.get("prompts"):
-        # Of an earlier version, which kept the path of its owner's prompts, not their texts.
-        changed = list(ours) if new_prompts else []
-    else:
-        theirs = prompts_before(before)
-        changed = []
-        for name, text in ours.items():
-            known = ""
-            with suppress(PromptError):  # one that cannot be used any more is another one
-                known = parse_prompt(name, theirs.get(name, "")).source
-            if text != known:
-                changed.append(name)
+    theirs, changed = prompts_before(before), []
+    for name, text in ours.items():
+        known = ""
+        with suppress(PromptError):  # one that cannot be used any more is another one
+            known = parse_prompt(name, theirs.get(name, "")).source
+        if text != known:
+            changed.append(name)
     again = {stage for name in changed for stage in concerned(name)}
-    found = {stage: _taken(store, settings, stage) for stage in stages if stage in again}
-    taken = {stage: totals for stage, totals in found.items() if totals.calls}
+    taken: dict[str, CallTotals] = {}
+    for stage in stages:
+        model = settings.model(settings.model_name(stage))
+        if stage not in again or model.is_local:
+            continue
+        # Of all replies in the journal, by whatever model, at the price of today's.
+        found, price = CallTotals(), dearest_price(model)
+        for name, of in compaction.totals(store, stage).by_model.items():
+            if name != OFFLINE_MODEL_ID:
+                usage = Usage(of.prompt_tokens, of.completion_tokens, of.cached_tokens)
+                found.absorb(
+                    CallTotals(
+                        calls=of.calls,
+                        prompt_tokens=of.prompt_tokens,
+                        completion_tokens=of.completion_tokens,
+                        cost_pico_usd=cost_pico_usd(usage, price),
+                    )
+                )
+        if found.calls:
+            taken[stage] = found
     if not taken:
         return None
     in_all = CallTotals()
@@ -164,29 +143,8 @@ def cost_of_prompts(
         replies = plural(totals.calls, "reply", "replies")
         told.append(f"{what} {replies}, {totals.total_tokens:,} tokens, {cost}")
     unknown = next((stage for stage, totals in taken.items() if totals.cost_usd is None), None)
-    price = f" {price_setting(settings.model_name(unknown))} tells the cost." if unknown else ""
+    hint = f" {price_setting(settings.model_name(unknown))} tells the cost." if unknown else ""
     return (
         f"Prompts other than those that the index was made with: {', '.join(changed)}. What they change is "
-        f"asked anew. It takes at most about what its stages took so far: {'; '.join(told)}.{price}"
+        f"asked anew. It takes at most about what its stages took so far: {'; '.join(told)}.{hint}"
     )
-
-
-def _taken(store: Store, settings: Settings, stage: str) -> CallTotals:
-    """What all replies in the journal of a stage took, by whatever model, at the price of today's."""
-    taken, model = CallTotals(), settings.model(settings.model_name(stage))
-    if model.is_local:
-        return taken
-    for name, of in compaction.totals(store, stage).by_model.items():
-        if name != OFFLINE_MODEL_ID:
-            cost = cost_pico_usd(
-                Usage(of.prompt_tokens, of.completion_tokens, of.cached_tokens), dearest_price(model)
-            )
-            taken.absorb(
-                CallTotals(
-                    calls=of.calls,
-                    prompt_tokens=of.prompt_tokens,
-                    completion_tokens=of.completion_tokens,
-                    cost_pico_usd=cost,
-                )
-            )
-    return taken

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base.declarations import ASKING_STAGES, JOURNALS
@@ -22,13 +22,12 @@ from graphrag_ray.corpus.document import Document, Unreadable, columns_of
 from graphrag_ray.engine.drive import Complete, Driver, note_bug, replay, run
 from graphrag_ray.graph.extraction_dialogue import ExtractedRecords, ExtractSpec, extract, extract_spec
 from graphrag_ray.indexing.contents import load_names, prompts_for
+from graphrag_ray.indexing.forecast.bounds import Replies
 from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter, CorpusCounts, Drawn
-from graphrag_ray.indexing.forecast.forecast import Forecast, Learned, SampleReading, forecast
-from graphrag_ray.indexing.forecast.reply_sizes import Replies
+from graphrag_ray.indexing.forecast.forecast import Forecast, Learned, forecast
 from graphrag_ray.indexing.index import settings_before
 from graphrag_ray.indexing.stages.list_input import list_input
 from graphrag_ray.indexing.stages.read_stage import read_file
-from graphrag_ray.llm.request_sizes import text_size
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, list_parts
@@ -61,46 +60,38 @@ def estimate(
     """The forecast of `index` on INPUT.
 
     root        an index whose journal tells lengths, rates and names per chunk, and what is paid for already
-    sample      chunks that the offline engine reads, for what is modelled
-    given       assumptions to go by (`forecast.assumptions.KNOWN`)
+    sample      chunks that the offline engine reads
+    given       assumptions to go by (`forecast.KNOWN`)
     read_bytes  of a larger INPUT only a sample of its files is read; None: all of it
     new_prompts as in `index`: not with the prompts that the index was made with
 
     Raises InputError, SettingsError, PromptError as `index` does; StoreError.
     """
     store = Store(root, settings.storage.of(root)) if root is not None else None
-    before = settings_before(store, readable(store)[0]) if store is not None else None
+    snapshot = readable(store)[0] if store is not None else None
+    before = settings_before(store, snapshot) if store is not None else None
     prompts = prompts_for(settings, before, new_prompts)
     spec = extract_spec(prompts, settings, load_names(settings).key)
-    if store is not None:
-        settings = settings.with_reports_of(before)
+    settings = settings.with_reports_of(before)
     journal = JournalIndex.load(store, "extract") if store is not None else None
     counter = ChunkCounter(spec, settings, sample, journal.is_done if journal else None)
     corpus = _read(input_url, root or "", settings, counter, read_bytes)
-    chunks = sorted({d.rank: d for d in (*counter.drawn, *counter.drawn_answered)}.values(), reverse=True)
-    read, cpu_s, offline_replies = _read_offline(chunks, spec, settings)
-    drawn = {d.rank for d in counter.drawn}
-    learned, own = Learned({}), dict[str, ExtractedRecords]()
+    started = time.process_time()
+    learned = Learned(read_offline(counter.drawn, spec))
+    cpu_s = (time.process_time() - started) / max(1, len(counter.drawn))
     if store is not None and journal is not None:
-        learned, own = _learn(store, journal, settings, counter.drawn_answered, spec)
-    if settings.model(settings.model_name("extract")).provider == "offline":
-        learned = replace(learned, replies={"extract": offline_replies, **learned.replies})
-    answered = [d for d in chunks if d.key in own]
-    sample_of = SampleReading(
-        read,
-        [d.rank in drawn for d in chunks],
-        [d.key in own for d in chunks],
-        [own[d.key] for d in answered],
-    )
-    found = forecast(settings, prompts, corpus, sample_of, learned, given or {})
+        learned = _learn(store, journal, settings, counter, spec, learned)
+        if snapshot is not None:
+            rows = {n: sum(p.rows for p in snapshot.parts(n)) for n in ("entities", "communities")}
+            learned = replace(learned, counts=rows)
+    found = forecast(settings, prompts, corpus, learned, given or {})
     notes = [*found.notes]
     if root is not None and not learned.replies:
         notes.append(f"The index at {root} has no replies of this model: nothing was learned from it.")
     if found.offline and any(stage.volume.stage == "extract" for stage in found.stages):
-        each = cpu_s / max(1, len(chunks))
         notes.append(
             "No model is configured: the offline engine costs nothing. Extraction takes some "
-            f"{each * found.corpus.asked:,.0f} CPU seconds; there is no model for the time of the rest."
+            f"{cpu_s * found.corpus.asked:,.0f} CPU seconds; there is no model for the time of the rest."
         )
     return replace(found, notes=tuple(notes))
 
@@ -120,10 +111,24 @@ def estimate_again(store: Store, manifest: Manifest, settings: Settings) -> Fore
                 _added(Document(**text, date=row["creation_date"], metadata=metadata), counter)
     n_chunks = sum(part.rows for part in manifest.parts("text_units"))
     corpus = counter.corpus.scaled(min(1.0, counter.corpus.chunks / max(1, n_chunks)) or 1.0)
-    read, _, _ = _read_offline(counter.drawn, spec, settings)
-    every = [True] * len(counter.drawn)
-    sample_of = SampleReading(read, every, [not one for one in every], [])
-    return forecast(settings, prompts, corpus, sample_of, Learned({}), {})
+    return forecast(settings, prompts, corpus, Learned(read_offline(counter.drawn, spec)), {})
+
+
+def read_offline(chunks: Sequence[Drawn], spec: ExtractSpec) -> list[ExtractedRecords]:
+    """The offline engine's extraction of each chunk."""
+    from graphrag_ray.offline import answer
+
+    def reply(request: Request) -> ChatReply:
+        assert isinstance(request, ChatRequest)
+        return answer(request)
+
+    found = []
+    for drawn in chunks:
+        try:
+            found.append(run(extract(drawn.chunk, replace(spec, max_gleanings=0)), reply))
+        except DialogueFailed:
+            found.append(EMPTY)
+    return found
 
 
 def _read(
@@ -131,15 +136,14 @@ def _read(
 ) -> CorpusCounts:
     options = settings.input_options(input_url, root)
     files = list_input(input_url, root, options)
-    chosen = files
-    if read_bytes is not None and sum(f.size for f in files) > read_bytes:
-        # Those with the smallest hashes that make up so many bytes.
-        chosen, size = [], 0
+    size = sum(file.size for file in files)
+    chosen, left = files, size if read_bytes is None else read_bytes
+    if size > left:
+        chosen = []  # those with the smallest hashes that make up so many bytes
         for file in sorted(files, key=lambda f: stable_id("estimate", f.path)):
-            if size >= read_bytes:
-                break
-            chosen.append(file)
-            size += file.size
+            if left > 0:
+                chosen.append(file)
+                left -= file.size
     unreadable: list[Unreadable] = []
     for file in chosen:
         for found in read_file(file, settings, options):
@@ -150,9 +154,7 @@ def _read(
         raise InputError(f"none of the {len(unreadable)} files of INPUT could be read: {shown}")
     faults = sum(not u.empty for u in unreadable)
     corpus = replace(counter.corpus, files=len(files), unreadable=faults)
-    if len(chosen) == len(files):
-        return corpus
-    return corpus.scaled(sum(f.size for f in chosen) / sum(f.size for f in files))
+    return corpus if len(chosen) == len(files) else corpus.scaled(sum(f.size for f in chosen) / size)
 
 
 def _added(document: Document, counter: ChunkCounter) -> Unreadable | None:
@@ -166,79 +168,50 @@ def _added(document: Document, counter: ChunkCounter) -> Unreadable | None:
     return None
 
 
-def _read_offline(
-    chunks: Sequence[Drawn], spec: ExtractSpec, settings: Settings
-) -> tuple[list[ExtractedRecords], float, Replies]:
-    """The offline engine's extraction of each chunk, the CPU seconds it took, and its replies."""
-    from graphrag_ray.offline import answer
-
-    model = settings.model(settings.model_name("extract"))
-    lengths: list[int] = []
-
-    def counted(request: Request) -> ChatReply:
-        assert isinstance(request, ChatRequest)
-        reply = answer(request)
-        lengths.append(text_size(reply.text, model))
-        return reply
-
-    once = replace(spec, max_gleanings=0)
-    started = time.process_time()
-    found = []
-    for drawn in chunks:
-        try:
-            found.append(run(extract(drawn.chunk, once), counted))
-        except DialogueFailed:
-            found.append(EMPTY)
-    seconds = time.process_time() - started
-    prompts = np.full(len(lengths), 0.0)
-    source = f"the offline engine's replies to {len(chunks):,} chunks"
-    return found, seconds, Replies(prompts, np.array(lengths, dtype=np.float64), prompts, source)
-
-
 def _learn(
-    store: Store, journal: JournalIndex, settings: Settings, answered: Sequence[Drawn], spec: ExtractSpec
-) -> tuple[Learned, dict[str, ExtractedRecords]]:
-    """What the journal tells of replies; and by key, what the model itself found in the chunks that were
-    drawn and that it has read."""
+    store: Store,
+    journal: JournalIndex,
+    settings: Settings,
+    counter: ChunkCounter,
+    spec: ExtractSpec,
+    learned: Learned,
+) -> Learned:
+    """What journals tell: the calls of each prompt, and what the model found in chunks that it read."""
     replies: dict[str, Replies] = {}
+    columns = ["kind", "prompt", "model", "prompt_tokens", "completion_tokens", "latency_s"]
     for stage in ASKING_STAGES:
-        model = settings.model(settings.model_name(stage.dialogue))
-        if stage.prompts:
-            replies |= _replies(store, stage.dialogue, stage.prompts, model.model_id)
-    items = {name: JournalIndex.load(store, name).keys_done() for name in JOURNALS}
-    own: dict[str, ExtractedRecords] = {}
+        model_id = settings.model(settings.model_name(stage.dialogue)).model_id
+        tables = []
+        parts = list_parts(store, stage.dialogue) if stage.prompts else []
+        for part in parts[:: -(-len(parts) // JOURNAL_PARTS) or 1]:
+            try:
+                table = parquet.read_columns(store, part.path, columns, part.bytes)
+            except (CorruptPart, FileNotFoundError):
+                continue
+            turns = pc.and_(pc.equal(table["kind"], "turn"), pc.equal(table["model"], model_id))
+            tables.append(table.filter(turns).drop_columns(["kind", "model"]))
+        for prompt in stage.prompts if tables else ():
+            calls = pa.concat_tables(tables)
+            calls = calls.filter(pc.equal(calls["prompt"], prompt))
+            if calls.num_rows:
+                prompts, completions, latency = (calls[c].to_numpy().astype(float) for c in columns[3:])
+                source = f"measured on {calls.num_rows:,} calls"
+                replies[prompt] = Replies(prompts, completions, latency, source)
+    found = []
     ours = theirs = 0
-    rows = journal.lookup([d.key for d in answered])
-    for drawn in answered:
+    rows = journal.lookup([d.key for d in counter.drawn_answered])
+    for drawn in counter.drawn_answered:
         known = rows.get(drawn.key, [])
         state = replay(Driver(extract(drawn.chunk, spec)), known)
         if isinstance(state, Complete):
-            own[drawn.key] = state.result
+            found.append(state.result)
         first = next((r for r in known if r.kind == "turn" and r.turn == 0), None)
         if first is not None and first.reported:
             ours, theirs = ours + drawn.prompt_tokens, theirs + first.prompt_tokens
-    return Learned(replies, theirs / ours if ours else None, items), own
-
-
-def _replies(store: Store, dialogue: str, prompts: Sequence[str], model_id: str) -> dict[str, Replies]:
-    """The calls that a journal holds of some prompts, those of this model."""
-    parts = list_parts(store, dialogue)
-    columns = ["kind", "prompt", "model", "prompt_tokens", "completion_tokens", "latency_s"]
-    gathered: dict[str, list[np.ndarray[tuple[int, int], np.dtype[np.float64]]]] = {p: [] for p in prompts}
-    for part in parts[:: -(-len(parts) // JOURNAL_PARTS) or 1]:
-        try:
-            table = parquet.read_columns(store, part.path, columns, part.bytes)
-        except (CorruptPart, FileNotFoundError):
-            continue
-        turns = table.filter(pc.and_(pc.equal(table["kind"], "turn"), pc.equal(table["model"], model_id)))
-        for prompt in prompts:
-            own = turns.filter(pc.equal(turns["prompt"], prompt))
-            numbers = [own[c].to_numpy().astype(np.float64) for c in columns[3:]]
-            gathered[prompt].append(np.stack(numbers))
-    found = {}
-    for prompt, pieces in gathered.items():
-        values = np.concatenate(pieces, axis=1) if pieces else np.zeros((3, 0))
-        if values.shape[1]:
-            source = f"measured on {values.shape[1]:,} calls"
-            found[prompt] = Replies(values[0], values[1], values[2], source)
-    return found
+    return replace(
+        learned,
+        own=found,
+        replies=replies,
+        prompt_factor=theirs / ours if ours else None,
+        items={name: JournalIndex.load(store, name).keys_done() for name in JOURNALS},
+    )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from graphrag_ray.base.declarations import JOURNALS
@@ -32,7 +31,7 @@ from graphrag_ray.base.errors import CorruptPart, DeletionRefused, StoreError, U
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.urls import protocol_of
 from graphrag_ray.base.wording import plural
-from graphrag_ray.indexing.replay import Keys, keys_needed
+from graphrag_ray.indexing.replay import keys_needed
 from graphrag_ray.store import compaction, gc, locks, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import read_part
@@ -127,51 +126,44 @@ def collect(
     DeletionRefused for one that the newest snapshot holds; IndexNotFound; LockHeld, naming the running
     writer; CorruptPart for a damaged manifest; StoreError.
     """
+    if also and not purge:
+        raise UsageError("--also searches for purged documents: name these with --purge")
     snapshots.open_latest(store)  # before a lock is made in a folder that is no index
-    if not delete:
-        writer = locks.holder(store)
-        found, _, _ = _look(store, options, purge, also, journal, None)
-        return replace(found, writer=str(writer) if writer else None)
-    with locks.acquire(store, note="gc") as lock:
-        found, purged, needed = _look(store, options, purge, also, journal, lock)
+    writer = None if delete else locks.holder(store)
+    held: AbstractContextManager[locks.Lock | None] = nullcontext()
+    with locks.acquire(store, note="gc") if delete else held as lock:
+        newest = snapshots.open_latest(store)
+        purged = _find(store, newest, purge)
+        elsewhere = _elsewhere(store, newest, purged, also) if purged and also else {}
+        if purged:
+            options = replace(options, at_once=purged.numbers, damaged=True)
+        needed = keys_needed(store, newest) if purged or journal else {}
+        names = () if not (purged or journal) else compaction.dialogues(store) if purged else JOURNALS
+        keep = {name: needed.get(name, np.empty(0, np.uint64)) for name in names}
+        trimmed = {
+            name: compaction.look(store, name, keys, unreadable=purged is not None)
+            for name, keys in keep.items()
+        }
+        found = Collected(
+            gc.plan(store, options, lock),
+            trimmed,
+            purged.paths if purged else (),
+            deleted=delete,
+            writer=str(writer) if writer else None,
+            elsewhere=elsewhere,
+        )
+        if lock is None:
+            return found
         if purged:
             record = {"snapshots": sorted(purged.numbers), "names": sorted(purged.names)}
             lock.check()
             store.write(PENDING, orjson.dumps(record))
-        for name in found.journal:
-            compaction.trim(store, name, needed[name], unreadable=purged is not None, check=lock.check)
+        for name, keys in keep.items():
+            compaction.trim(store, name, keys, unreadable=purged is not None, check=lock.check)
         gc.carry_out(store, found.plan, lock.check)
         if purged:
             store.delete(PENDING)
-        return replace(found, deleted=True)
-
-
-def _look(
-    store: Store,
-    options: gc.Options,
-    purge: Sequence[str],
-    also: Sequence[str],
-    journal: bool,
-    lock: locks.Lock | None,
-) -> tuple[Collected, _Purge | None, dict[str, Keys]]:
-    """What goes, what is purged, and for each dialogue the keys that stay."""
-    if also and not purge:
-        raise UsageError("--also searches for purged documents: name these with --purge")
-    newest = snapshots.open_latest(store)
-    purged = _find(store, newest, purge)
-    elsewhere = _elsewhere(store, newest, purged, also) if purged and also else {}
-    if purged:
-        options = replace(options, at_once=purged.numbers, damaged=True)
-    trimmed: dict[str, compaction.Trimmed] = {}
-    needed: dict[str, Keys] = {}
-    if purged or journal:
-        needed = keys_needed(store, newest)
-        for name in compaction.dialogues(store) if purged else JOURNALS:
-            keep = needed.setdefault(name, np.empty(0, np.uint64))
-            trimmed[name] = compaction.look(store, name, keep, unreadable=purged is not None)
-    plan = gc.plan(store, options, lock)
-    found = Collected(plan, trimmed, purged.paths if purged else (), elsewhere=elsewhere)
-    return found, purged, needed
+        return found
 
 
 def _find(store: Store, newest: Manifest, names: Sequence[str]) -> _Purge | None:
@@ -220,44 +212,36 @@ def _holding(
 ) -> tuple[dict[int, dict[str, set[str]]], set[str]]:
     """For each snapshot that holds some of the documents: what was asked for -> the paths it stands for.
     And all paths there are."""
-    tables: dict[str, pa.Table | None] = {}
+    documents: dict[str, list[tuple[str, str]] | None] = {}  # None: cannot be read, and may hold anything
     for number, manifest in manifests.items():
         for part in manifest.parts("documents"):
-            if tables.get(part.path) is None:
+            if documents.get(part.path) is None:
                 try:
-                    tables[part.path] = read_part(store, part, ["id", "path"])
+                    rows = read_part(store, part, ["id", "path"]).to_pydict()
+                    documents[part.path] = list(zip(rows["id"], rows["path"], strict=True))
                 except CorruptPart:
                     if number == newest:
                         raise
-                    tables[part.path] = None
-    known = [table for table in tables.values() if table is not None]
-    paths = {path for table in known for path in table["path"].to_pylist()}
-    ids = {id_ for table in known for id_ in table["id"].to_pylist()}
+                    documents[part.path] = None
+    ids, paths = ({row[at] for rows in documents.values() for row in rows or ()} for at in (0, 1))
     # What is the name of a document is no glob.
     globs = {n for n in names if n not in paths and n not in ids and any(c in n for c in "*?[")}
-    matched = {path: _matches(table, names, globs) for path, table in tables.items()}
+    matched = {
+        (part, name): {
+            path
+            for id_, path in rows or ()
+            if (fnmatchcase(path, name) if name in globs else name in (id_, path))
+        }
+        for part, rows in documents.items()
+        for name in names
+    }
     holding: dict[int, dict[str, set[str]]] = {}
     for number, manifest in manifests.items():
         for part in manifest.parts("documents"):
-            for name, found in matched[part.path].items():
-                holding.setdefault(number, {}).setdefault(name, set()).update(found)
+            for name in names:
+                if (found := matched[part.path, name]) or documents[part.path] is None:
+                    holding.setdefault(number, {}).setdefault(name, set()).update(found)
     return holding, paths
-
-
-def _matches(table: pa.Table | None, names: Sequence[str], globs: set[str]) -> dict[str, set[str]]:
-    """What a part holds of each name. One that cannot be read may hold anything."""
-    if table is None:
-        return {name: set() for name in names}
-    found: dict[str, set[str]] = {}
-    for name in names:
-        if name in globs:
-            matched = {path for path in table["path"].unique().to_pylist() if fnmatchcase(path, name)}
-        else:
-            rows = pc.or_(pc.equal(table["path"], name), pc.equal(table["id"], name))
-            matched = set(table["path"].filter(rows).to_pylist())
-        if matched:
-            found[name] = matched
-    return found
 
 
 def _elsewhere(store: Store, newest: Manifest, purged: _Purge, also: Sequence[str]) -> dict[str, str]:
@@ -266,7 +250,18 @@ def _elsewhere(store: Store, newest: Manifest, purged: _Purge, also: Sequence[st
     What a model wrote in its own words is not found, unless it names the document, a chunk, or somebody who
     is in no other document.
     """
-    files = [file for url in also for file in _files(store, url)]
+    files: list[tuple[Store, str, int]] = []
+    for url in also:
+        reached = store.options if protocol_of(url) == protocol_of(store.url) else None
+        above, name = Store.of_file(url.rstrip("/"), reached)
+        if name and (size := above.size(name)) is not None:
+            files.append((above, name, size))
+            continue
+        folder = Store(url, reached)
+        listed = folder.list()
+        if not listed:
+            raise UsageError(f"--also {url}: there is no such file, and no folder with files")
+        files += [(folder, info.path, info.bytes) for info in listed]
     marks = _marks(store, newest, [m for n, m in _manifests(store).items() if n in purged.numbers], purged)
     found: dict[str, str] = {}
     for folder, name, size in files:
@@ -285,19 +280,6 @@ def _elsewhere(store: Store, newest: Manifest, purged: _Purge, also: Sequence[st
         if held:
             found[url] = _QUOTED if _QUOTED in held else _NAMED
     return found
-
-
-def _files(store: Store, url: str) -> list[tuple[Store, str, int]]:
-    """The files of a folder, or a single one, with their sizes."""
-    options = store.options if protocol_of(url) == protocol_of(store.url) else None
-    above, name = Store.of_file(url.rstrip("/"), options)
-    if name and (size := above.size(name)) is not None:
-        return [(above, name, size)]
-    folder = Store(url, options)
-    files = [(folder, info.path, info.bytes) for info in folder.list()]
-    if not files:
-        raise UsageError(f"--also {url}: there is no such file, and no folder with files")
-    return files
 
 
 def _marks(store: Store, newest: Manifest, former: Sequence[Manifest], purged: _Purge) -> _Marks:

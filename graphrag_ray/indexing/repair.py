@@ -11,7 +11,7 @@ each sweep, and when a snapshot is committed. On Ray it is done by tasks, each w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store import compaction, damaged_files, locks, snapshots
 from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.journal import WORK, JournalIndex, list_parts
+from graphrag_ray.store.journal import WORK, list_parts
 from graphrag_ray.store.parts import MEND, Part
 from graphrag_ray.store.snapshots import Manifest
 
@@ -90,11 +90,8 @@ def look_over(run: Run, journals: Sequence[str], everything: bool) -> None:
         for path in unsound:
             _put_aside(run, path, f"{run.store.url_of(path)} is damaged")
         if everything and paths:
-            told = (
-                f"{plural(len(unsound) + len(wrong), 'file')} damaged"
-                if unsound or wrong
-                else "none is damaged"
-            )
+            n = len(unsound) + len(wrong)
+            told = f"{plural(n, 'file')} damaged" if n else "none is damaged"
             run.observer.note(f"{plural(len(paths), 'file')} of the index checked byte by byte: {told}.")
 
 
@@ -107,15 +104,6 @@ def put_right(run: Run, error: CorruptPart) -> None:
         raise error
     run.put_right.add(error.path)
     _put_aside(run, error.path, str(error).removesuffix(f". {MEND}"))
-    if _is_journal(error.path):
-        # What else of this journal cannot be read would send the run back once more for each part.
-        journal_damage(run, JournalIndex.load(run.store, error.path.split("/")[1]).damaged)
-
-
-def journal_damage(run: Run, paths: Iterable[str]) -> None:
-    """Set aside parts of a journal that cannot be read."""
-    for path in paths:
-        _put_aside(run, path, f"{run.store.url_of(path)} is damaged")
 
 
 def needed(manifest: Manifest) -> list[Part]:
@@ -128,16 +116,12 @@ def needed(manifest: Manifest) -> list[Part]:
 
 def _put_aside(run: Run, path: str, what: str) -> None:
     moved = damaged_files.set_aside(run.store, [path], check=run.check)
-    if _is_journal(path):
+    if path.startswith(f"{WORK}/"):
         what_now = "What it held is asked again when it is needed"
     else:
         run.damaged.add(path)
         what_now = "What it held is made anew, from the journal"
     run.observer.note(f"{what}. {_where(moved[0] if moved else None)}. {what_now}")
-
-
-def _is_journal(path: str) -> bool:
-    return path.startswith(f"{WORK}/")
 
 
 def _where(moved: str | None) -> str:
@@ -163,7 +147,8 @@ def compact(run: Run, journals: Sequence[str], at_least: int) -> None:
             for table in run.executor.stream(COMPACT, partial(_merge_parts, run.lock.epoch), found):
                 for row in table.to_pylist():
                     counts["merged_into"] -= row["fewer"]
-                    journal_damage(run, row["damaged"])
+                    for path in row["damaged"]:
+                        _put_aside(run, path, f"{run.store.url_of(path)} is damaged")
     except LockLost:
         raise
     except (StoreError, ProcessDied) as e:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from graphrag_ray.base import logs, schema, unforeseen
+from graphrag_ray.base import logs, schema
 from graphrag_ray.base.errors import CorruptPart, ProcessDied
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import Prompt
@@ -57,8 +57,6 @@ class Run:
     inputs     hashes of the folders whose documents the index holds after it
     asked      by dialogue, how many items a model has completed
     afresh     names of steps that are done even where nothing changed, and take nothing over
-    distrusted whether its parent was found to hold something of another form than ours: nothing of it is
-               taken over any more
     damaged    paths of parts that its parent names and that are not, or no longer, there: steps that have
                lost none of their parts are reused, the others take nothing over
     put_right  paths of parts that were found to be damaged while it ran, and were set aside
@@ -86,7 +84,6 @@ class Run:
     damaged: set[str] = field(default_factory=set)
     put_right: set[str] = field(default_factory=set)
     afresh: frozenset[str] = frozenset()
-    distrusted: bool = False
     reused: set[str] = field(default_factory=set)
     doing: tuple[str, float] | None = None
     chores: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -127,16 +124,12 @@ class Run:
         if known is not None and name not in self.afresh and not lacks:
             result, reused = known, True
         else:
-            while True:
-                try:
-                    result, reused = compute(), False
-                    break
-                except BaseException as e:
-                    if self._distrusts(name, e):
-                        continue
-                    if is_unforeseen(e):
-                        e.add_note(f"step {name}")
-                    raise
+            try:
+                result, reused = compute(), False
+            except BaseException as e:
+                if is_unforeseen(e):
+                    e.add_note(f"step {name}")
+                raise
         self.doing = None
         pa.default_memory_pool().release_unused()  # it keeps what threads that ended had
         self.reused = self.reused | {name} if reused else self.reused - {name}
@@ -157,24 +150,9 @@ class Run:
         self.observer.step_ended(name, self.seconds[name], counts, reused)
         return result
 
-    def _distrusts(self, name: str, error: BaseException) -> bool:
-        """Whether the parent snapshot may be to blame for what ended a step: an index may be a stranger's, or
-        of a version with a bug. Then nothing of it is taken over any more, and the step is done once more."""
-        # Neither memory nor a disk that is full says anything about the parent.
-        usual = not is_unforeseen(error) or isinstance(error, MemoryError | OSError)
-        if usual or self.parent is None or self.distrusted or name in self.afresh:
-            return False
-        self.distrusted = True
-        self.kept.pop(name, None)
-        self.observer.note(
-            f"Step {name} could not go on from snapshot {self.parent.number}. Its tables are made anew: "
-            f"{unforeseen.told(error)}"
-        )
-        return True
-
     def before(self, name: str) -> Result | None:
         """What a step came to in the parent snapshot; None where nothing of it is to be taken over."""
-        if self.code_changed or self.distrusted or self.damaged or name in self.afresh:
+        if self.code_changed or self.damaged or name in self.afresh:
             return None
         return self.of_parent.get(name)
 

@@ -263,29 +263,21 @@ def attempted(store: Store, given: Mapping[str, Any], always: bool = False) -> I
     started = time.time()
     try:
         yield
-    except StoreError as e:
-        if isinstance(e, LockHeld):
-            _refused(store, given, e, started, always)
+    except BaseException as error:
+        if isinstance(error, StoreError) and not isinstance(error, LockHeld):
+            raise
+        try:
+            last = runs.latest(store)
+            ours = last is not None and (last.host, last.pid) == (socket.gethostname(), os.getpid())
+            known = ours and last is not None and last.started_at >= started
+            if not known and (last is not None or always):
+                after = last.epoch if last else 0
+                runs.write_refusal(
+                    store, RefusedRun(after=after, at=time.time(), given=given, **ending(error))
+                )
+        except GraphRagError as e:
+            _log.info("beside the index nobody is told of this: %s", e)
         raise
-    except BaseException as e:
-        _refused(store, given, e, started, always)
-        raise
-
-
-def _refused(
-    store: Store, given: Mapping[str, Any], error: BaseException, started: float, always: bool
-) -> None:
-    try:
-        last = runs.latest(store)
-        if last is not None and (last.host, last.pid) == (socket.gethostname(), os.getpid()):
-            if last.started_at >= started:
-                return  # it is in that record
-        elif last is None and not always:
-            return
-        after = last.epoch if last else 0
-        runs.write_refusal(store, RefusedRun(after=after, at=time.time(), given=given, **ending(error)))
-    except GraphRagError as e:
-        _log.info("beside the index nobody is told of this: %s", e)
 
 
 def ending(error: BaseException) -> dict[str, Any]:

@@ -49,8 +49,14 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
         damaged.append(str(e))
     totals = {name: compaction.totals(store, name) for name in JOURNALS}
     damaged += [f"{store.url_of(path)} cannot be read" for t in totals.values() for path in t.damaged]
-    rows = (_journal(name, found) for name, found in totals.items())
-    journal = [row for row in rows if row["turns"] or row["failed"]]
+    journal = []
+    for name, of in totals.items():
+        models = of.by_model.values()
+        turns = sum(m.calls for m in models)
+        if turns or of.failed:
+            tokens = sum(m.prompt_tokens + m.completion_tokens for m in models)
+            row = {"stage": name, "done": of.done, "turns": turns, "failed": of.failed, "tokens": tokens}
+            journal.append(row)
     refused = _refused(store)
     if manifest is None and not (journal or damaged or refused) and not store.list("locks"):
         raise IndexNotFound(
@@ -264,14 +270,3 @@ def _snapshots(store: Store) -> list[dict[str, Any]]:
         }
         for m in kept
     ]
-
-
-def _journal(name: str, totals: compaction.JournalTotals) -> dict[str, Any]:
-    models = totals.by_model.values()
-    return {
-        "stage": name,
-        "done": totals.done,
-        "turns": sum(m.calls for m in models),
-        "failed": totals.failed,
-        "tokens": sum(m.prompt_tokens + m.completion_tokens for m in models),
-    }

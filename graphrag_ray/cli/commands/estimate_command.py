@@ -61,7 +61,7 @@ def estimate(
     """
     from graphrag_ray.indexing.estimate import READ_BYTES, SAMPLE_CHUNKS
     from graphrag_ray.indexing.estimate import estimate as forecast_of
-    from graphrag_ray.indexing.forecast.assumptions import parse_assumptions
+    from graphrag_ray.indexing.forecast.forecast import parse_assumptions
     from graphrag_ray.store.snapshots import latest
 
     assumed = parse_assumptions(assume)
@@ -103,7 +103,7 @@ def _print_forecast(found: Forecast, root: str | None) -> None:
     for stage in found.stages:
         v, bound = stage.volume, stage.bound
         counts = map(_count, (v.calls, v.prompt_tokens, v.completion_tokens))
-        remarks = (f"by {bound.by}" if bound and v.calls else "", stage.exact)
+        remarks = (f"by {bound.by}" if bound and v.calls else "", v.exact)
         time = _time(bound.seconds if bound else None)
         cells = [*counts, _money(stage.cost_usd), time, ", ".join(filter(None, remarks))]
         rows.append([v.stage, stage.model_id, *cells])

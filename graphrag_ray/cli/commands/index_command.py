@@ -118,7 +118,7 @@ def index(
     shown_input = function or (shown(input_url) if input_url else None)
     attempt = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
     with _attempt(given, attempt) as store:
-        settings = _settings(store, given, observer, new_prompts)
+        settings = _settings(store, given, observer)
         done = build_index(
             rows_of(function, input_url) if function else input_of(input_url, settings),
             given.root,
@@ -168,10 +168,9 @@ def _attempt(given: Given, attempt: Mapping[str, Any]) -> Iterator[Store]:
         yield store
 
 
-def _settings(store: Store, given: Given, observer: Observer, new_prompts: bool) -> Settings:
+def _settings(store: Store, given: Given, observer: Observer) -> Settings:
     """Those given, or else those of what is there; people are told which. Raises UsageError."""
     from graphrag_ray.indexing.build import before_of
-    from graphrag_ray.indexing.contents import require_paths
     from graphrag_ray.store import locks, runs
     from graphrag_ray.store.snapshots import readable
 
@@ -183,7 +182,6 @@ def _settings(store: Store, given: Given, observer: Observer, new_prompts: bool)
         before = before_of(store) if given.config is None and (parent or last or not says_model) else None
     said = before.settings if before else {}
     settings = given.settings(said if before else None, store.url)
-    require_paths(said, settings, new_prompts=new_prompts)
     if parent:
         # Whose settings these are, and where a model's work is about to be replaced by the offline engine's.
         if given.config is None:

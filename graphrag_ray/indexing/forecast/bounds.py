@@ -4,12 +4,20 @@ is lost when there is nothing left to send and the slow calls are waited for."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
 
 from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.llm.pricing import cost_usd, price_of
+
+TTFT_S, TOKENS_PER_S = 0.5, 60.0
+SLOW_SHARE, SLOW_FACTOR, HEDGED_FACTOR = 0.01, 5.0, 2.0
+MIN_CALLS = 30
+"""Fewer calls do not tell how latency follows length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +43,29 @@ class Volume:
 
     def plus(self, other: Volume) -> Volume:
         """Both, side by side: the longer chain is that of both."""
-        return Volume(
-            self.stage,
-            self.model,
-            self.items + other.items,
-            self.calls + other.calls,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            max(self.chain, other.chain),
-            self.last,
-            self.exact,
-        )
+        sums = {n: getattr(self, n) + getattr(other, n) for n in _SUMMED}
+        return replace(self, chain=max(self.chain, other.chain), **sums)
 
     def times(self, share: float) -> Volume:
-        """A share of it."""
-        return Volume(
-            self.stage,
-            self.model,
-            self.items * share,
-            self.calls * share,
-            self.prompt_tokens * share,
-            self.completion_tokens * share,
-            self.chain if share else 0.0,
-            self.last,
-            self.exact,
-        )
+        parts = {n: getattr(self, n) * share for n in _SUMMED}
+        return replace(self, chain=self.chain if share else 0.0, **parts)
+
+
+_SUMMED = ("items", "calls", "prompt_tokens", "completion_tokens")
+
+
+@dataclass(frozen=True)
+class Replies:
+    """The calls of one prompt: [n] each, as the endpoint counted. source: whose calls, for people."""
+
+    prompt_tokens: npt.NDArray[np.float64]
+    completion_tokens: npt.NDArray[np.float64]
+    latency_s: npt.NDArray[np.float64]
+    source: str
+
+    @property
+    def n(self) -> int:
+        return len(self.completion_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,33 @@ class Latency:
         return max(0.0, mean - wanted)
 
 
+def latency_of(
+    replies: Mapping[str, Replies], take: Callable[[str, float, str], float], hedge: bool
+) -> Latency:
+    """From the calls that were made, where they tell (not too few, nor all of one length), else as assumed.
+
+    take: notes an assumption's name, value and source
+    """
+    chats = [r for name, r in replies.items() if name != "embed" and r.n]
+    x, y = (
+        np.concatenate([np.zeros(0), *(getattr(r, n) for r in chats)])
+        for n in ("completion_tokens", "latency_s")
+    )
+    ttft_s, tokens_per_s, source = TTFT_S, TOKENS_PER_S, "assumed"
+    if len(x) >= MIN_CALLS and x.std() >= 1.0:
+        slope, intercept = np.polyfit(x, y, 1)
+        if slope > 0 and intercept >= 0:
+            ttft_s, tokens_per_s, source = float(intercept), float(1 / slope), f"measured on {len(x):,} calls"
+    # A second request follows when a call is about as slow as any usual one.
+    factor, slow_source = (HEDGED_FACTOR, "assumed, hedged") if hedge else (SLOW_FACTOR, "assumed")
+    return Latency(
+        take("ttft_s", ttft_s, source),
+        take("tokens_per_s", tokens_per_s, source),
+        take("slow_share", SLOW_SHARE, slow_source),
+        take("slow_factor", factor, slow_source),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """seconds: that it takes; by: what makes it so long."""
@@ -116,7 +149,7 @@ def bound_of(volume: Volume, model: Model, latency: Latency, default_in_flight: 
         return None
     if not volume.calls:
         return Bound(0.0, "nothing to do")
-    ends = model.endpoints
+    ends, seconds = model.endpoints, latency.of(volume)
     tpm = _sum([e.tokens_per_minute for e in ends])
     rpm = _sum([e.requests_per_minute for e in ends])
     in_flight = _sum(
@@ -125,7 +158,6 @@ def bound_of(volume: Volume, model: Model, latency: Latency, default_in_flight: 
             for e in ends
         ]
     )
-    seconds = latency.of(volume)
     bounds = [Bound(volume.chain * seconds, "one call after another")]
     if tpm:
         tokens = volume.prompt_tokens + volume.completion_tokens
@@ -139,11 +171,6 @@ def bound_of(volume: Volume, model: Model, latency: Latency, default_in_flight: 
     if least is not bounds[0] and volume.last is None:
         after += (volume.chain - 1.0) * seconds
     return Bound(least.seconds + after, least.by)
-
-
-def has_limit(model: Model) -> bool:
-    """Whether every endpoint of the model has a limit in the settings."""
-    return all(e.tokens_per_minute or e.requests_per_minute or e.max_in_flight for e in model.endpoints)
 
 
 def cost_of(volume: Volume, model: Model) -> float | None:

@@ -258,7 +258,7 @@ def _past(run: Run, step: str, at: int) -> tuple[Past | None, int | None, Vector
     """A level of the parent snapshot, and how many neighbours were linked; None where there is none, it was
     made by other settings, or is damaged."""
     parent, now, nothing = run.parent, run.settings.kept(), (None, None, None)
-    if parent is None or run.distrusted or step not in parent.steps or {FIRST, REST} & run.afresh:
+    if parent is None or step not in parent.steps or {FIRST, REST} & run.afresh:
         return nothing
     if any(parent.settings.get(name) != now[name] for name in ("attributed", "communities")):
         return nothing

@@ -301,7 +301,7 @@ def _past(run: Run) -> Past | None:
     """The parent snapshot's graph and hierarchy; None where it was partitioned by other settings, or is
     damaged."""
     parent = run.parent
-    if parent is None or run.distrusted or "communities" not in parent.steps or "communities" in run.afresh:
+    if parent is None or "communities" not in parent.steps or "communities" in run.afresh:
         return None
     if parent.settings.get("communities") != run.settings.kept()["communities"]:
         return None

@@ -98,7 +98,7 @@ def earlier_reports(
     be as in an index from scratch. spec: a report that was asked for in another way is none of them; planned:
     [C] communities that are asked about."""
     parent = run.parent
-    if parent is None or run.distrusted or "reports" in run.afresh or "reports" not in parent.steps:
+    if parent is None or "reports" in run.afresh or "reports" not in parent.steps:
         return None
     written = run.of_parent["reports"]
     found = run.of_parent["communities"]

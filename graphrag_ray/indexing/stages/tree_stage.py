@@ -359,7 +359,7 @@ def _earlier(run: Run, height: int, budget: int) -> EarlierLevel | None:
     """A level of the parent snapshot; None where there is none, its clusters were made by other settings, or
     it is damaged."""
     parent = run.parent
-    if parent is None or run.distrusted or STEP not in parent.steps or STEP in run.afresh:
+    if parent is None or STEP not in parent.steps or STEP in run.afresh:
         return None
     before = run.of_parent[STEP]
     levels = before.tables.get("levels", [])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,7 +24,6 @@ from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing import changes as comparing
 from graphrag_ray.indexing.changes import changes
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.finish_stage import index_rows
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, write_part
@@ -83,11 +81,10 @@ def expected(name: str, before: Rows, now: Rows) -> dict[str, int]:
     st.sampled_from(TABLES),
     st.randoms(use_true_random=False),
     st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 8), st.integers(0, 8)),
-    st.sampled_from(["", "before", "both"]),
     st.sampled_from([1, 1 << 17]),
 )
 def test_changes_are_counted_as_by_comparing_rows_one_by_one(
-    name: str, dice: Random, of: tuple[int, int, int, int], indexed: str, rows_at_once: int
+    name: str, dice: Random, of: tuple[int, int, int, int], rows_at_once: int
 ):
     """of: so many rows, of which some have other values, some go and some come"""
     n, changed, gone, come = of
@@ -102,44 +99,4 @@ def test_changes_are_counted_as_by_comparing_rows_one_by_one(
         patch.setattr(comparing, "ROWS_AT_ONCE", rows_at_once)
         store = Store(folder)
         old, new = ({name: written(store, name, rows, dice.randint(1, 9))} for rows in (before, now))
-        if indexed:
-            old |= index_rows(run_after(store, None), old)
-        run = run_after(store, old)
-        if indexed == "both":
-            new |= index_rows(run, new)
-        assert changes(run, new)[name] == expected(name, before, now)
-
-
-def test_where_no_compared_column_changed_nothing_is_read(tmp_path: Path):
-    """As of relationships whose ends have other degrees now."""
-    store, dice = Store(str(tmp_path)), Random(1)
-    before = {n: random_row("relationships", n, dice) for n in range(60)}
-    now = {n: {**row, "combined_degree": 7 + n} for n, row in before.items()}
-    now[0]["description"] = "Another one."
-    old = {"relationships": written(store, "relationships", before, 10)}
-    old |= index_rows(run_after(store, None), old)
-    run = run_after(store, old)
-    new = {"relationships": written(store, "relationships", now, 10)}
-    new |= index_rows(run, new)
-    assert not {part.path for part in old["relationships"]} & {part.path for part in new["relationships"]}
-    for part in (*old["relationships"][1:], *new["relationships"][1:]):
-        store.delete(part.path)
-    told = changes(run, new)["relationships"]
-    assert told == {"added": 0, "changed": 1, "removed": 0, "unchanged": 59}
-
-
-@pytest.mark.parametrize("whose", ["old", "new"])
-def test_where_an_index_of_rows_is_damaged_the_rows_are_read(tmp_path: Path, whose: str):
-    store, dice = Store(str(tmp_path)), Random(1)
-    before = {n: random_row("entities", n, dice) for n in range(20)}
-    now = {**before, 3: random_row("entities", 20, dice)}
-    old = {"entities": written(store, "entities", before, 5)}
-    old |= index_rows(run_after(store, None), old)
-    run = run_after(store, old)
-    new = {"entities": written(store, "entities", now, 5)}
-    new |= index_rows(run, new)
-    (index,) = (old if whose == "old" else new)["rows_entities"]
-    data = store.read(index.path)
-    store.write(index.path, b"?" * (len(data) // 2) + data[len(data) // 2 :])
-    told = changes(run, new)["entities"]
-    assert told == {"added": 1, "changed": 0, "removed": 1, "unchanged": 19}
+        assert changes(run_after(store, old), new)[name] == expected(name, before, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.indexing.forecast.assumptions import KNOWN, Assumptions, parse_assumptions
+from graphrag_ray.indexing.forecast.forecast import KNOWN, Assumptions, parse_assumptions
 
 
 def test_a_given_assumption_comes_before_all_else_and_says_so():

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from graphrag_ray.base.index_settings import Endpoint, Model, Price
-from graphrag_ray.indexing.forecast.bounds import Latency, Volume, bound_of, cost_of, has_limit
+from graphrag_ray.indexing.forecast.bounds import Latency, Replies, Volume, bound_of, cost_of, latency_of
 
 LATENCY = Latency(ttft_s=1.0, tokens_per_s=100.0)
 VOLUME = Volume("extract", "default", items=600, calls=600, prompt_tokens=1_000_000, completion_tokens=60_000)
@@ -75,6 +76,24 @@ def test_nothing_to_do_takes_no_time_and_costs_nothing_at_any_price():
     assert bound is not None and bound.seconds == 0 and cost_of(nothing, model(Endpoint())) == 0
 
 
-def test_a_model_without_limits_is_known_as_such():
-    assert not has_limit(model(Endpoint(), Endpoint(max_in_flight=3)))
-    assert has_limit(model(Endpoint(requests_per_minute=5), Endpoint(max_in_flight=3)))
+def latency(completions: np.ndarray, seconds: np.ndarray, hedge: bool = False) -> Latency:
+    calls = Replies(np.zeros(len(completions)), completions, seconds, "test")
+    return latency_of({"extract": calls}, lambda name, value, source: value, hedge)
+
+
+def test_latency_is_split_into_the_first_token_and_the_rest():
+    tokens = np.linspace(1, 600, 60)
+    found = latency(tokens, 0.7 + tokens / 40.0)
+    assert (found.ttft_s, found.tokens_per_s) == (pytest.approx(0.7), pytest.approx(40.0))
+
+
+@pytest.mark.parametrize(
+    ("completions", "seconds"),
+    [([], []), ([0.0] * 60, [5.0] * 60), (np.arange(60.0), 60.0 - np.arange(60.0))],
+)
+def test_latencies_that_tell_nothing_are_not_used(completions, seconds):
+    assert latency(np.array(completions), np.array(seconds)) == Latency(0.5, 60.0, 0.01, 5.0)
+
+
+def test_a_hedged_call_is_slow_for_a_shorter_time():
+    assert latency(np.zeros(0), np.zeros(0), hedge=True).slow_factor == 2.0
