@@ -129,6 +129,13 @@ class Run:
             except BaseException as e:
                 if is_unforeseen(e):
                     e.add_note(f"step {name}")
+                    # Neither memory nor a disk that is full says anything about the parent.
+                    if self.parent is not None and not isinstance(e, MemoryError | OSError):
+                        self.observer.note(
+                            f"If step {name} fails every time: move {self.store.url_of('snapshots')} "
+                            "elsewhere and index all documents together, without --add. Every table is made "
+                            "anew then, from the journal."
+                        )
                 raise
         self.doing = None
         pa.default_memory_pool().release_unused()  # it keeps what threads that ended had
