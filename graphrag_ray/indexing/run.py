@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from graphrag_ray.base import logs, schema
+from graphrag_ray.base import logs, schema, unforeseen
+from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import CorruptPart, ProcessDied
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import Prompt
@@ -129,7 +130,18 @@ class Run:
             except BaseException as e:
                 if is_unforeseen(e):
                     e.add_note(f"step {name}")
-                raise
+                # Neither memory nor a full disk says anything about the parent snapshot; other errors may
+                # come from what it holds.
+                usual = not is_unforeseen(e) or isinstance(e, MemoryError | OSError)
+                if usual or self.parent is None or name in self.afresh:
+                    raise
+                self.observer.note(
+                    f"Step {name} could not go on from snapshot {self.parent.number}. Its tables are made "
+                    f"anew: {unforeseen.told(e)}"
+                )
+                self.afresh = frozenset(STAGES)
+                self.kept.pop(name, None)
+                result, reused = compute(), False
         self.doing = None
         pa.default_memory_pool().release_unused()  # it keeps what threads that ended had
         self.reused = self.reused | {name} if reused else self.reused - {name}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import igraph
@@ -106,7 +108,7 @@ def test_a_small_tree_is_built_without_compiling_umap(world: World, monkeypatch:
     def unwanted(*_: Any) -> None:
         raise AssertionError("UMAP is used")
 
-    monkeypatch.setattr(soft_clusters, "_by_umap", unwanted)
+    monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=unwanted))
     world.write(chain(24))
     world.index(**settings(reduction="umap"))
     assert len(world.table("tree_clusters")) > 1
