@@ -163,7 +163,7 @@ class LimiterShell:
         async def answer() -> None:
             self._limiter.forget(holder)
 
-        await (self._once[holder].answer(call, answer) if call else answer())
+        await (answer() if call is None else self._once[holder].answer(call, answer))
         if call is None:
             self._once.pop(holder, None)
 
