@@ -174,7 +174,7 @@ def index_for_search(run: Run, results: Results) -> Result:
 
         def with_earlier(missing: Sequence[_Shard]) -> list[tuple[_Shard, _Earlier | None]]:
             earlier: list[_Earlier] = []
-            parent = run.parent if missing else None
+            parent = run.parent if missing and "search" not in run.afresh else None
             if parent is not None and {"read", "search"} <= parent.steps.keys():
                 stored = {blobs.made_from(p.path): p for name in kinds for p in parent.parts(name)}
                 before = embeddings_of(run.of_parent.values())

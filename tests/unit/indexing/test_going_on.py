@@ -36,16 +36,22 @@ def run_at(folder: Path, parent: Manifest | None = None) -> tuple[Run, list[str]
     return Run(executor, settings, load_prompts(), parent, told), told.notes
 
 
-def test_a_step_that_fails_beside_a_snapshot_says_how_to_do_without_it(tmp_path: Path):
-    def fails() -> Result:
-        raise ZeroDivisionError
+@pytest.mark.parametrize("wrong", [ZeroDivisionError(), MemoryError(), OSError("disk full")])
+def test_a_step_that_cannot_go_on_from_a_snapshot_is_done_once_more_without_it(
+    tmp_path: Path, wrong: Exception
+):
+    run, notes = run_at(tmp_path, Manifest(1, None, "", "", {}, steps={"read": {"tables": {}}}))
+    tries = []
 
-    for parent, n in ((None, 0), (Manifest(1, None, "", "", {}), 1)):
-        run, notes = run_at(tmp_path, parent)
-        with pytest.raises(ZeroDivisionError):
-            run.step("merge", None, fails)
-        assert len(notes) == n
-    assert "step merge" in notes[0] and str(tmp_path / "snapshots") in notes[0] and "--add" in notes[0]
+    def fails() -> Result:
+        tries.append(run.before("merge"))
+        raise wrong
+
+    says_nothing = isinstance(wrong, MemoryError | OSError)
+    with pytest.raises(type(wrong)) as raised:
+        run.step("merge", None, fails)
+    assert len(tries) == (1 if says_nothing else 2) and raised.value.__notes__ == ["step merge"]
+    assert len(notes) == len(tries) - 1 and run.afresh == (set() if says_nothing else {"read", "merge"})
 
 
 def test_hierarchies_that_another_version_stored_otherwise_are_not_gone_on_from(tmp_path: Path):
