@@ -69,7 +69,7 @@ Built = Callable[..., "World"]
 
 
 class Silent(Observer):
-    """An observer that keeps what it is told."""
+    """An observer that keeps what it is told. A run that gives up what is there has met a bug of ours."""
 
     def __init__(self) -> None:
         self.reused: dict[str, bool] = {}

@@ -146,14 +146,8 @@ def _place(
     rest = now.keys() - {"query", "prompts", "names", "corpus"}  # files are read later, and kept as they are
     same = before is not None and before.run.get("code") == code_version()
     if before and same and files and all(before.settings.get(n) == now[n] for n in rest):
-        # Files that are newer than the snapshot, and as many as it did not know, roughly.
         with suppress(ValueError, TypeError, KeyError, OverflowError):  # it does not tell when it was made
-            steps = before.steps.keys() - {"finish"}  # which begins when the snapshot is said to be made
-            took = sum(seconds for name, seconds in before.run["seconds"].items() if name in steps)
-            began = datetime.fromisoformat(before.created_at).timestamp() - took
-            more = max(0, len(files) - int(before.steps["read"]["counts"]["files"]))
-            newer = sum(f.size for f in files if f.modified is None or f.modified > began)
-            changed = newer + more * sum(f.size for f in files) // len(files)
+            changed = _changed(files, before)
     if changed is None:
         held = sum(part.bytes for part in before.tables.get("text_units", ())) if before else 0
         size = max(given, held)
@@ -165,6 +159,16 @@ def _place(
     if size <= limit_mb * 1e6:
         return True, f"In this process, without Ray: {told} ({limit}; --ray uses Ray)."
     return False, f"On a Ray of its own: {told} ({limit}; --in-process does without)."
+
+
+def _changed(files: Sequence[InputFile], before: Manifest) -> int:
+    """Bytes of the files that are newer than the snapshot, and of as many as it did not know, roughly."""
+    steps = before.steps.keys() - {"finish"}  # which begins when the snapshot is said to be made
+    took = sum(seconds for name, seconds in before.run["seconds"].items() if name in steps)
+    began = datetime.fromisoformat(before.created_at).timestamp() - took
+    more = max(0, len(files) - int(before.steps["read"]["counts"]["files"]))
+    newer = sum(f.size for f in files if f.modified is None or f.modified > began)
+    return newer + more * sum(f.size for f in files) // len(files)
 
 
 def _on_ray(

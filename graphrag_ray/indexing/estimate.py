@@ -18,7 +18,7 @@ from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Request
 from graphrag_ray.base.unforeseen import is_unforeseen
-from graphrag_ray.corpus.document import Document, Unreadable, columns_of
+from graphrag_ray.corpus.document import Document, Unreadable
 from graphrag_ray.engine.drive import Complete, Driver, note_bug, replay, run
 from graphrag_ray.graph.extraction_dialogue import ExtractedRecords, ExtractSpec, extract, extract_spec
 from graphrag_ray.indexing.contents import load_names, prompts_for
@@ -31,17 +31,12 @@ from graphrag_ray.indexing.stages.read_stage import read_file
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, list_parts
-from graphrag_ray.store.parts import read_part
-from graphrag_ray.store.snapshots import Manifest, readable
+from graphrag_ray.store.snapshots import readable
 
 SAMPLE_CHUNKS = 1_000
 """Chunks that the offline engine reads: some 5 s of one core."""
 READ_BYTES = 512_000_000
 """Of a larger INPUT a sample of its files is read: some two minutes on one core."""
-QUICK_SAMPLE, QUICK_CHUNKS, QUICK_PARTS = 200, 1_000, 20
-"""Of a rough forecast: chunks that the offline engine reads, chunks that are counted, and parts of documents
-that are looked into. Some two seconds."""
-DOCUMENT_COLUMNS = ["path", "row", "title", "text", "creation_date", "raw_data"]
 JOURNAL_PARTS = 200
 """Parts of a journal from which lengths are learned; of more, so many of them."""
 EMPTY = ExtractedRecords((), (), 0, 0)
@@ -94,24 +89,6 @@ def estimate(
             f"{cpu_s * found.corpus.asked:,.0f} CPU seconds; there is no model for the time of the rest."
         )
     return replace(found, notes=tuple(notes))
-
-
-def estimate_again(store: Store, manifest: Manifest, settings: Settings) -> Forecast:
-    """A rough forecast of making the index of a snapshot with these settings, from some of its documents and
-    as if no model had been asked. Raises StoreError, PromptError."""
-    prompts = prompts_for(settings, manifest.settings, new_prompts=False)
-    spec = extract_spec(prompts, settings, load_names(settings).key)
-    counter = ChunkCounter(spec, settings, QUICK_SAMPLE, None)
-    parts = manifest.parts("documents")
-    for part in parts[:: -(-len(parts) // QUICK_PARTS) or 1]:
-        for row in read_part(store, part, DOCUMENT_COLUMNS).to_pylist():
-            if counter.corpus.chunks < QUICK_CHUNKS:
-                text = {name: row[name] or "" for name in ("path", "row", "title", "text")}
-                metadata = columns_of(row["raw_data"])
-                _added(Document(**text, date=row["creation_date"], metadata=metadata), counter)
-    n_chunks = sum(part.rows for part in manifest.parts("text_units"))
-    corpus = counter.corpus.scaled(min(1.0, counter.corpus.chunks / max(1, n_chunks)) or 1.0)
-    return forecast(settings, prompts, corpus, Learned(read_offline(counter.drawn, spec)), {})
 
 
 def read_offline(chunks: Sequence[Drawn], spec: ExtractSpec) -> list[ExtractedRecords]:

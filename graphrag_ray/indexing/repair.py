@@ -22,7 +22,7 @@ from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store import compaction, damaged_files, locks, snapshots
 from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.journal import WORK, list_parts
+from graphrag_ray.store.journal import WORK, JournalIndex, list_parts
 from graphrag_ray.store.parts import MEND, Part
 from graphrag_ray.store.snapshots import Manifest
 
@@ -104,6 +104,10 @@ def put_right(run: Run, error: CorruptPart) -> None:
         raise error
     run.put_right.add(error.path)
     _put_aside(run, error.path, str(error).removesuffix(f". {MEND}"))
+    if error.path.startswith(f"{WORK}/"):
+        # What else of this journal cannot be read would send the run back once more for each part.
+        for path in JournalIndex.load(run.store, error.path.split("/")[1]).damaged:
+            _put_aside(run, path, f"{run.store.url_of(path)} is damaged")
 
 
 def needed(manifest: Manifest) -> list[Part]:

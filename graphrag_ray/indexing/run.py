@@ -13,7 +13,6 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from graphrag_ray.base import logs, schema, unforeseen
-from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import CorruptPart, ProcessDied
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import Prompt
@@ -128,20 +127,20 @@ class Run:
             try:
                 result, reused = compute(), False
             except BaseException as e:
+                # An index may be a stranger's, or of a version with a bug: where what the parent says cannot be
+                # understood, everything from here on is done without it. Neither memory nor a disk that is full
+                # says anything about it.
+                says_nothing = not is_unforeseen(e) or isinstance(e, MemoryError | OSError)
+                if not says_nothing and self.parent is not None and name not in self.afresh:
+                    self.observer.note(
+                        f"Step {name} could not go on from snapshot {self.parent.number}. Its tables, and "
+                        f"those after it, are made anew: {unforeseen.told(e)}"
+                    )
+                    self.afresh = frozenset([*self.parent.steps, name])
+                    return self.step(name, depends_on, compute, journal)
                 if is_unforeseen(e):
                     e.add_note(f"step {name}")
-                # Neither memory nor a full disk says anything about the parent snapshot; other errors may
-                # come from what it holds.
-                usual = not is_unforeseen(e) or isinstance(e, MemoryError | OSError)
-                if usual or self.parent is None or name in self.afresh:
-                    raise
-                self.observer.note(
-                    f"Step {name} could not go on from snapshot {self.parent.number}. Its tables are made "
-                    f"anew: {unforeseen.told(e)}"
-                )
-                self.afresh = frozenset(STAGES)
-                self.kept.pop(name, None)
-                result, reused = compute(), False
+                raise
         self.doing = None
         pa.default_memory_pool().release_unused()  # it keeps what threads that ended had
         self.reused = self.reused | {name} if reused else self.reused - {name}

@@ -156,7 +156,8 @@ def parse_assumptions(given: Sequence[str]) -> dict[str, float]:
             raise UsageError(f"--assume {text!r}: write it as name=number, the number not negative")
         if name in ("glean_yes", "slow_share") and out[name] > 1:
             raise UsageError(f"--assume {text!r}: it is a share, from 0 to 1")
-        if name in ("tokens_per_s", "slow_factor") and not out[name]:
+        divisors = ("tokens_per_s", "slow_factor", "nodes_per_summary", "prompt_tokens_factor")
+        if name in divisors and not out[name]:
             raise UsageError(f"--assume {text!r}: it must be above 0")
     return out
 
@@ -585,7 +586,7 @@ def _reporting(basis: _Basis, names: Mapping[str, tuple[Names, Names]], describe
         )
     context = min(max(context, 0.0), float(basis.settings.reports.context_tokens))
     context = basis.assume.take("report_context_tokens", context, how)
-    return basis.volume("report", n, n, n * (fixed + context), n * reply, chain=LEVELS)
+    return basis.volume("report", n, n, n * (fixed + context), n * reply, chain=min(LEVELS, max(n, 1.0)))
 
 
 def _attributed(basis: _Basis, kinds: Mapping[str, Names], described: float) -> Volume:

@@ -306,6 +306,8 @@ def _past(run: Run) -> Past | None:
     if parent.settings.get("communities") != run.settings.kept()["communities"]:
         return None
     before = run.of_parent["communities"]
+    if not before.parts("hierarchy"):  # another version's tables
+        return None
     described = [part for kind in KINDS.values() for part in run.of_parent["describe"].parts(kind)]
     if run.lost([*described, *before.parts("hierarchy")]):
         run.observer.note("The communities before are damaged: the graph is partitioned afresh.")

@@ -106,7 +106,7 @@ def earlier_reports(
     needed += [p for name in ("text_units", *ELEMENTS) for p in parent.parts(name)]
     needed += run.of_parent["read"].parts("documents")
     needed += [part for step, table in _COMPARED for part in run.of_parent[step].parts(table)]
-    if run.lost(needed):
+    if not found.parts("hierarchy") or run.lost(needed):  # another version's tables, or damaged ones
         return None
     before = restored(run, found)
     keys = _parent_ids(run, "describe", "entities")

@@ -45,6 +45,7 @@ from graphrag_ray.indexing.stages.document_parts import (
     inputs_of,
     keep_and_count,
     leave_out,
+    pairs_of,
     read_failures,
     refuse_nothing,
     regrouped,
@@ -278,7 +279,14 @@ def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Res
 
 
 def _leave_out_repeated(run: Run, tables: dict[str, list[list[Part]]]) -> int:
-    """Of rows of a large file that have the same id, and were read by different tasks, leave the first."""
+    """Of rows of a large file that have the same id, and were read by different tasks, leave the first. The
+    tables have a group for each pair of parts then: no task writes two rows with one id."""
+    pairs = [
+        pair
+        for group in zip(tables["documents"], tables["text_units"], strict=True)
+        for pair in pairs_of(*group)
+    ]
+    tables["documents"], tables["text_units"] = ([pair[at] for pair in pairs] for at in (0, 1))
     ids = columns_of(run.store, tables["documents"], IDS)
     keys, group = ids["id"].to_numpy(), ids[GROUP].to_numpy()
     order = np.argsort(keys, kind="stable")

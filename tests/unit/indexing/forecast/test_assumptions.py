@@ -30,6 +30,8 @@ def test_a_given_assumption_comes_before_all_else_and_says_so():
         ("entities=inf", "name=number"),
         ("glean_yes=2", "from 0 to 1"),
         ("tokens_per_s=0", "above 0"),
+        ("nodes_per_summary=0", "above 0"),
+        ("prompt_tokens_factor=0", "above 0"),
     ],
 )
 def test_an_assumption_that_cannot_be_is_refused_by_name(given: str, told: str):

@@ -89,3 +89,10 @@ def test_communities_and_contexts_are_those_of_the_trial():
     chunks = zipf_chunks(100, seed=1)
     found = foretold(1_000, Learned(chunks, chunks, counts={"entities": 100, "communities": 30}))
     assert found.graph["communities"] == pytest.approx(0.3 * found.graph["entities"])
+
+
+@pytest.mark.parametrize(("n", "levels"), [(1, 2), (100, 5)])
+def test_a_hierarchy_has_no_more_levels_than_communities(n: int, levels: int):
+    chunks = zipf_chunks(n, seed=1)
+    found = foretold(n, Learned(chunks), {"communities_per_entity": 0.2, "entities": 8.0 * n})
+    assert found.graph["levels"] == levels

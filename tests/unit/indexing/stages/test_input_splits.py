@@ -143,6 +143,24 @@ def test_of_rows_with_one_id_in_several_stretches_the_first_is_a_document(tmp_pa
     assert [(row["item"], row["document"]) for row in found["failures"]] == [("row 3", "rows.jsonl")] * 2
 
 
+def test_of_rows_with_one_id_that_one_split_holds_the_first_is_a_document(tmp_path: Path) -> None:
+    """As where pieces were read one by one, since a process died of one."""
+    write(tmp_path, "rows.jsonl", b'{"id": "a", "text": "the first"}\n{"id": "b", "text": "another"}')
+    store, one = read(tmp_path, 4000, True, id_column="id")
+    write(tmp_path, "rows.jsonl", b'{"id": "a", "text": "the second"}\n{"id": "c", "text": "third"}')
+    _, two = read(tmp_path, 4000, True, id_column="id")
+    names = ("documents", "text_units")
+    both = {name: [[*one.parts(name), *two.parts(name)]] for name in names} | {"failures": []}
+    executor = LocalExecutor(store, Models.of(parse_settings({})))
+    assert (
+        read_stage._leave_out_repeated(Run(executor, parse_settings({}), PROMPTS, None, Observer()), both)
+        == 1
+    )
+    found = tables((store, Result(both)))
+    assert [row["text"] for row in found["documents"]] == ["the first", "another", "third"]
+    assert len(found["text_units"]) == 3 and len(found["failures"]) == 1
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 @pytest.mark.parametrize("limit", [1_000, 8_000])
 def test_row_groups_by_themselves_give_the_tables_of_one_file(

@@ -1,0 +1,78 @@
+"""What a run says and does where it cannot go on from what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from graphrag_ray.base.errors import CorruptPart
+from graphrag_ray.base.prompts import load_prompts
+from graphrag_ray.base.settings_file import parse_settings
+from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.observer import Observer
+from graphrag_ray.indexing.repair import put_right
+from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.stages import communities_stage, parent_reports
+from graphrag_ray.indexing.step_result import Result
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.journal import JournalWriter
+from graphrag_ray.store.journal_rows import DONE, JournalRow
+from graphrag_ray.store.snapshots import Manifest
+
+
+class Told(Observer):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+def run_at(folder: Path, parent: Manifest | None = None) -> tuple[Run, list[str]]:
+    settings, told = parse_settings({}), Told()
+    executor = LocalExecutor(Store(str(folder)), Models.of(settings))
+    return Run(executor, settings, load_prompts(), parent, told), told.notes
+
+
+@pytest.mark.parametrize("wrong", [ZeroDivisionError(), MemoryError(), OSError("disk full")])
+def test_a_step_that_cannot_go_on_from_a_snapshot_is_done_once_more_without_it(
+    tmp_path: Path, wrong: Exception
+):
+    run, notes = run_at(tmp_path, Manifest(1, None, "", "", {}, steps={"read": {"tables": {}}}))
+    tries = []
+
+    def fails() -> Result:
+        tries.append(run.before("merge"))
+        raise wrong
+
+    says_nothing = isinstance(wrong, MemoryError | OSError)
+    with pytest.raises(type(wrong)) as raised:
+        run.step("merge", None, fails)
+    assert len(tries) == (1 if says_nothing else 2) and raised.value.__notes__ == ["step merge"]
+    assert len(notes) == len(tries) - 1 and run.afresh == (set() if says_nothing else {"read", "merge"})
+
+
+def test_hierarchies_that_another_version_stored_otherwise_are_not_gone_on_from(tmp_path: Path):
+    kept = parse_settings({}).kept()
+    steps = {name: {"tables": {}} for name in ("read", "merge", "describe", "communities", "reports")}
+    steps["communities"] = {"tables": {"hierarchy_nodes": [[["tables/a.parquet", 1, 1]]]}}
+    run, _ = run_at(tmp_path, Manifest(1, None, "", "", {}, steps=steps, settings=kept))
+    assert communities_stage._past(run) is None
+    none: dict[str, object] = {}
+    assert parent_reports.earlier_reports(run, Result(), none, "", none) is None  # type: ignore[arg-type]
+
+
+def test_all_damaged_parts_of_a_journal_are_set_aside_at_once(tmp_path: Path):
+    run, notes = run_at(tmp_path)
+    for n in range(3):
+        writer = JournalWriter(run.store, "extract", f"w{n}")
+        writer.append(JournalRow(f"{n:064x}", 0, 0, "", DONE, at=1.0))
+        writer.flush()
+    paths = [info.path for info in run.store.list("work/extract")]
+    for path in paths[:2]:
+        run.store.write(path, b"?" * 40)
+    put_right(run, CorruptPart("it is damaged", path=paths[0]))
+    assert len(notes) == 2
+    assert [path for path in paths if run.store.size(path) is not None] == paths[2:]
