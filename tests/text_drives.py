@@ -549,6 +549,7 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         "dynamic selection": asked("global", dynamic=True),
         "scored points": asked("global", map_protocol="points"),
         "where": conditions,
+        "date": where.iso_date,
         "local search without a walk": asked("local", local_walk=False),
         "picked facts": asked("ppr", ppr_facts=5),
         "steps": stepped,

@@ -38,6 +38,17 @@ class _Markdown(Markdown):
         self.parsed = _PARSER.parse(text)
 
 
+class _Pending(Live):
+    """Drawn anew only where something came: a terminal is not kept busy while a model thinks."""
+
+    came = True
+
+    def refresh(self) -> None:
+        if self.came:
+            self.came = False
+            super().refresh()
+
+
 class RenderedText:
     """Markdown that is written on a terminal piece by piece: its end is drawn while it is written, and all of
     it is printed when it has ended.
@@ -47,13 +58,14 @@ class RenderedText:
 
     def __init__(self, console: Console, pending: bool = True) -> None:
         self._console, self._pieces = console, list[str]()
-        self._live = Live(
+        self._live = _Pending(
             console=console, get_renderable=self._tail, refresh_per_second=DRAWN_PER_S, transient=True
         )
         self._pending = pending
 
     def add(self, piece: str) -> None:
         self._pieces.append(safe(piece))
+        self._live.came = True
 
     def say(self, note: str) -> None:
         """What belongs to no text: it ends the one that is being written."""
@@ -63,6 +75,9 @@ class RenderedText:
     def end(self) -> None:
         """The text has ended."""
         text, self._pieces = "".join(self._pieces), []
+        if self._live.is_started:  # else it would stand below what is printed, too
+            self._live.came = True
+            self._live.refresh()
         if text.strip():
             self._console.print(self._lines(text))
 

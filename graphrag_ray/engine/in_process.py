@@ -95,8 +95,8 @@ class LocalExecutor(Executor):
         for table in self.stream(step, fn, inputs):
             for partition, own in by_partition(table):
                 rows.setdefault(partition, []).append(own)
-        # Combined, since a slice is pickled with all of what it is a slice of.
-        found = [pa.concat_tables(rows[p]).combine_chunks() for p in sorted(rows)]
+        # Combined, since a slice is pickled with all of what it is a slice of; one after another.
+        found = (pa.concat_tables(rows[p]).combine_chunks() for p in sorted(rows))
         made = self.pool.each(lambda rows: write_all(store, [reduce(rows)]), found)
         written = dict(zip(sorted(rows), made, strict=True))
         return [written.get(p, {}) for p in range(partitions)]

@@ -37,7 +37,7 @@ class ReplyCache:
     """The journal at a store: of single questions, or of a batch. Opened when it is first looked into; many
     may write to it at once. What is added is known at once, and written within FLUSH_S.
 
-    In memory is what is not written yet, and the index of what is: some 9 bytes a reply.
+    In memory is what is not written yet, and the index of what is: some 21 bytes a reply.
 
     failure: why what was added could not be written the last time; "" where it could
     """

@@ -64,7 +64,7 @@ def _vectors(index: Index, nodes: Nodes) -> Vectors | None:
         if prefixes is None:
             raise ValueError("a column of ids holds what is no id")
         column = table["vector"].combine_chunks()
-        matrix = np.asarray(column.flatten(), np.float32).reshape(len(table), -1)
+        matrix = np.asarray(column.flatten(), np.float32).reshape(-1, column.type.list_size)
         if found is None:
             found = np.zeros((len(nodes.prefix), column.type.list_size), np.float32)
         known = np.isin(prefixes, nodes.prefix)

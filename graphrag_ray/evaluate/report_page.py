@@ -336,12 +336,12 @@ def scatter_plot(
         x, y = place(amount), bottom - rate / 100 * (bottom - top)
         dots.append({"x": x, "y": y, "title": f"{label}: {x_text(amount)}, {rate:.1f}"})
         text = label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
-        # Beside the dot, on the side with more room, and lower where there is a label already.
+        # Beside the dot, on the side with more room, and nearer to the middle where there is a label already.
         at, anchor = (x + 9, "start") if x < (left + right) / 2 else (x - 9, "end")
         near = [o["y"] for o in labels if abs(o["x"] - at) < 6.4 * (len(o["text"]) + len(text))]
-        base = y + 4
+        base, step = y + 4, 14 if y < (top + bottom) / 2 else -14
         while any(abs(base - other) < 14 for other in near):
-            base += 14
+            base += step
         labels.append({"text": text, "x": at, "y": base, "anchor": anchor})
     return {
         "x_ticks": [(place(value), x_text(value)) for value in ticks],

@@ -133,9 +133,10 @@ class View:
             )
         return found
 
-    def relationships(self, ids: Iterable[str], by: str | tuple[str, ...] = "id") -> list[Record]:
-        """By falling weight."""
-        return sorted(self.rows("relationships", RELATIONSHIP, ids, by), key=_by("weight"))
+    def heaviest(self, ids: Iterable[str], by: str | tuple[str, ...] = "id") -> list[str]:
+        """Ids of relationships, by falling weight; there may be very many."""
+        rows = self.rows("relationships", ["id", "human_readable_id", "weight"], ids, by)
+        return [row["id"] for row in sorted(rows, key=_by("weight"))]
 
     def entities(self, ids: Iterable[str]) -> list[Record]:
         """By falling degree."""
@@ -218,14 +219,14 @@ def entity(view: View, name: str) -> Record:
     """An entity, its communities from the coarsest on, relationships by weight, claims, and chunks."""
     row = view.row("entities", find.entity(view.reader, name))
     units = row.pop("text_unit_ids")
-    edges = view.relationships([row["id"]], ENDS)
-    claims = view.where("covariates", CLAIM, ["subject_id", "object_id"], row["title"])
+    edges = view.heaviest([row["id"]], ENDS)
+    claims = [c["id"] for c in view.where("covariates", ["id"], ["subject_id", "object_id"], row["title"])]
     return {
         "kind": "entity",
         **row,
         "communities": _holding(view, "entity_ids", row["id"]),
-        "relationships": edges[: view.limit],
-        "claims": claims[: view.limit],
+        "relationships": view.first("relationships", RELATIONSHIP, edges),
+        "claims": view.first("covariates", CLAIM, claims),
         "chunks": view.chunks(units, [row["title"]]),
         "totals": {"relationships": len(edges), "claims": len(claims), "chunks": len(units)},
     }
@@ -279,7 +280,7 @@ def community(view: View, name: str) -> Record:
         "parent": known.get(row["parent"]),
         "children": sorted(children, key=_by("size", "community"))[: view.limit],
         "entities": entities[: view.limit],
-        "relationships": view.relationships(edges)[: view.limit],
+        "relationships": view.first("relationships", RELATIONSHIP, view.heaviest(edges)),
         "chunks": view.chunks(units, [e["title"] for e in entities]),
         "totals": {
             "children": len(children),
@@ -308,7 +309,7 @@ def chunk(view: View, name: str) -> Record:
         "before": beside.get(row["position"] - 1),
         "after": beside.get(row["position"] + 1),
         "entities": view.entities(members)[: view.limit],
-        "relationships": view.relationships(edges)[: view.limit],
+        "relationships": view.first("relationships", RELATIONSHIP, view.heaviest(edges)),
         "claims": view.first("covariates", CLAIM, claims),
         "totals": {"entities": len(members), "relationships": len(edges), "claims": len(claims)},
     }

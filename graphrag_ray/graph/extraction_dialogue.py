@@ -181,7 +181,10 @@ def usable_reply(
         )
         found = read(reply)
     if isinstance(found, ReplyProblem):
-        raise DialogueFailed(f"{request.prompt}: still not usable after a correction: {found.text}")
+        raise DialogueFailed(
+            f"{request.prompt}: still not usable after a correction: {found.text}; "
+            f"it begins {reply.text[:120]!r}"
+        )
     return found, reply
 
 

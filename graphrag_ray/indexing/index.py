@@ -126,7 +126,8 @@ def index(
             then = run.parent.version
             change = f"from {then} to {__version__}" if then != __version__ else f"within version {then}"
             observer.note(
-                f"graphrag-ray changed {change}: re-deriving tables from stored replies; no model calls"
+                f"graphrag-ray changed {change}: re-deriving tables from stored replies. "
+                "A model is asked only where a request changed"
             )
         names = load_names(run.settings)
         if told := tell_unfinished(store, JOURNALS):

@@ -127,9 +127,9 @@ class Run:
             try:
                 result, reused = compute(), False
             except BaseException as e:
-                # An index may be a stranger's, or of a version with a bug. Where what the parent says cannot
-                # be understood, everything from here on is done without it. Neither memory nor a disk that
-                # is full says anything about it.
+                # An index may be a stranger's, or of a version with a bug: where the parent cannot be used,
+                # everything from here on is done without it. Neither memory nor a full disk says anything
+                # about it.
                 says_nothing = not is_unforeseen(e) or isinstance(e, MemoryError | OSError)
                 if not says_nothing and self.parent is not None and name not in self.afresh:
                     self.observer.note(

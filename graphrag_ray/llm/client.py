@@ -122,28 +122,32 @@ def _trusted(file: str | None, folder: str | None) -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
+class _Bounded(httpx2.AsyncByteStream):
+    """A body, up to a size. Raises Unanswered where it has more."""
+
+    def __init__(self, body: httpx2.AsyncByteStream, most: int, where: str) -> None:
+        self._body, self._most, self._where = body, most, where
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = self._most
+        async for received in self._body:
+            left -= len(received)
+            if left < 0:
+                told = f"more than the {self._most:,} bytes that it could need"
+                raise Unanswered(f"{self._where} answered with {told}")
+            yield received
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
 async def _bound(response: httpx2.Response) -> None:
-    """Before the body of a response is read. Raises Unanswered for one that we would have to unpack; its
-    reader does, for a body larger than `most_bytes`."""
-    where, most = display_url(str(response.url)), most_bytes.get()
+    """Before the body of a response is read. Raises Unanswered for one that we would have to unpack."""
+    where = display_url(str(response.url))
     if (packed := response.headers.get("content-encoding", "identity").lower()) not in ("identity", ""):
         raise Unanswered(f"{where} answered in {packed[:20]!r}, which was not asked for")
     assert isinstance(response.stream, httpx2.AsyncByteStream)
-    body = response.stream
-
-    class Bounded(httpx2.AsyncByteStream):
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            left = most
-            async for received in body:
-                left -= len(received)
-                if left < 0:
-                    raise Unanswered(f"{where} answered with more than the {most:,} bytes that it could need")
-                yield received
-
-        async def aclose(self) -> None:
-            await body.aclose()
-
-    response.stream = Bounded()
+    response.stream = _Bounded(response.stream, most_bytes.get(), where)
 
 
 class EndpointClient(Client):

@@ -290,9 +290,10 @@ class Lane:
                 if isinstance(result, FatalCallError):
                     record.status = "fatal"
                     self._roster.left(runtime.clock())  # raises when no endpoint is left
-                if not isinstance(result, TransientCallError) or isinstance(result, ParameterRefused):
+                if isinstance(result, FatalCallError | ParameterRefused):
                     record.excused += 1
                     continue
+                assert isinstance(result, TransientCallError)
                 record.status = "transient"
                 attempts -= record.excused
                 if attempts >= runtime.max_attempts:

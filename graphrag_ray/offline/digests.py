@@ -207,8 +207,8 @@ def write_report(variables: Variables) -> str:
         with_whom = f" — with {', '.join(beside)}" if beside else ""
         written.append((names[member] + with_whom, " ".join(u.cite() for u in found)))
     if not written:
-        what = next(iter(names.values()), "Nothing")
-        written = [(what, "The corpus names it, and no sentence says more.")]
+        head = next(iter(names.values()), "Nothing")
+        written = [(head, "The corpus names it, and no sentence says more.")]
     return as_json(
         {
             "title": ", ".join(list(distinct.values())[:TITLE_NAMES]) or "Unnamed records",

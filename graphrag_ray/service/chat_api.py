@@ -68,7 +68,7 @@ class ChatBody(BaseModel):
     response_format: dict[str, Any] | None = None
 
 
-def models_json(served: Served, only: str = "") -> list[dict[str, Any]]:
+def models_json(served: Served, only: str | None = None) -> list[dict[str, Any]]:
     """The models that can be asked of this snapshot. only: the one of this name. Raises Refused where there
     is none."""
     levels = [row.name for row in served.levels if row.name.startswith("C") and row.n_units]
@@ -76,7 +76,7 @@ def models_json(served: Served, only: str = "") -> list[dict[str, Any]]:
     for method, kind in methods.usable().items():
         names.append(f"{MODEL}/{method}")
         names += [f"{MODEL}/{method}/{level}" for level in levels if kind.levels]
-    if only and only not in names:
+    if only is not None and only not in names:
         raise _no_model(only)
     created = int(time.time())
     return [

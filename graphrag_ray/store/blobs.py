@@ -224,7 +224,7 @@ def forget(store: Store, paths: Iterable[str]) -> None:
     for path in paths:
         if path.endswith(SUFFIX) and store.local_path(path) is None:
             with _told_where_it_is():
-                for copy in _place().glob(f"{_store_and_path(store, path)}-*"):
+                for copy in _place().glob(f"{_store_and_path(store, path)}*"):
                     copy.unlink(missing_ok=True)
 
 

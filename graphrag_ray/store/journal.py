@@ -29,6 +29,7 @@ from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import journal_rows, parquet
 from graphrag_ray.store.files import FileInfo, Store, in_threads
 from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, RETRY, JournalRow
+from graphrag_ray.store.search.mapped_arrays import spread
 
 FLUSH_BYTES = 64 << 20
 """A flush writes a new part when its rows hold more than this, as after a long outage of the storage."""
@@ -312,7 +313,7 @@ def _reloading(read: Callable[Concatenate[JournalIndex, P], T]) -> Callable[Conc
 
 
 class JournalIndex:
-    """Finds the rows of an item: 9 bytes for each pair of key and part, the rows read when asked for.
+    """Finds the rows of an item: 21 bytes for each pair of key and part, the rows read when asked for.
 
     It shows the journal as it was when loaded. Picklable; its arrays can lie in shared memory. Parts that
     were merged away meanwhile make it load itself again.
@@ -326,6 +327,7 @@ class JournalIndex:
         self._store, self.dialogue, self._held, self._strict = store, dialogue, held, strict
         self._damaged: set[str] = set()
         self._known_done: Prefixes | None = None
+        self._known_places: tuple[list[str], Prefixes, npt.NDArray[np.uint32]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # What follows from the rest is found again where it is wanted.
@@ -361,7 +363,8 @@ class JournalIndex:
         now = {part.path for part in listed}
         self._held = {path: of for path, of in held.items() if path in now}
         self._damaged |= damaged & now
-        self._known_done = None
+        self._known_done = self._known_places = None
+        self._places()
 
     def extended(self, path: str, written: Sequence[JournalRow]) -> JournalIndex:
         """This index with one more part, which holds these rows."""
@@ -475,13 +478,26 @@ class JournalIndex:
                 keys.update(dict.fromkeys(decoded.of(prefixes).column("key").to_pylist()))
         return list(keys)
 
+    def _places(self) -> tuple[list[str], Prefixes, npt.NDArray[np.uint32]]:
+        """The paths of all parts; the prefixes of all, rising, and which part each is in. To look in one part
+        after the other would take longer the more there are."""
+        if self._known_places is None:
+            held = self._held
+            own = [part.prefixes for part in held.values()]
+            prefixes = np.concatenate([np.empty(0, np.uint64), *own])
+            order = np.argsort(prefixes, kind="stable")
+            parts = np.repeat(np.arange(len(own), dtype=np.uint32), list(map(len, own)))
+            self._known_places = list(held), prefixes[order], parts[order]
+        return self._known_places
+
     def _read(self, keys: Sequence[str]) -> dict[str, list[JournalRow]]:
         wanted = journal_rows.key_prefixes(keys)
+        paths, prefixes, parts = self._places()
+        places, whose = spread(*(np.searchsorted(prefixes, wanted, side) for side in ("left", "right")))
         found: dict[str, list[JournalRow]] = {}
-        for path, held in self._held.items():
-            own = wanted[_among(held.prefixes, wanted)]
-            if len(own) and (decoded := self._decoded(path)):
-                for row in journal_rows.from_table(decoded.of(own)):
+        for part in np.unique(parts[places]).tolist():
+            if decoded := self._decoded(paths[part]):
+                for row in journal_rows.from_table(decoded.of(wanted[whose[parts[places] == part]])):
                     found.setdefault(row.key, []).append(row)
         return {key: found[key] for key in keys if key in found}
 

@@ -514,7 +514,7 @@ def test_an_endpoint_that_truncates_prompts_is_found_out(world: World):
 def test_an_endpoint_that_answers_nonsense_to_everything_stops_the_run_and_its_replies_are_kept(world: World):
     world.endpoint.respond = lambda body: "Bananas are yellow."
     world.write({f"{i}.txt": f"ALICE met BOB, for the time number {i}." for i in range(40)})
-    with pytest.raises(TooManyFailures, match=r"items of stage extract failed .*reply cannot be used"):
+    with pytest.raises(TooManyFailures, match=r"items of stage extract failed .*still not usable"):
         world.index()
     assert world.snapshots() == [] and world.store.list("work/extract")
 

@@ -112,8 +112,9 @@ def test_another_snapshot_can_be_asked(town: World, run: Command):
     assert "has no snapshot 9; there are: 1, 2" in done.stderr
 
 
-def test_help_lists_what_can_be_said_and_quit_ends_it(town: World, run: Command):
-    done = run("chat", "--root", town.root, said=f"/help\n/quit\n{ABOUT_DAVE}\n")
+@pytest.mark.parametrize("end", ["/quit", "/quit now", "exit"])
+def test_help_lists_what_can_be_said_and_quit_ends_it(town: World, run: Command, end: str):
+    done = run("chat", "--root", town.root, said=f"/help\n{end}\n{ABOUT_DAVE}\n")
     assert done.exit_code == 0 and ABOUT_DAVE not in done.stdout
     for name in ("/method NAME", "/level C0..Cn", "/where CONDITION", "/sources", "/snapshot N|newest"):
         assert name in done.stdout

@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import sys
 from collections import Counter
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import igraph
@@ -103,10 +106,11 @@ def umap_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_small_tree_is_built_without_compiling_umap(world: World, monkeypatch: pytest.MonkeyPatch):
-    def unwanted(*_: Any) -> None:
+    def unwanted(**_: Any) -> None:
         raise AssertionError("UMAP is used")
 
-    monkeypatch.setattr(soft_clusters, "_by_umap", unwanted)
+    unused = SimpleNamespace(UMAP=unwanted, __spec__=ModuleSpec("umap", None))
+    monkeypatch.setitem(sys.modules, "umap", unused)
     world.write(chain(24))
     world.index(**settings(reduction="umap"))
     assert len(world.table("tree_clusters")) > 1

@@ -100,7 +100,7 @@ def test_changed_code_derives_all_tables_from_the_journal_once(small: Small, mon
     }
     assert len(small.endpoint.requests) == asked
     (told,) = [note for note in small.told.notes if "re-deriving" in note]
-    assert told.endswith("re-deriving tables from stored replies; no model calls")
+    assert "re-deriving tables from stored replies." in told
     assert not small.index().committed
     assert len([note for note in small.told.notes if "re-deriving" in note]) == 1
 

@@ -185,3 +185,12 @@ def test_a_worker_that_leaves_hands_back_what_it_has_not_begun_and_finishes_the_
 
     play(plays())
     assert len(endpoint.requests) == 8
+
+
+def test_the_limiter_is_told_how_many_share_the_work(store: Store, own: worker.Worker):
+    async def plays() -> None:
+        await began(own, store)
+        await own.ask(2, 1, "exchange", [], {}, 64)
+
+    play(plays())
+    assert own._limiter.holders == 64

@@ -43,7 +43,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "cut entries": lambda text: map_reduce.parse_points(text, "length"),
     "number": lambda text: json_replies.number(text, 100),
     "condition": where.parse,
-    "date": where._date,
+    "date": where.iso_date,
     "level": lambda text: LEVELS.parse(text, 1),
     "history": lambda text: condense.history([(text, text)] * 3, 2_000, lambda shown: len(shown) // 4),
     "conversation": conversation,

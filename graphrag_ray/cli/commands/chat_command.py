@@ -102,7 +102,7 @@ class Conversation:
             text = line.strip()
             if not self.typed and text:
                 click.echo(f"\n{PROMPT}{text}")
-            if text in ("exit", "quit", "/quit"):
+            if text in ("exit", "quit") or text.partition(" ")[0] == "/quit":
                 return
             try:
                 self._obey(text) if text.startswith("/") else self._answer(text)

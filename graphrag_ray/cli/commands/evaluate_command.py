@@ -474,9 +474,10 @@ def communities(given: Given, as_json: bool) -> None:
     Example:
       graphrag-ray evaluate communities --root ./my-index
     """
+    index = opened(given)
     from graphrag_ray.evaluate.community_measures import measured_communities
 
-    found = measured_communities(opened(given))
+    found = measured_communities(index)
     if as_json:
         console.print_json({"communities": found.to_pylist()})
     elif not len(found):

@@ -41,7 +41,8 @@ UNUSED_S = 300.0
 """A limiter that outlives who started it ends when nobody has shown himself for so long."""
 TOLD_EVERY_S = 0.9 * PULSE_S
 """Between two records of what it sees of endpoints, where nobody else records that."""
-REMEMBERED_CALLS = 10_000
+REMEMBERED_CALLS = 300
+"""Of each holder: while its connection is broken, it makes no others."""
 AGAIN_S = 1.0
 """Before a limiter that is gone is started again, and again."""
 
@@ -49,6 +50,9 @@ AGAIN_S = 1.0
 LINGER_S = 0.05
 """A place that is free again is told of after so long at the latest, or with the next question, together with
 all others: a call of an actor costs it as much as a hundred settles."""
+LONGEST_LINGER_S = 0.1
+BATCHES_S = 640
+"""Such calls a second, of all workers together: with many, each lingers longer."""
 LINGER_SHARE = 0.05
 """Of the time that a call took: while others wait for its place, no more of it shall be lost."""
 SHORTEST_LINGER_S = 0.002
@@ -71,13 +75,13 @@ class GivenPermits:
 
 
 class Once:
-    """What an actor answered to its latest calls, each of which has a name that no other has.
+    """What an actor answered to the latest calls of one holder, each of which has a name that no other has.
 
     Where a connection between two living processes breaks, Ray says `ActorUnavailableError`, or repeats the
     call by itself: in either case it may have been carried out already.
     """
 
-    def __init__(self, remembered: int = 10_000) -> None:
+    def __init__(self, remembered: int = REMEMBERED_CALLS) -> None:
         self._answers: dict[str, asyncio.Future[Any]] = {}
         self._remembered = remembered
 
@@ -86,9 +90,11 @@ class Once:
         if call not in self._answers:
             self._answers[call] = asyncio.ensure_future(answer())
             if len(self._answers) > self._remembered:
-                del self._answers[next(iter(self._answers))]
-        answered: T = await asyncio.shield(self._answers[call])
-        return answered
+                oldest = next(iter(self._answers))
+                if not (answered := self._answers.pop(oldest)).done():
+                    self._answers[oldest] = answered
+        found: T = await asyncio.shield(self._answers[call])
+        return found
 
 
 class LimiterShell:
@@ -112,7 +118,7 @@ class LimiterShell:
         logs.follow(logging)
         self._limiter = LocalLimiter({name: model}, default_in_flight)
         self._life = uuid.uuid4().hex
-        self._once = Once()
+        self._once: defaultdict[str, Once] = defaultdict(Once)
         self._name = name
         self._seen: dict[str, float] = {}
         self._beaten_at = time.monotonic()
@@ -131,13 +137,13 @@ class LimiterShell:
             endpoints = await self._limiter.acquire(model, wants, usable, holder)
             return GivenPermits(self._life, endpoints, dict(self._limiter.all_quirks))
 
-        return await self._once.answer(call, answer)
+        return await self._once[holder].answer(call, answer)
 
     async def settle(self, call: str, model: str, batch: Batch, holder: str) -> None:
         async def answer() -> None:
             self._settle(model, batch, holder)
 
-        await self._once.answer(call, answer)
+        await self._once[holder].answer(call, answer)
 
     def _settle(self, model: str, batch: Batch, holder: str) -> None:
         for life, settled in batch.items():
@@ -157,7 +163,9 @@ class LimiterShell:
         async def answer() -> None:
             self._limiter.forget(holder)
 
-        await self._once.answer(call or uuid.uuid4().hex, answer)
+        await (answer() if call is None else self._once[holder].answer(call, answer))
+        if call is None:
+            self._once.pop(holder, None)
 
     async def beat(self, holder: str) -> None:
         """A holder that nobody watches is alive. What others had, which were silent for long, is over."""
@@ -218,10 +226,13 @@ def start_limiters(
 class RayLimiter:
     """The `Limiter` of a worker: asks the model's actor. Settling is not waited for: what is settled goes in
     batches, each in one call that Ray repeats until it is done, or with the next question. Lost with the
-    process is what it had not sent; its places come back with `start_afresh`, or when somebody forgets it."""
+    process is what it had not sent; its places come back with `start_afresh`, or when somebody forgets it.
+
+    holders   that ask beside it, as far as somebody says
+    """
 
     def __init__(self, prefix: str, holder: str, models: Iterable[str], namespace: str | None = None) -> None:
-        self._holder = holder
+        self._holder, self.holders = holder, 1
         self._lives: defaultdict[tuple[str, int], deque[str]] = defaultdict(deque)
         self._actors = {name: ray.get_actor(f"{prefix}-{name}", namespace) for name in models}
         # Places that are free again and not told of yet, by model and by the life that gave them,
@@ -264,7 +275,8 @@ class RayLimiter:
             if ended.told is not None:  # it holds for everyone
                 linger_s = 0.0
         loop, timer = asyncio.get_running_loop(), self._timers.get(model)
-        due = loop.time() + min(LINGER_S, linger_s)
+        longest_s = max(LINGER_S, min(LONGEST_LINGER_S, self.holders / BATCHES_S))
+        due = loop.time() + min(longest_s, linger_s)
         if timer is None or timer.when() > due:
             if timer is not None:
                 timer.cancel()

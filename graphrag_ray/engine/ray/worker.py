@@ -226,6 +226,7 @@ class WorkerSession:
         self.called_at = time.monotonic()
         self.gate.go_on("the driver")
         self.hungry, self.workers = not items, workers
+        self.limiter.holders = workers
         # Items that a lost worker had wait until the journal is read again; all others begin.
         again = [item for item in items if losses.get(item[0], 0) > self.last_loss]
         others = [item for item in items if losses.get(item[0], 0) <= self.last_loss]

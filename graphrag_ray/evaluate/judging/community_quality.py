@@ -94,8 +94,9 @@ def scatter(community: npt.NDArray[np.integer[Any]], vectors: Vectors) -> tuple[
     for x, own in _blocks(label, vectors):
         if not np.isfinite(x).all():
             raise ValueError("a vector is not finite")
-        members = csr_array((np.ones(len(own)), (own, np.arange(len(own)))), (len(names), len(own)))
-        centroids += members @ x
+        here, place = np.unique(own, return_inverse=True)
+        members = csr_array((np.ones(len(own)), (place, np.arange(len(own)))), (len(here), len(own)))
+        centroids[here] += members @ x
     mean = centroids.sum(axis=0) / n_members.sum()
     centroids /= n_members[:, None]
     lengths = np.linalg.norm(centroids, axis=1)

@@ -236,21 +236,28 @@ def _shards(
 
 
 def _nearest(shards: Sequence[_Shard], earlier: Sequence[_Earlier]) -> list[_Earlier | None]:
-    """For each shard the earlier one that covers most of the same stretch of the table, if at least half.
+    """For each shard the earlier one that seems to hold most of its rows, if at least half.
 
-    Its parts may all have changed: most of their texts are the same, and to compare these is quicker than to
-    count words.
+    These are rows of parts that both are made of. Of words also those at the same place of the table: most
+    texts in parts that have changed may be the same, and to compare them is quicker than to count words.
     """
-
-    def shared(shard: _Shard, other: _Shard) -> float:
-        (start, end), (others_start, others_end) = shard.span, other.span
-        return (min(end, others_end) - max(start, others_start)) / (end - start)
-
+    at = {(other.table, paths): n for n, (other, _) in enumerate(earlier) for paths in other.paths}
     found: list[_Earlier | None] = []
     for shard in shards:
-        alike = [x for x in earlier if x[0].table == shard.table and x[0].signs == shard.signs]
-        best = max(alike, key=lambda x: shared(shard, x[0]), default=None)
-        found.append(best if best and shared(shard, best[0]) >= 0.5 else None)
+        rows = {
+            n: 0.0 for n, (x, _) in enumerate(earlier) if (x.table, x.signs) == (shard.table, shard.signs)
+        }
+        for x in shard.texts:
+            if (n := at.get((shard.table, _paths(x)), -1)) in rows:
+                rows[n] += sum(part.rows for part in x.parts)
+        if shard.by == "keyword":
+            start, end = shard.span
+            for n, so_far in rows.items():
+                others_start, others_end = earlier[n][0].span
+                lap = min(end, others_end) - max(start, others_start)
+                rows[n] = max(so_far, shard.rows * lap / (end - start))
+        best = max(rows, key=rows.__getitem__, default=None)
+        found.append(earlier[best] if best is not None and 2 * rows[best] >= shard.rows else None)
     return found
 
 

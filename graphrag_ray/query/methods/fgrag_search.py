@@ -286,13 +286,14 @@ def parse_names(reply: str, most: int, question: str = "") -> list[str]:
         reply = "\n".join(said for said, colon in _IN_JSON.findall(reply) if not colon)
     lines = [_LABEL.sub("", line) for line in _lines(reply) if not _HEADING.match(line)]
     if len(lines) == 1 and _bare(lines[0]).casefold() not in asked:
-        parts = _COMMAS.split(lines[0].rpartition(": ")[2])
+        before, _, after = lines[0].partition(": ")
+        parts = _COMMAS.split(lines[0] if _bare(before).casefold() in asked else after or before)
         if len(parts) > 1:
             is_prose = _ends_sentence(lines[0]) and any(len(p.split()) > MAX_SENTENCE_WORDS for p in parts)
             lines = [] if is_prose else parts
     names = []
     for line in lines:
-        name = _bare(line)
+        name = line.strip(_MARKS + " ")
         if asked and " ".join(name.split()).casefold() in asked and _has_letter(name):
             names.append(name[:MAX_NAME_CHARACTERS])
             continue

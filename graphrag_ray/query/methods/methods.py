@@ -59,16 +59,21 @@ class MethodKind:
     by_replies: bool = False
 
 
-_ROOM = "graphrag_ray.query.methods"
-_NAMES = ("global", "text", "local", "vector", "hybrid", "drift", "archrag", "fgrag", "ppr", "trex", "raptor")
+_FOLDER = "graphrag_ray.query.methods"
+_BUILTIN = (
+    *("global", "text", "local", "vector", "hybrid", "drift", "archrag", "fgrag", "ppr", "trex", "raptor"),
+    *("lightrag", "auto"),
+)
 METHODS = Registry(
     "graphrag_ray.methods",
     "search method",
     MethodKind,
-    {name: f"{_ROOM}.{name}_search:METHOD" for name in (*_NAMES, "lightrag", "auto")},
+    {name: f"{_FOLDER}.{name}_search:METHOD" for name in _BUILTIN},
 )
-"""Those by which an index can be asked."""
-BASELINES = Registry("graphrag_ray.baselines", "baseline", MethodKind, {"none": f"{_ROOM}.zero_shot:METHOD"})
+"""Those by which an index can be asked, in the order of `--help`. NAME is in the module NAME_search.py."""
+BASELINES = Registry(
+    "graphrag_ray.baselines", "baseline", MethodKind, {"none": f"{_FOLDER}.zero_shot:METHOD"}
+)
 """To compare others with, and no way to ask an index: `evaluate` alone offers them."""
 
 

@@ -183,7 +183,7 @@ def _holds(condition: Condition, value: str) -> bool:
     a: Any = _number(value)
     b: Any = _number(condition.value)
     if a is None or b is None or not condition.metadata:
-        a, b = _date(value), _date(condition.value)
+        a, b = iso_date(value), iso_date(condition.value)
         common = min(len(a), len(b))
         if not common:
             return False
@@ -199,7 +199,7 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _date(text: str) -> str:
+def iso_date(text: str) -> str:
     """A date as ISO 8601, as far as it goes; "" for what is none. Days and months by number, in whichever
     order, are not read: 3/4/2023 is March to some and April to others."""
     if found := _COMPACT.match(text.strip()):

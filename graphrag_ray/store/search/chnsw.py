@@ -57,7 +57,7 @@ _Exact: TypeAlias = npt.NDArray[np.float64]
 _NO_KEYS = np.zeros(0, "<u8")
 _ROWS_AT_ONCE = 16_384
 _WIDTH = 64
-_MOST_NODES = 1 << 30
+_MOST_NODES, _MOST_LEVELS = 1 << 30, 1_000
 _MOST_LINKS = 1 << 16
 _MOST_DIMENSIONS = 1 << 16
 _PEAK, _FINEST = 127, 32_767
@@ -193,7 +193,7 @@ def read(source: ByteSource) -> ChnswIndex:
     shape, step = arrays["shape"].whole(), arrays["step"].whole()
     starts, linked = arrays["starts"].whole(), arrays["linked"].whole()
     n, n_levels = len(arrays["high"]), len(linked)
-    if len(shape) != 2 or len(step) != 1 or len(starts) != n_levels + 1:
+    if len(shape) != 2 or len(step) != 1 or len(starts) != n_levels + 1 or n_levels > _MOST_LEVELS:
         raise source.refused("its arrays are of different lengths")
     dimensions, per_node = shape.tolist()
     if not (1 <= dimensions <= _MOST_DIMENSIONS and 1 <= per_node <= _MOST_LINKS and 0 < step[0] < 1):

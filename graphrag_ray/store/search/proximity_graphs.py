@@ -17,12 +17,18 @@ from typing import Any, NamedTuple, TypeVar
 
 import numba
 import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 ENTRIES = 5
 """A level is entered at the down-links of so many of the nearest above it."""
 SAMPLE = 64
 """Without any, at the nearest of so many nodes."""
 
+_AHEAD = 6
+"""Nodes whose vectors are on their way from memory while others are compared."""
+_LINE = 64
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -58,6 +64,28 @@ def _compiled(function: _F, **more: Any) -> _F:
 
 def _inlined(function: _F) -> _F:
     return _compiled(function, forceinline=True)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _fetch(typing_context: Any, array: Any, at: Any) -> Any:
+    """Tells the processor that array[at] will be read. It may lie anywhere: nothing is read now."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        own = context.make_array(signature.args[0])(context, builder, arguments[0])
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        place = builder.bitcast(builder.gep(own.data, [arguments[1]]), byte)
+        builder.call(call, [place, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return numba.types.void(array, at), generate
+
+
+@_inlined
+def _fetch_row(flat: Any, row: Any, length: Any, step: Any) -> None:
+    for at in range(row * length, (row + 1) * length, step):
+        _fetch(flat, at)
 
 
 @_inlined
@@ -137,6 +165,18 @@ def _weigh(wanted: Any, codes: Any, node: Any, keys: Any, n: Any) -> Any:
 
 
 @_compiled
+def _weigh_all(wanted: Any, codes: Any, nodes: Any, keys: Any, n: Any, at: Any) -> Any:
+    """As `_weigh`. Returns the first place that changed, or `at` where that comes first, as the second."""
+    for i in range(-_AHEAD, len(nodes)):
+        if i + _AHEAD < len(nodes):
+            _fetch_row(codes, nodes[i + _AHEAD], len(wanted), _LINE)
+        if i >= 0:
+            n, changed = _weigh(wanted, codes, nodes[i], keys, n)
+            at = min(at, changed)
+    return n, at
+
+
+@_compiled
 def _walk(wanted: Any, graph: Graph, level: Any, end: Any, entries: Any, keys: Any) -> Any:
     """Fills keys with the nearest nodes of a level, up to the place `end`, from those of the entries on that
     lie inside, or from the nearest of a sample. Returns how many."""
@@ -145,7 +185,7 @@ def _walk(wanted: Any, graph: Graph, level: Any, end: Any, entries: Any, keys: A
     size = 1024
     while size < 32 * len(keys):
         size *= 2
-    seen = np.full(size, -1, np.int32)
+    seen, near = np.full(size, -1, np.int32), np.empty(per_node, np.int64)
     n = 0
     for entry in entries:
         if start <= entry < end and _new(seen, entry):
@@ -164,14 +204,18 @@ def _walk(wanted: Any, graph: Graph, level: Any, end: Any, entries: Any, keys: A
         at += 1
         while 2 * (n_seen + per_node) > len(seen):
             seen = _larger(seen)
+        n_near = 0
         for i in range(row * per_node, (row + 1) * per_node):
             to = np.int64(links[i])
             if to < start or to >= end:
                 break
             if _new(seen, to):
-                n_seen += 1
-                n, changed = _weigh(wanted, codes, to, keys, n)
-                at = min(at, changed)
+                near[n_near] = to
+                n_near += 1
+        n_seen += n_near
+        n, at = _weigh_all(wanted, codes, near[:n_near], keys, n, at)
+        if at < n:
+            _fetch_row(links, first + _place(keys[at]), per_node, _LINE // 4)
     return n
 
 

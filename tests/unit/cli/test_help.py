@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from graphrag_ray.cli.command_line import COMMANDS, PANELS, main
+from graphrag_ray.cli.commands import evaluate_command
 from graphrag_ray.cli.commands.evaluate_command import EVALUATE_COMMANDS
 
 NAMES = [name for names in COMMANDS.values() for name in names]
@@ -100,3 +101,18 @@ class TestWhichIndex:
     def test_without_any_the_message_names_the_variable(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.delenv("GRAPHRAG_RAY_ROOT", raising=False)
         assert "Missing option '--root'. Or set GRAPHRAG_RAY_ROOT." in self.status()
+
+
+def test_an_evaluation_without_its_packages_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(evaluate_command, "find_spec", lambda name: None)
+    for module in ("community_measures", "judging.community_quality", "comparison", "judging.head_to_head"):
+        monkeypatch.delitem(sys.modules, f"graphrag_ray.evaluate.{module}", raising=False)
+    for package in ("scipy", "scipy.sparse", "pandas"):
+        monkeypatch.setitem(sys.modules, package, None)
+    needed = {"--root": "nowhere", "--questions": "q.csv", "--condition": "a=global", "--out": "q.csv"}
+    for name in (name for names in EVALUATE_COMMANDS.values() for name in names):
+        given = [
+            word for pair in needed.items() if pair[0] in options_of(f"evaluate {name}") for word in pair
+        ]
+        done = CliRunner().invoke(main, ["evaluate", name, *given])
+        assert "pip install 'graphrag-ray[evaluate]'" in done.output, name

@@ -61,6 +61,20 @@ def test_of_a_text_that_is_written_the_end_is_drawn():
     assert "Sentence 199 of an answer." in drawn and len(drawn.splitlines()) == 7
 
 
+def test_a_text_is_drawn_where_something_came_and_stands_once_beside_a_note(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rendered, "DRAWN_PER_S", 0.001)  # by us alone
+    out = io.StringIO()
+    console = SafeConsole(file=out, width=40, height=10, force_terminal=True, color_system=None)
+    with RenderedText(console) as writing:
+        writing.add("Half an *answer*.")
+        writing._live.refresh()
+        drawn = out.getvalue()
+        writing._live.refresh()
+        assert "Half an answer." in drawn and out.getvalue() == drawn
+        writing.say("[which begins again:]")
+        assert "Half an answer." not in out.getvalue().rpartition("again")[2]
+
+
 def test_what_is_no_prose_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rendered, "LONGEST", 10)
     assert "[[[[**[[[[[[" in shown("[[[[**[[[[[[")

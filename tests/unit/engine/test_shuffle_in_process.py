@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,9 +28,12 @@ def test_each_partition_is_sent_without_the_rows_of_others(tmp_path: Path, monke
     executor = LocalExecutor(store, Models.of(parse_settings({})))
     sent: list[int] = []
 
-    def noted(fn: Callable[[pa.Table], object], inputs: Sequence[pa.Table]) -> list[object]:
-        sent.extend(len(pickle.dumps(table)) for table in inputs)
-        return [fn(table) for table in inputs]
+    def noted(fn: Callable[[pa.Table], object], inputs: Iterable[pa.Table]) -> Iterator[object]:
+        held = pa.total_allocated_bytes()
+        for table in inputs:
+            assert held < pa.total_allocated_bytes() < held + whole / 2, "one after another"
+            sent.append(len(pickle.dumps(table)))
+            yield fn(table)
 
     whole = sum(table.nbytes for start in range(3) for table in rows(store, start))
     monkeypatch.setattr(executor.pool, "processes", 0)

@@ -527,11 +527,12 @@ def test_an_axis_has_a_few_ticks(values: list[float]):
     assert low <= min(ticks) and max(ticks) <= high
 
 
-def test_labels_of_dots_that_lie_together_lie_apart():
-    points = [(f"condition {n}", 1.0 + n / 50, 50.0) for n in range(5)]
+@pytest.mark.parametrize("rate", [0.0, 50.0, 100.0])
+def test_labels_of_dots_that_lie_together_lie_apart_and_in_the_picture(rate: float):
+    points = [(f"condition {n}", 1.0 + n / 50, rate) for n in range(9)]
     labels = scatter_plot(points, short_count)["labels"]
     places = {(label["x"], label["y"], label["anchor"]) for label in labels}
-    assert len(places) == 5
+    assert len(places) == 9 and all(0 < label["y"] < HEIGHT for label in labels)
 
 
 def test_figures_are_short():

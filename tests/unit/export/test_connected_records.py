@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from graphrag_ray.base import schema
-from graphrag_ray.export.connected_records import View, claim
+from graphrag_ray.export.connected_records import View, claim, entity
 from graphrag_ray.query.reading import Reader
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import write_part
@@ -39,3 +39,40 @@ def test_a_claim_leads_to_the_sentence_that_holds_most_of_its_quotes(tmp_path: P
     }
     (chunk,) = claim(View(Reader(store, Manifest(1, None, "", "", tables))), "1")["chunks"]
     assert chunk["quote"] == sentence
+
+
+def test_of_a_hub_only_what_is_shown_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    n = 50
+    claim_of = {"subject_id": "HUB", "object_id": "NONE", "description": "said"}
+    rows = {
+        "entities": [
+            {"id": f"{at:032x}", "human_readable_id": at, "title": f"E{at}" if at else "HUB", "degree": 1,
+             "text_unit_ids": []}
+            for at in range(n + 1)
+        ],
+        "relationships": [
+            {"id": f"{n + at:032x}", "human_readable_id": at, "source": "HUB", "target": f"E{at}",
+             "source_id": f"{0:032x}", "target_id": f"{at:032x}", "weight": float(at), "description": "met"}
+            for at in range(1, n + 1)
+        ],
+        "covariates": [{"id": f"{3 * n + at:032x}", "human_readable_id": at, **claim_of} for at in range(n)],
+    }  # fmt: skip
+    store = Store(str(tmp_path))
+    tables = {
+        name: [write_part(store, name, pa.Table.from_pylist(some, schema=schema.TABLES[name]))]
+        for name, some in rows.items()
+    }
+    view = View(Reader(store, Manifest(1, None, "", "", tables)), limit=3)
+    described, real = [], View.rows
+
+    def counted(view, table, columns, ids, by="id"):
+        found = real(view, table, columns, ids, by if isinstance(by, str) else by[0])
+        described.extend(row for row in found if table != "entities" and "description" in row)
+        return found
+
+    monkeypatch.setattr(View, "rows", counted)
+    found = entity(view, "HUB")
+    assert [r["weight"] for r in found["relationships"]] == [50.0, 49.0, 48.0]
+    assert [c["human_readable_id"] for c in found["claims"]] == [0, 1, 2]
+    assert found["totals"] == {"relationships": n, "claims": n, "chunks": 0}
+    assert len(described) == 6

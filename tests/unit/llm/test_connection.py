@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 from pathlib import Path
@@ -36,3 +37,12 @@ def test_certificates_are_read_once_and_again_where_others_are_named(
         monkeypatch.setenv("SSL_CERT_FILE", file)
         client.openai_client(Endpoint(), model, None)
     assert read == [theirs, ours]
+
+
+def test_responses_are_bounded_by_one_class() -> None:
+    """A class of its own would keep each response until the collector of garbage looks for cycles."""
+    asked = httpx2.Request("GET", "http://127.0.0.1/v1/models")
+    responses = [httpx2.Response(200, content=b"{}", request=asked) for _ in range(2)]
+    for response in responses:
+        asyncio.run(client._bound(response))
+    assert type(responses[0].stream) is type(responses[1].stream) is not httpx2.ByteStream

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 from scripted import HELLO, FakeClient, World, chat, embedding, vectors
 
-from graphrag_ray.base.errors import FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
 from graphrag_ray.base.index_settings import Endpoint
 from graphrag_ray.base.messages import ChatReply, EmbeddingReply, Usage
 from graphrag_ray.llm.accounting import InFlight
@@ -324,3 +324,9 @@ def test_offline_embeddings_are_embedded_together():
     assert [r.vector for r in replies] == [f"text {i}".encode() for i in range(50)]
     assert packs == [50]
     assert sum(r.usage.prompt_tokens for r in world.records) == sum(r.usage.prompt_tokens for r in replies)
+
+
+def test_an_error_of_no_known_kind_is_not_asked_again_for_ever():
+    client = FakeClient(CallError("a client of somebody else's raised what it may not"))
+    (result,) = World(client).run(chat())
+    assert isinstance(result, AssertionError) and len(client.seen) == 1

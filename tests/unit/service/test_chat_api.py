@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -15,7 +16,15 @@ from graphrag_ray.query.methods.answer import Answer, Phase
 from graphrag_ray.query.sources import Cited
 from graphrag_ray.service.answering import AnsweringPhase as PhaseEvent
 from graphrag_ray.service.answering import Replied
-from graphrag_ray.service.chat_api import ChatBody, asked_of, chunks, cited_list, completion, failed
+from graphrag_ray.service.chat_api import (
+    ChatBody,
+    asked_of,
+    chunks,
+    cited_list,
+    completion,
+    failed,
+    models_json,
+)
 from graphrag_ray.service.faults import Fault, RefusedQuestion
 from graphrag_ray.service.service_options import ServiceOptions
 
@@ -71,6 +80,8 @@ def test_a_model_that_there_is_not_is_not_found(model: str):
     told = fault(user("What?"), model=model)
     assert (told.status, told.code, told.param) == (404, "model_not_found", "model")
     assert "graphrag-ray/METHOD" in told.message and "global" in told.message
+    with pytest.raises(RefusedQuestion):
+        models_json(SimpleNamespace(levels=()), model)  # type: ignore[arg-type]
 
 
 def test_earlier_messages_are_the_conversation():

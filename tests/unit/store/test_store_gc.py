@@ -110,10 +110,12 @@ def test_what_goes_from_far_storage_goes_from_the_cache_of_this_machine_too(tmp_
     shards = [blobs.write(far, "numbers", f"a{n}", b"%d" % n, rows=1) for n in (1, 2)]
     for number, shard in enumerate(shards, 1):
         blobs.opened(far, shard)
+        earlier = tmp_path / "cache" / (blobs._store_and_path(far, shard.path) + blobs.SUFFIX)
+        earlier.write_bytes(b"as versions before named it")
         snapshots.commit(far, Manifest(number, number - 1 or None, "", "0", tables={"numbers": [shard]}))
     gc.carry_out(far, gc.plan(far, gc.Options(at_once=frozenset({1}))), lambda: None)
-    (kept,) = (tmp_path / "cache").iterdir()
-    assert kept.name == blobs._name(far, shards[1])
+    kept = {path.name for path in (tmp_path / "cache").iterdir()}
+    assert kept == {blobs._name(far, shards[1]), earlier.name}
 
 
 def test_ages_are_told_by_the_clock_of_the_storage_alone(store, monkeypatch):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import igraph
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import calinski_harabasz_score
 
+from graphrag_ray.evaluate import community_measures
 from graphrag_ray.evaluate.judging import community_quality as quality
 from graphrag_ray.evaluate.judging.community_quality import modularity, scatter, sizes
 
@@ -110,6 +113,24 @@ def test_small_numbers_of_low_precision_are_added_in_high_precision():
     vectors = points(community, 5).astype(np.float16)
     expected = calinski_harabasz_score(vectors.astype(np.float64), community)
     assert scatter(community, vectors)[0] == pytest.approx(expected)
+
+
+def test_a_block_takes_no_longer_where_there_are_many_communities(monkeypatch: pytest.MonkeyPatch):
+    shapes: list[tuple[int, int]] = []
+    made = quality.csr_array
+    monkeypatch.setattr(quality, "csr_array", lambda data, shape: shapes.append(shape) or made(data, shape))
+    monkeypatch.setattr(quality, "_BLOCK", 40)
+    community = np.arange(100) // 2
+    scatter(community, points(community, 6))
+    assert len(shapes) == 10 and all(rows <= columns for rows, columns in shapes)
+
+
+def test_a_part_may_hold_no_vector(monkeypatch: pytest.MonkeyPatch):
+    nothing = pa.table({"id": pa.array([], pa.string()), "vector": pa.array([], pa.list_(pa.float32(), 3))})
+    monkeypatch.setattr(community_measures, "read_table", lambda *given: nothing)
+    index: Any = SimpleNamespace(store=None, manifest=SimpleNamespace(parts=lambda table: [None]))
+    nodes: Any = SimpleNamespace(prefix=np.array([7], np.uint64))
+    assert np.array_equal(community_measures._vectors(index, nodes), np.zeros((1, 3)))
 
 
 def test_vectors_that_cannot_be_are_refused():

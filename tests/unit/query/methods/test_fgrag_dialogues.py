@@ -212,6 +212,12 @@ def test_a_response_type_of_a_word_asks_for_that_alone_or_for_insufficient():
         ("Who is the mayor?", "mayor, town, election", ["mayor", "town", "election"]),
         ("Who is the mayor?", '{"subjects": ["mayor", "town"]}', ["mayor", "town"]),
         ("Who is the mayor?", "Mayor: head of the town", ["Mayor"]),
+        (
+            "Was Gaby: A True Story shown with Heat?",
+            "Gaby: A True Story, Heat",
+            ["Gaby: A True Story", "Heat"],
+        ),
+        ("Who owns Acme Inc. and Kest?", "Acme Inc.\nKest", ["Acme Inc.", "Kest"]),
     ],
 )
 def test_names_with_marks_that_the_question_has_stay_whole(question, reply, names):

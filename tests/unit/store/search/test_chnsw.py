@@ -409,6 +409,14 @@ def test_a_file_cut_short_is_refused(small: bytes):
         ({"starts": np.array([0, 300, 368])}, "lengths"),
         ({"starts": np.array([], np.int64)}, "lengths"),
         ({"linked": np.array([1, 1, 1], np.uint8)}, "lengths"),
+        (
+            {
+                "starts": np.array([0] * 1_001 + [368]),
+                "linked": np.zeros(1_001, np.uint8),
+                "links": np.zeros(0, np.int32),
+            },
+            "lengths",
+        ),
         ({"down": np.array([1], np.int32)}, "lengths"),
         ({"more": np.array([1])}, "no such arrays"),
         ({"links": None}, "it lacks"),
