@@ -32,13 +32,25 @@ def nearest(shard: _Shard, *earlier: _Shard) -> str | None:
 
 
 @pytest.mark.parametrize("by", ["keyword", "vector"])
-def test_a_shard_is_derived_from_the_one_at_the_same_place_of_the_table(by: By):
-    halves = [shard_of("ab", by, span=(0, 0.5)), shard_of("cd", by, span=(0.5, 1))]
-    assert nearest(shard_of("xy", by, span=(0.2, 0.6)), *halves) == "ab"
-    assert nearest(shard_of("xy", by, span=(0.4, 1)), *halves) == "cd"
-    assert nearest(shard_of("xy", by, span=(0, 1)), halves[1]) == "cd"
-    assert nearest(shard_of("xy", by, span=(0.2, 1)), halves[0]) is None
-    assert nearest(shard_of("xy", by)) is None
+def test_the_shard_that_shares_most_rows_in_parts_is_the_nearest(by: By):
+    apart = [shard_of(names, by, span=(0, 0)) for names in ("abxyz", "cdefg", "h")]
+    assert nearest(shard_of("bcdefh", by), *apart) == "cdefg"
+    assert nearest(shard_of("cdabxyz", by), *apart) == "abxyz"
+
+
+def test_less_than_half_of_the_rows_are_not_enough():
+    assert nearest(shard_of("abcd"), shard_of("abxx")) == "abxx"
+    assert nearest(shard_of("abcde"), shard_of("abxx")) is None
+    assert nearest(shard_of("abcde")) is None
+
+
+def test_words_are_taken_from_the_same_place_of_the_table_where_parts_have_changed():
+    halves = [shard_of("ab", "keyword", span=(0, 0.5)), shard_of("cd", "keyword", span=(0.5, 1))]
+    assert nearest(shard_of("xy", "keyword", span=(0.2, 0.6)), *halves) == "ab"
+    assert nearest(shard_of("xy", "keyword", span=(0.4, 1)), *halves) == "cd"
+    assert nearest(shard_of("xy", "keyword", span=(0, 1)), halves[1]) == "cd"
+    assert nearest(shard_of("xy", "keyword", span=(0.2, 1)), halves[0]) is None
+    assert nearest(shard_of("xy", "vector", span=(0, 0.5)), shard_of("ab", "vector", span=(0, 0.5))) is None
 
 
 def test_a_shard_of_another_table_or_with_signs_is_not_near():
