@@ -1,8 +1,8 @@
-"""What the corpus is about, in a sentence or two: asked once, before the first report.
+"""A sentence or two on what the corpus is about, requested once, before the first report.
 
-Whoever rates a report, or weighs one part of the corpus against the rest, has to know the whole. It is
-written from a sample of the documents' titles and from the entities that are linked most, and stays as it is:
-another text would be another request for every report.
+A model that rates a report, or weighs one part of the corpus against the rest, needs this overview. It is
+written from a sample of document titles and the most connected entities, and then never changes: another text
+would change the request for every report.
 """
 
 from __future__ import annotations
@@ -21,83 +21,83 @@ MAX_TITLES = 60
 MAX_ENTITIES = 40
 TITLES_TOKENS = 1_000
 ENTITIES_TOKENS = 2_000
-MAX_TITLE = 120
-"""Characters of a title."""
-MAX_DESCRIPTION = 240
-"""Characters of a description."""
 MAX_REPLY_TOKENS = 200
 NONE = "(none)"
+_MAX_TITLE_CHARACTERS = 120
+_MAX_DESCRIPTION_CHARACTERS = 240
 
 
 @dataclass(frozen=True)
 class AboutSpec:
-    """How it is asked."""
+    """Prompt and call parameters of the request."""
 
     prompt: Prompt
     call: CallParameters
     language: str
-    max_tokens: int
 
 
 def about_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AboutSpec:
-    """By the model that writes reports, and as that is called."""
-    call = settings.call("report", MAX_REPLY_TOKENS)
-    return AboutSpec(prompts["about"], call, settings.output_language, MAX_REPLY_TOKENS)
+    """Use the model that writes reports, with the same call parameters."""
+    return AboutSpec(prompts["about"], settings.call("report", MAX_REPLY_TOKENS), settings.output_language)
 
 
 def about_line(settings: Settings, prompt: Prompt) -> str:
-    """What `{about}` stands for in a prompt; "" where nothing is known, or the prompt does not have it."""
+    """Return the text for `{about}` in a prompt; "" if nothing is known or the prompt does not use it."""
     text = clean(settings.corpus.about or "") if "about" in prompt.placeholders else ""
     return f"What the corpus is about: {text}" if text else ""
 
 
 def is_to_be_told(settings: Settings, prompts: Mapping[str, Prompt]) -> bool:
-    """Whether a run has to ask. An index whose own prompt of reports does not speak of it, as those of former
-    versions do not, has no use for it."""
+    """Return whether a run has to request the overview: it is missing and the report prompt uses it."""
     return settings.corpus.about is None and "about" in prompts["report"].placeholders
 
 
 def about(titles: str, entities: str, spec: AboutSpec) -> Dialogue[str]:
-    """titles, entities: one a line. Raises DialogueFailed where the reply holds no text."""
+    """Request the overview from titles and entities, one per line.
+
+    Raises:
+        DialogueFailed: If the reply holds no text.
+    """
     variables = {
         "titles": titles or NONE,
         "entities": entities or NONE,
         "language": spec.language,
-        **reply_lengths(spec.max_tokens),
+        **reply_lengths(MAX_REPLY_TOKENS),
     }
     reply: ChatReply = yield ChatRequest("about", spec.prompt.fill(variables), spec.call, variables)
     if reply.finish_reason == "content_filter":
-        raise DialogueFailed("about: the model's content filter refused it")
+        raise DialogueFailed("about: the endpoint's content filter withheld the reply")
     if not (text := as_about(reply.text)):
         raise DialogueFailed("about: the reply is empty")
     return text
 
 
 def spread(n: int, most: int = MAX_TITLES) -> list[int]:
-    """At most so many of n places, evenly from the first on."""
-    return [at * n // most for at in range(most)] if n > most else list(range(n))
+    """Return at most `most` evenly spaced positions among `n`, starting with the first."""
+    return [i * n // most for i in range(most)] if n > most else list(range(n))
 
 
 def title_lines(titles: Sequence[str], count: Count) -> str:
-    """Distinct titles, one a line; every second where they are too long together."""
-    shown = list(dict.fromkeys(f"- {_short(t, MAX_TITLE)}" for t in titles if t.strip()))
-    while len(shown) > 1 and count("\n".join(shown)) > TITLES_TOKENS:
-        shown = shown[::2]
-    return "\n".join(shown)
+    """List distinct titles, one per line; drop every second one until they fit TITLES_TOKENS."""
+    lines = list(dict.fromkeys(f"- {_one_line(t, _MAX_TITLE_CHARACTERS)}" for t in titles if t.strip()))
+    while len(lines) > 1 and count("\n".join(lines)) > TITLES_TOKENS:
+        lines = lines[::2]
+    return "\n".join(lines)
 
 
 def entity_lines(named: Sequence[tuple[str, str]], count: Count) -> str:
-    """named: name and description, the most linked first; as many as there is room for."""
-    shown: list[str] = []
-    room = ENTITIES_TOKENS
+    """List (name, description) pairs, one per line, the most connected first, as many as fit."""
+    lines: list[str] = []
+    left = ENTITIES_TOKENS
     for name, description in named[:MAX_ENTITIES]:
-        line = f"- {_short(name, MAX_TITLE)}: {_short(description, MAX_DESCRIPTION)}"
-        room -= count(line + "\n")
-        if room < 0:
+        short_name = _one_line(name, _MAX_TITLE_CHARACTERS)
+        line = f"- {short_name}: {_one_line(description, _MAX_DESCRIPTION_CHARACTERS)}"
+        left -= count(line + "\n")
+        if left < 0:
             break
-        shown.append(line)
-    return "\n".join(shown)
+        lines.append(line)
+    return "\n".join(lines)
 
 
-def _short(text: str, most: int) -> str:
-    return shortened(" ".join(clean(text[: 4 * most]).split()), most)
+def _one_line(text: str, max_characters: int) -> str:
+    return shortened(" ".join(clean(text[: 4 * max_characters]).split()), max_characters)

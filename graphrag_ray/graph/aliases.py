@@ -1,7 +1,7 @@
-"""Aliases and blocked names: what a person knows about names that exact string matching cannot.
+"""Aliases and blocked names: what a person knows about names and exact string matching does not.
 
-Both act on the entity key (`ids.entity_key`) and nowhere else: whatever a model wrote, the merge sees
-one key per name. Since raw replies are kept, a changed alias file costs no call to a model.
+Both apply to entity keys (`ids.entity_key`), before the merge, which then sees one key per name. Raw replies
+are kept, so a changed alias file causes no model calls.
 """
 
 from __future__ import annotations
@@ -18,81 +18,85 @@ from graphrag_ray.base.ids import entity_key
 
 @dataclass(frozen=True, slots=True)
 class EntityNames:
-    """aliases: entity key -> canonical entity key, no canonical key being an alias itself;
-    blocked: entity keys that never become entities."""
+    """Resolved aliases and the block list.
+
+    Attributes:
+        aliases: Entity key -> canonical entity key. No canonical key is itself an alias.
+        blocked: Entity keys that never become entities.
+    """
 
     aliases: Mapping[str, str] = field(default_factory=dict)
     blocked: frozenset[str] = frozenset()
 
     def key(self, name: str) -> str | None:
-        """The key of a name as written; None where it is empty or blocked."""
+        """Return the key of a name as written; None if it is empty or blocked."""
         return self.resolve(entity_key(name))
 
     def resolve(self, key: str) -> str | None:
-        """The same for what is an entity key already (`entity_key` is not to be applied twice: it
-        unescapes HTML)."""
+        """Like `key`, for an entity key. (`entity_key` unescapes HTML, so it must not be applied twice.)"""
         canonical = self.aliases.get(key, key)
         if not canonical or key in self.blocked or canonical in self.blocked:
             return None
         return canonical
 
     def to_json(self) -> str:
-        """The same text for the same names: what a step's result depends on."""
+        """Return a canonical text, for the fingerprint of a step."""
         return json.dumps([dict(self.aliases), sorted(self.blocked)], sort_keys=True)
 
 
 def parse_names(aliases_yaml: str | None, blocked_text: str | None) -> EntityNames:
-    """Read the texts of an alias file and of a block list.
+    """Parse an alias file and a block list.
 
-    aliases_yaml    YAML `CANONICAL NAME: [alias, …]`; one alias may stand without the brackets. An
-                    alias may be the canonical name of further ones: these resolve to the end of the chain
-    blocked_text    one name a line; empty lines and lines that start with # are skipped (a # further
-                    on belongs to the name: C#)
+    Args:
+        aliases_yaml: YAML `CANONICAL NAME: [alias, …]`. A single alias needs no brackets. Chains of aliases
+            are resolved to their end.
+        blocked_text: One name per line. Empty lines and lines that start with # are skipped; a # further on
+            belongs to the name (C#).
 
-    Raises SettingsError, naming the alias, for what is not such YAML, for an alias with two canonical
-    names, and for aliases that lead back to themselves.
+    Raises:
+        SettingsError: If the YAML is malformed, an alias has two canonical names, or aliases form a cycle.
     """
     aliases: dict[str, str] = {}
     for canonical, alias, line in _alias_pairs(aliases_yaml or ""):
         key, target = entity_key(alias), entity_key(canonical)
         if not key or not target:
-            raise SettingsError(f"aliases file, line {line}: an empty name")
-        if key == target:
-            continue
-        if aliases.setdefault(key, target) != target:
+            raise SettingsError(f"Aliases file, line {line}: empty name")
+        if key != target and aliases.setdefault(key, target) != target:
             raise SettingsError(
-                f"aliases file, line {line}: {key!r} is an alias of both {aliases[key]!r} and {target!r}"
+                f"Aliases file, line {line}: {key!r} is an alias of both {aliases[key]!r} and {target!r}"
             )
     lines = (line.strip() for line in (blocked_text or "").splitlines())
     blocked = frozenset(entity_key(line) for line in lines if line and not line.startswith("#"))
-    ends = {}
+    resolved = {}
     for alias in aliases:
         path = [alias]
         while path[-1] in aliases:
             path.append(aliases[path[-1]])
             if path[-1] in path[:-1]:
-                circle = " -> ".join(repr(p) for p in path)
-                raise SettingsError(f"aliases file: {alias!r} leads in a circle: {circle}")
-        ends[alias] = path[-1]
-    return EntityNames(ends, blocked - {""})
+                raise SettingsError(f"Aliases file: aliases form a cycle: {' -> '.join(map(repr, path))}")
+        resolved[alias] = path[-1]
+    return EntityNames(resolved, blocked - {""})
 
 
 def _alias_pairs(text: str) -> Iterator[tuple[str, str, int]]:
-    """(canonical name, alias, line). Read from YAML's nodes rather than its values: a name such as NO
-    or 1984 stays what is written, and a canonical name that stands twice loses nothing."""
+    """Yield (canonical name, alias, line).
+
+    YAML's nodes are read rather than its values, so that a name such as NO or 1984 stays text and a canonical
+    name that occurs twice loses no aliases.
+    """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError) as e:
-        raise SettingsError(f"aliases file is not YAML: {e}") from e
+        raise SettingsError(f"The aliases file is not valid YAML: {e}") from e
     if root is None:
         return
-    shape = "write it as `CANONICAL NAME: [alias, …]`"
+    usage = "write it as `CANONICAL NAME: [alias, …]`"
     if not isinstance(root, yaml.MappingNode):
-        raise SettingsError(f"aliases file is not a mapping: {shape}")
+        raise SettingsError(f"The aliases file is not a mapping: {usage}")
     for name, value in root.value:
         aliases = value.value if isinstance(value, yaml.SequenceNode) else [value]
         for node in (name, *aliases):
             if not isinstance(node, yaml.ScalarNode):
-                raise SettingsError(f"aliases file, line {node.start_mark.line + 1}: {shape}")
+                raise SettingsError(f"Aliases file, line {node.start_mark.line + 1}: {usage}")
         for alias in aliases:
             yield name.value, alias.value, alias.start_mark.line + 1

@@ -1,8 +1,7 @@
 """Batches of a sequence with content-defined boundaries.
 
-A sequence too long for one call is cut into batches. Were it cut from the left, one new item would shift
-every later boundary, and every later call would be paid again. Here a boundary depends on the items
-around it only.
+If a sequence too long for one call were cut from the left, one new item would shift every later boundary and
+every later call would be paid for again. Here a boundary depends only on the items around it.
 """
 
 from __future__ import annotations
@@ -15,77 +14,73 @@ from typing import TypeVar
 
 import numpy as np
 
-X = TypeVar("X")
+Item = TypeVar("Item")
 
 
 def stable_batches(hashes: Sequence[str], sizes: Sequence[int], limit: int) -> list[range]:
-    """Cut 0…n-1 into consecutive ranges so that inserting or removing one item changes few of them.
+    """Cut 0…n-1 into consecutive ranges so that inserting or removing an item changes few of them.
 
-    hashes: of the items' content; sizes: in any unit, not negative; limit: of the sum of a batch's sizes,
-    which only a single item exceeds. Where two neighbours fit together, there are fewer batches than items.
+    Boundaries are tried in pseudo-random order, by hash. Each is accepted unless it would leave less than
+    half the limit, or fewer than two items, between itself and an accepted one: the car-parking process of
+    Rényi (1958), in which distant places hardly affect each other. Local maxima of the hashes, the usual
+    choice for content-defined chunking, leave gaps of any length.
 
-    Boundaries are taken in the order of pseudo-random ranks from the hashes, each unless it would leave less
-    than half the limit, or fewer than two items, between itself and one already taken: the car-parking
-    process of Rényi (1958), in which what happens at one place hardly depends on distant ones. Local maxima
-    of the ranks, the usual way to content-defined chunks, leave gaps of any length.
+    Args:
+        hashes: Content hash of each item.
+        sizes: Size of each item, not negative.
+        limit: Maximum total size of a batch. Only a single item exceeds it.
     """
     n = len(hashes)
     if n == 0:
         return []
-    # Rehashed: the given order is often that of the hashes themselves.
+    # Hash again, because the items are often sorted by these very hashes.
     ranks = [hashlib.blake2b(h.encode(), digest_size=8).digest() for h in hashes]
-    ends = np.cumsum(np.asarray(sizes, dtype=np.int64)).tolist()
-    before = [0, *ends]
-    pair_fits = [i > 0 and before[i + 1] - before[i - 1] <= limit for i in range(n)]
+    offsets = [0, *np.cumsum(np.asarray(sizes, dtype=np.int64)).tolist()]
+    pair_fits = [i > 0 and offsets[i + 1] - offsets[i - 1] <= limit for i in range(n)]
     cuts = [0, *(i for i in range(1, n) if not pair_fits[i]), n]
     for i in sorted((i for i in range(1, n) if pair_fits[i]), key=lambda i: (ranks[i], i)):
-        at = bisect(cuts, i)
-        left, right = cuts[at - 1], cuts[at]
-        if (
-            min(i - left, right - i) >= 2
-            and 2 * min(before[i] - before[left], before[right] - before[i]) >= limit
-        ):
-            cuts.insert(at, i)
-    batches: list[range] = []
-    for start, stop in pairwise(cuts):
-        batches.extend(_fitting(before, start, stop, limit))
-    return batches
+        position = bisect(cuts, i)
+        left, right = cuts[position - 1], cuts[position]
+        smaller = min(offsets[i] - offsets[left], offsets[right] - offsets[i])
+        if min(i - left, right - i) >= 2 and 2 * smaller >= limit:
+            cuts.insert(position, i)
+    return [batch for start, stop in pairwise(cuts) for batch in _halves(offsets, start, stop, limit)]
 
 
-def _fitting(before: list[int], start: int, stop: int, limit: int) -> list[range]:
-    """A gap between boundaries, halved where uneven sizes make it exceed the limit."""
-    if stop - start == 1 or before[stop] - before[start] <= limit:
+def _halves(offsets: list[int], start: int, stop: int, limit: int) -> list[range]:
+    """Halve a gap between boundaries until it fits the limit, which uneven sizes can exceed."""
+    if stop - start == 1 or offsets[stop] - offsets[start] <= limit:
         return [range(start, stop)]
-    inner = range(start + 2, stop - 1) or range(
-        start + 1, stop
-    )  # two items on either side, if there are four
-    middle = before[start] + before[stop]
-    cut = min(inner, key=lambda i: abs(2 * before[i] - middle))
-    return [*_fitting(before, start, cut, limit), *_fitting(before, cut, stop, limit)]
+    # Leave two items on either side if there are four.
+    candidates = range(start + 2, stop - 1) or range(start + 1, stop)
+    middle = offsets[start] + offsets[stop]
+    cut = min(candidates, key=lambda i: abs(2 * offsets[i] - middle))
+    return [*_halves(offsets, start, cut, limit), *_halves(offsets, cut, stop, limit)]
 
 
 def stable_stream(
-    items: Iterable[X], measure: Callable[[X], tuple[str, int]], limit: int
-) -> Iterator[list[X]]:
-    """`stable_batches` of a sequence that is too long to be held: one batch and an item are.
+    items: Iterable[Item], measure: Callable[[Item], tuple[str, int]], limit: int
+) -> Iterator[list[Item]]:
+    """Like `stable_batches`, for a sequence too long for memory: one batch and one item are held.
 
-    measure: an item's hash and its size. Where the limit would be passed, the cut is taken before that item
-    which has the smallest hash of those that leave between half the limit and all of it behind. Two sequences
-    that agree from some place on choose the same cut soon after it, and the same ones from there on.
+    When the limit would be exceeded, the batch ends before the item with the smallest hash among those that
+    leave at least half the limit in the batch. Two sequences that agree from some point on soon choose the
+    same cuts. `measure` returns the hash and the size of an item.
     """
-    held: list[X] = []
-    ranks: list[str] = []
-    ends = [0]
+    held: list[Item] = []
+    hashes: list[str] = []
+    offsets = [0]
     for item in items:
-        rank, size = measure(item)
+        hash_, size = measure(item)
         held.append(item)
-        ranks.append(rank)
-        ends.append(ends[-1] + size)
-        while len(held) > 1 and ends[-1] > limit:
-            last = max(1, bisect(ends, limit) - 1)
-            first = next((i for i in range(1, last + 1) if 2 * ends[i] >= limit), last)
-            cut = min(range(first, last + 1), key=lambda i: ranks[i])
+        hashes.append(hash_)
+        offsets.append(offsets[-1] + size)
+        while len(held) > 1 and offsets[-1] > limit:
+            last = max(1, bisect(offsets, limit) - 1)
+            first = next((i for i in range(1, last + 1) if 2 * offsets[i] >= limit), last)
+            cut = min(range(first, last + 1), key=lambda i: hashes[i])
             yield held[:cut]
-            held, ranks, ends = held[cut:], ranks[cut:], [end - ends[cut] for end in ends[cut:]]
+            held, hashes = held[cut:], hashes[cut:]
+            offsets = [offset - offsets[cut] for offset in offsets[cut:]]
     if held:
         yield held

@@ -1,11 +1,10 @@
-"""One description from the many that instances of an entity or relationship bear (paper 3.1.3).
+"""One description from the many that instances of an entity or relationship have (paper 3.1.3).
 
-What fits one call is summarised in one; more is reduced as a tree, layer by layer:
+What fits one call is summarised in one call; more is reduced as a tree, layer by layer:
 
-    texts = descriptions
-    while len(parts := layer(texts, spec, tokens)) > 1:
-        texts = [result of describe(kind, name, part, spec) for part in parts]   # in order
-    result of describe(kind, name, parts[0], spec)
+    while len(batches := layer(texts, spec, tokens)) > 1:
+        texts = [result of describe(kind, name, batch, spec) for batch in batches]   # in order
+    result of describe(kind, name, batches[0], spec)
 """
 
 from __future__ import annotations
@@ -22,17 +21,21 @@ from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, D
 from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.graph.batches import stable_batches
 
-_ENDS = (*".!?…。！？।؟", *"\"'”’)]»」")
-_MARKS = dict.fromkeys(map(ord, '"“”„‟«»'), None) | dict.fromkeys(map(ord, "‘’"), "'")
+_SENTENCE_ENDS = (*".!?…。！？।؟", *"\"'”’)]»」")
+_UNIFIED_QUOTES = dict.fromkeys(map(ord, '"“”„‟«»'), None) | dict.fromkeys(map(ord, "‘’"), "'")
 
 JOINED_TEXTS = 3
-"""So many descriptions at most are put one after the other instead of summarised: more repeat themselves."""
+"""Maximum number of descriptions that are joined instead of summarised: more would repeat each other."""
 
 
 @dataclass(frozen=True)
 class TokensOf:
-    """count: a text -> how many tokens it has (`corpus.tokens.count`); ends: a text -> the character offset
-    at which each of them ends (`corpus.tokens.offsets`, ten times slower)."""
+    """Tokenizer functions.
+
+    Attributes:
+        count: Number of tokens of a text (`corpus.tokens.count`).
+        ends: Character offset at which each token ends (`corpus.tokens.offsets`, ten times slower).
+    """
 
     count: Callable[[str], int]
     ends: Callable[[str], Sequence[int]]
@@ -40,9 +43,13 @@ class TokensOf:
 
 @dataclass(frozen=True, slots=True)
 class DescribeSpec:
-    """max_output_tokens: of one summary, told to the model; batch_tokens: of the descriptions in a call;
-    joined_tokens: a few that together have at
-    most so many are put one after the other."""
+    """Prompt, call parameters and limits.
+
+    Attributes:
+        max_output_tokens: Length of one summary, stated in the prompt.
+        batch_tokens: Maximum tokens of the descriptions in one call.
+        joined_tokens: Up to JOINED_TEXTS descriptions of at most this many tokens together are joined.
+    """
 
     prompt: Prompt
     call: CallParameters
@@ -53,32 +60,35 @@ class DescribeSpec:
 
 
 def describe_spec(prompts: Mapping[str, Prompt], settings: Settings) -> DescribeSpec:
-    call = settings.call("describe", settings.descriptions.max_output_tokens)
-    free = settings.model(settings.model_name("describe")).provider == "offline"
+    options = settings.descriptions
+    call = settings.call("describe", options.max_output_tokens)
+    # The offline engine joins in its own way, and costs nothing.
+    offline = settings.model(settings.model_name("describe")).provider == "offline"
     return DescribeSpec(
         prompt=prompts["describe"],
         call=call,
         language=settings.output_language,
-        max_output_tokens=call.max_output_tokens or settings.descriptions.max_output_tokens,
-        batch_tokens=settings.descriptions.batch_tokens,
-        # The offline engine joins in its own way, and costs nothing.
-        joined_tokens=0 if free else settings.descriptions.joined_tokens,
+        max_output_tokens=call.max_output_tokens or options.max_output_tokens,
+        batch_tokens=options.batch_tokens,
+        joined_tokens=0 if offline else options.joined_tokens,
     )
 
 
 def distinct(descriptions: Sequence[str]) -> list[str]:
-    """Each description once, at its first place, white space folded, without empty ones. Those that differ
-    only by quotation marks, the case of the first letter and a full stop at the end are one, as the first
-    of them is written."""
+    """Drop duplicates and empty descriptions and fold white space; the first of equals stays.
+
+    Descriptions that differ only in quotation marks, the case of the first letter or a final full stop are
+    equal.
+    """
     first: dict[str, str] = {}
     for text in each_once(descriptions):
-        plain = text.translate(_MARKS).rstrip(" .。")
+        plain = text.translate(_UNIFIED_QUOTES).rstrip(" .。")
         first.setdefault(plain[:1].lower() + plain[1:] or text, text)
     return list(first.values())
 
 
 def each_once(descriptions: Iterable[str]) -> Iterator[str]:
-    """Each description once, one after the other, white space folded, without empty ones."""
+    """Yield descriptions with folded white space, without exact duplicates and empty ones."""
     seen: set[str] = set()
     for description in descriptions:
         text = " ".join(description.split())
@@ -90,10 +100,12 @@ def each_once(descriptions: Iterable[str]) -> Iterator[str]:
 def describe(
     kind: Literal["entity", "relationship"], name: str, descriptions: Sequence[str], spec: DescribeSpec
 ) -> Dialogue[str]:
-    """Yields one ChatRequest "describe", or none where at most one description is distinct (`distinct`).
+    """Summarise descriptions in one request, or in none if at most one is distinct (`distinct`).
 
-    variables["descriptions"] holds one description a line. A reply cut off at its limit loses the
-    unfinished sentence. Raises DialogueFailed for an empty reply and for a content filter.
+    A reply cut off at its limit loses the unfinished sentence.
+
+    Raises:
+        DialogueFailed: If the reply is empty or withheld by a content filter.
     """
     texts = distinct(descriptions)
     if len(texts) < 2:
@@ -117,13 +129,14 @@ def describe(
 
 
 def layer(descriptions: Sequence[str], spec: DescribeSpec, tokens: TokensOf) -> list[list[str]]:
-    """The batches of one layer of the tree, at least one; one means that the next call is the last, and one
-    of one text that there is no call.
+    """Return the batches of one layer of the tree, at least one.
 
-    A few short descriptions are one text, one after the other: a call would write nearly the same. (The paper
-    has a model summarise them.) A description longer than half a batch is cut there, at the end of a token.
-    Any two then fit together, so that a layer always has fewer batches than descriptions and the tree ends,
-    whatever a model writes.
+    A single batch means that the next call is the last; if it holds one text, no call is needed. A few short
+    descriptions are joined, since a call would write nearly the same (the paper summarises them).
+
+    A description longer than half a batch is cut there, at the end of a token. Any two then fit together, so
+    every layer has fewer batches than descriptions and the tree ends, whatever a model writes. Batches are
+    content-defined: a new description changes few of them.
     """
     half = max(1, spec.batch_tokens // 2)
     texts, counts = [], []
@@ -132,24 +145,15 @@ def layer(descriptions: Sequence[str], spec: DescribeSpec, tokens: TokensOf) -> 
         texts.append(description[: tokens.ends(description)[half - 1]] if n > half else description)
         counts.append(min(n, half))
     if 1 < len(texts) <= JOINED_TEXTS and sum(counts) <= spec.joined_tokens:
-        return [[joined(texts)]]
-    return batches(texts, counts, max(2, spec.batch_tokens)) or [[]]
-
-
-def joined(descriptions: Sequence[str]) -> str:
-    """One after the other, the longest first in whichever order they come, each ended by a full stop where
-    nothing else ends it."""
-    fullest = sorted(descriptions, key=lambda d: (-len(d), d))
-    return " ".join(d if d.endswith(_ENDS) else f"{d}." for d in fullest)
-
-
-def batches(descriptions: Sequence[str], n_tokens: Sequence[int], batch_tokens: int) -> list[list[str]]:
-    """Consecutive descriptions, at most `batch_tokens` together; a new one changes few batches."""
-    hashes = [hashlib.sha256(d.encode("utf-8", "surrogatepass")).hexdigest() for d in descriptions]
-    return [[descriptions[i] for i in r] for r in stable_batches(hashes, n_tokens, batch_tokens)]
+        # The longest first, so that the order of the descriptions does not matter.
+        texts.sort(key=lambda text: (-len(text), text))
+        return [[" ".join(text if text.endswith(_SENTENCE_ENDS) else f"{text}." for text in texts)]]
+    hashes = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() for text in texts]
+    ranges = stable_batches(hashes, counts, max(2, spec.batch_tokens))
+    return [[texts[i] for i in batch] for batch in ranges] or [[]]
 
 
 def whole_sentences(text: str) -> str:
-    """Without the sentence that was cut off, unless it is the only one."""
+    """Drop a final sentence that was cut off, unless it is the only one."""
     ends = [m.end(1) if m[1] else m.end() for m in re.finditer(r"([.!?][\"'”’)\]]*)(?:\s|$)|[。！？]", text)]
     return text[: ends[-1]] if ends else text

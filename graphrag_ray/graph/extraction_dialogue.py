@@ -1,10 +1,8 @@
 """The extraction dialogue: entities and relationships of one chunk, then gleaning (paper 3.1.2, A.1, A.2).
 
-    extract ──► records ──► glean_check: "were any missed?" ──Y──► glean ──► more records ──► …
-                   │                       └──N, or odd──► end           (max_gleanings times)
-                   └─ nothing usable: correct, once; then DialogueFailed
-
-Each turn's reply is read by itself, so a gleaned record is never lost at a join.
+extract ──► records ──► glean_check: "were any missed?" ──Y──► glean ──► more records ──► …
+               │                       └──N, or odd──► end           (max_gleanings times)
+               └─ nothing usable: correct, once; then DialogueFailed
 """
 
 from __future__ import annotations
@@ -35,12 +33,12 @@ from graphrag_ray.graph.delimited_records import (
 
 T = TypeVar("T")
 Key = Callable[[str], str | None]
-"""A name as written -> the key under which its mentions meet, None where it is blocked."""
+"""Maps a name as written to the key under which its mentions are merged; None if it is blocked."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownChunk:
-    """A text unit as a model sees it. header: title and date written above the text, "" for none."""
+    """A chunk as a model sees it: its text, and title and date above it, "" for none."""
 
     text: str
     header: str = ""
@@ -48,12 +46,13 @@ class ShownChunk:
 
 @dataclass(frozen=True)
 class ExtractSpec:
-    """What extraction needs beside the chunk. Picklable when `key` is.
+    """Prompts and options of extraction. Picklable if `key` is.
 
-    examples      few-shot examples, delimiters filled in
-    entity_types  in any case; prompts show them in upper case
-    language      of the descriptions; names keep the spelling of the text
-    key           `aliases.EntityNames.key`, where aliases and the block list act
+    Attributes:
+        examples: Few-shot examples with the delimiters filled in.
+        entity_types: In any case; prompts show them in upper case.
+        language: Language of the descriptions. Names keep the spelling of the text.
+        key: `aliases.EntityNames.key`, which applies aliases and the block list.
     """
 
     extract: Prompt
@@ -70,12 +69,14 @@ class ExtractSpec:
 
 @dataclass(frozen=True, slots=True)
 class ExtractedRecords:
-    """Records in the order of turns and, within one, of the reply.
+    """The records of a chunk, by turn and position in the reply.
 
-    unusable              pieces of replies that were meant as records and are none
-    odd_glean_replies     gleaning turns that ended the gleaning without a plain no
-    blocked               records with a name on the block list
-    unreadable_strengths  relationships whose strength was set to 1
+    Attributes:
+        unusable: Number of malformed records.
+        odd_glean_replies: Number of gleaning turns that were unusable or ended the gleaning without a plain
+            no.
+        blocked: Number of records with a name on the block list.
+        unreadable_strengths: Number of relationships whose strength was set to 1.
     """
 
     entities: tuple[EntityRecord, ...]
@@ -102,32 +103,34 @@ def extract_spec(prompts: Mapping[str, Prompt], settings: Settings, key: Key = e
 
 
 def extract(chunk: ShownChunk, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
-    """Yields ChatRequests "extract", "glean_check" (response "yes_no"), "glean" and, where a first reply
-    cannot be used, "correct". Every request's variables are those of the extract prompt.
+    """Extract entities and relationships from a chunk.
 
-    Raises DialogueFailed if the first reply was withheld by a content filter, or holds neither a usable
-    record nor a plain "nothing to extract" even after the correction turn. An answer that is neither yes nor
-    no ends the gleaning and is counted, unlike in the paper's A.2: not every endpoint can be forced to one of
-    the two.
+    Every reply is parsed by itself, so no gleaned record is lost where replies are joined. Unlike in the
+    paper (A.2), a glean check answered neither yes nor no ends the gleaning and is counted: not every
+    endpoint can be forced to choose.
+
+    Raises:
+        DialogueFailed: If the first reply is withheld by a content filter, or holds neither a usable record
+            nor a plain "nothing to extract" even after a correction.
     """
     variables = chunk_variables(chunk, spec.language) | {
         "entity_types": ", ".join(t.upper() for t in spec.entity_types),
         "examples": spec.examples,
     }
-    messages = spec.extract.fill(variables)
-    first = ChatRequest("extract", messages, spec.call, variables)
-    records, reply = yield from usable_reply(first, spec.correct, partial(_usable, parse_records, "extract"))
+    request = ChatRequest("extract", spec.extract.fill(variables), spec.call, variables)
+    records, reply = yield from usable_reply(
+        request, spec.correct, partial(_usable, parse_records, "extract")
+    )
     turns, odd = [records], 0
-    latest = first
     while len(turns) <= spec.max_gleanings:
-        # The client cuts a yes_no reply short, except where a model's unseen reasoning counts as reply.
-        check = latest.followed_by(reply, "glean_check", spec.glean_check.text(variables), response="yes_no")
+        # The client cuts a yes_no reply short, unless the model's hidden reasoning counts as reply.
+        check = request.followed_by(reply, "glean_check", spec.glean_check.text(variables), response="yes_no")
         missed = yes_or_no(verdict := (yield check))
         if not missed:
             odd += missed is None
             break
-        latest = check.followed_by(verdict, "glean", spec.glean.text(variables), response="text")
-        reply = yield latest
+        request = check.followed_by(verdict, "glean", spec.glean.text(variables), response="text")
+        reply = yield request
         if reply.finish_reason == "content_filter":
             odd += 1
             break
@@ -136,9 +139,9 @@ def extract(chunk: ShownChunk, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
         turns.append(gleaned)
     entities: list[EntityRecord] = []
     relationships: list[RelationshipRecord] = []
-    unusable = blocked = 0
+    unusable = sum(records.unusable for records in turns)
+    blocked = 0
     for turn, records in enumerate(turns):
-        unusable += records.unusable
         for e in records.entities:
             if title := spec.key(e.title):
                 entities.append(replace(e, title=title, turn=turn))
@@ -154,12 +157,12 @@ def extract(chunk: ShownChunk, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
                 blocked += 1
             else:
                 unusable += 1
-    unreadable = sum(t.unreadable for t in turns)
+    unreadable = sum(records.unreadable for records in turns)
     return ExtractedRecords(tuple(entities), tuple(relationships), unusable, odd, blocked, unreadable)
 
 
 def chunk_variables(chunk: ShownChunk, language: str) -> dict[str, str]:
-    """What every prompt about a chunk is filled with."""
+    """Return the variables that all prompts about a chunk share."""
     header = chunk.header if not chunk.header or chunk.header.endswith("\n") else chunk.header + "\n"
     return {**DELIMITERS, "header": header, "text": chunk.text, "language": language}
 
@@ -167,29 +170,31 @@ def chunk_variables(chunk: ShownChunk, language: str) -> dict[str, str]:
 def usable_reply(
     request: ChatRequest, correct: Prompt, read: Callable[[ChatReply], T | ReplyProblem]
 ) -> Dialogue[tuple[T, ChatReply]]:
-    """The reply, read; where nothing can be made of it, that to one correction turn, which says why.
+    """Send a request and parse the reply; if that fails, send one correction that states the problem.
 
-    Later turns should follow `request` with the reply given back: the failed attempt teaches nothing.
-    Raises DialogueFailed where the second reply cannot be used either.
+    Later turns should follow `request` with the returned reply: the failed attempt teaches the model nothing.
+
+    Raises:
+        DialogueFailed: If the second reply is unusable, too.
     """
     reply: ChatReply = yield request
-    found = read(reply)
-    if isinstance(found, ReplyProblem):
-        said = {"problem": found.text}
+    parsed = read(reply)
+    if isinstance(parsed, ReplyProblem):
+        problem = {"problem": parsed.text}
         reply = yield request.followed_by(
-            reply, "correct", correct.text(said), variables={**request.variables, **said}
+            reply, "correct", correct.text(problem), variables={**request.variables, **problem}
         )
-        found = read(reply)
-    if isinstance(found, ReplyProblem):
+        parsed = read(reply)
+    if isinstance(parsed, ReplyProblem):
         raise DialogueFailed(
-            f"{request.prompt}: still not usable after a correction: {found.text}; "
-            f"it begins {reply.text[:120]!r}"
+            f"{request.prompt}: still not usable after a correction: {parsed.text}; "
+            f"the reply begins {reply.text[:120]!r}"
         )
-    return found, reply
+    return parsed, reply
 
 
 def check_not_withheld(reply: ChatReply, prompt: str) -> None:
-    """Raises DialogueFailed for a reply that a content filter withheld: another turn would not help."""
+    """Raise DialogueFailed if a content filter withheld the reply: another turn would not help."""
     if reply.finish_reason == "content_filter":
         raise DialogueFailed(f"{prompt}: the endpoint's content filter withheld the reply")
 
@@ -208,7 +213,7 @@ def _usable(parse: Callable[..., Records], prompt: str, reply: ChatReply) -> Rec
 
 
 def yes_or_no(reply: ChatReply) -> bool | None:
-    """What a reply to a yes_no request says. None: neither."""
+    """Parse a reply to a yes_no request; None if it is neither."""
     if reply.finish_reason == "content_filter":
         return None
     word = re.match(r"[\W_]*([^\W\d_]+)", reply.text)
@@ -217,7 +222,7 @@ def yes_or_no(reply: ChatReply) -> bool | None:
 
 @dataclass(frozen=True)
 class ClaimsSpec:
-    """What the claims dialogue needs beside the chunk. description: which claims are wanted."""
+    """Prompts and options of claim extraction. `description` states which claims are wanted."""
 
     claims: Prompt
     correct: Prompt
@@ -229,19 +234,16 @@ class ClaimsSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecords:
-    """Claims in the order of the reply.
+    """The claims of a chunk, in the order of the reply.
 
-    unusable           pieces that were meant as claims and are none
-    blocked            claims whose subject is on the block list
-    unmatched          claims kept whose subject is not among the entities asked about
-    unreadable_fields  statuses (set to SUSPECTED) and dates (set to None) that could not be read
+    Attributes:
+        unusable: Number of malformed claims.
+        blocked: Number of claims whose subject is on the block list.
     """
 
     claims: tuple[ClaimRecord, ...]
     unusable: int
     blocked: int = 0
-    unmatched: int = 0
-    unreadable_fields: int = 0
 
 
 def claims_spec(prompts: Mapping[str, Prompt], settings: Settings, key: Key = entity_key) -> ClaimsSpec:
@@ -256,29 +258,27 @@ def claims_spec(prompts: Mapping[str, Prompt], settings: Settings, key: Key = en
 
 
 def claims(chunk: ShownChunk, entities: Sequence[str], spec: ClaimsSpec) -> Dialogue[ClaimRecords]:
-    """Yields one ChatRequest "claims" and, where its reply cannot be used, "correct".
+    """Extract claims about the entities (keys) of a chunk; without entities, nothing is requested.
 
-    entities: keys of the entities extracted from this chunk; without any, nothing is asked.
-    Raises DialogueFailed as `extract` does.
+    Raises:
+        DialogueFailed: As `extract` does.
     """
-    names = dict.fromkeys(entities)
-    if not names:
+    if not entities:
         return ClaimRecords((), 0)
     variables = chunk_variables(chunk, spec.language) | {
         "claim_description": spec.description,
-        "entities": "\n".join(names),
+        "entities": "\n".join(dict.fromkeys(entities)),
     }
-    first = ChatRequest("claims", spec.claims.fill(variables), spec.call, variables)
-    raw, _ = yield from usable_reply(first, spec.correct, partial(_usable, parse_claims, "claims"))
-    found: list[ClaimRecord] = []
+    request = ChatRequest("claims", spec.claims.fill(variables), spec.call, variables)
+    raw, _ = yield from usable_reply(request, spec.correct, partial(_usable, parse_claims, "claims"))
+    kept: list[ClaimRecord] = []
     unusable, blocked = raw.unusable, 0
     for c in raw.claims:
         if subject := spec.key(c.subject):
             object_ = NONE if c.object == NONE else spec.key(c.object) or NONE
-            found.append(replace(c, subject=subject, object=object_))
+            kept.append(replace(c, subject=subject, object=object_))
         elif entity_key(c.subject):
             blocked += 1
         else:
             unusable += 1
-    unmatched = sum(c.subject not in names for c in found)
-    return ClaimRecords(tuple(found), unusable, blocked, unmatched, raw.unreadable)
+    return ClaimRecords(tuple(kept), unusable, blocked)

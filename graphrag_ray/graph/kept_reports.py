@@ -1,10 +1,9 @@
-"""Whether a report may stand although its context has changed a little since it was written.
+"""Decide whether a report can be kept although its context has changed a little.
 
-What counts is the evidence: the chunks behind each record that the context shows. A name in sixty chunks that
-is found in one more has another description, but of what its reports rest on only a sixtieth is new. A report
-is compared with what it was written from, however many updates ago, so small changes add up. One that stands
-may lack a little of what is new. It never holds what a deleted document said, and it cites nothing that its
-context does not show any more.
+A report is compared with the context it was written from, however many updates ago, so small changes add up.
+What counts is the evidence: the chunks behind each record. If a name mentioned in sixty chunks occurs in one
+more, its description differs, but only a sixtieth of what its reports rest on is new. A kept report never
+holds what a deleted document said and cites only what its context shows. See docs/decisions/kept-reports.md.
 """
 
 from __future__ import annotations
@@ -25,20 +24,22 @@ from graphrag_ray.graph.report_dialogue import Report
 
 Hashes = npt.NDArray[np.uint64]
 Evidence: TypeAlias = tuple[int, ...]
-"""The smallest EVIDENCE of the 32-bit hashes of some chunks, rising: a bottom-k sketch of their set (Broder
-1997, "On the resemblance and containment of documents")."""
+"""The SKETCH_SIZE smallest 32-bit hashes of a set of chunks, ascending: a bottom-k sketch (Broder 1997, "On
+the resemblance and containment of documents")."""
 
-EVIDENCE = 128
-ALIKE = 0.5
-"""Of two reports that have this much evidence in common, one is taken for the other written again."""
-
+SKETCH_SIZE = 128
+_REWRITTEN_OVERLAP = 0.5  # Reports with this much common evidence are two versions of one report.
 _ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
 class Shown(NamedTuple):
-    """What one record of a context said. id: first 64 bits; text: a hash; size: in characters.
+    """A record that a context showed. (A NamedTuple pickles several times as fast as a dataclass.)
 
-    A NamedTuple, since there are many and they travel: it is pickled several times as fast as a dataclass.
+    Attributes:
+        id: First 64 bits of the id.
+        text: Hash of the fields.
+        size: Characters of the fields.
+        evidence: Sketch of the chunks behind the record.
     """
 
     section: str
@@ -50,20 +51,20 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """What a report was written from, without its words. whole: a hash of all its text, order included."""
+    """A context without its text. `whole` is a hash of the text, so it depends on the order of records."""
 
     whole: str
     records: tuple[Shown, ...]
 
     @property
     def evidence(self) -> Evidence:
-        """Of the report: what all its records rest on."""
+        """The evidence of the report: that of all records."""
         return smallest(hash_ for r in self.records for hash_ in r.evidence)
 
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """A report of the snapshot before. n_tokens: of it; context_tokens, left_out: of its own context."""
+    """A report of the previous snapshot; `context_tokens` and `left_out` describe its context."""
 
     report: Report
     sketch: Sketch
@@ -74,51 +75,50 @@ class Earlier:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What an update took away.
+    """What an update removed.
 
-    elements  ids (64 bits) of those that are no more, and of those that rested on a document deleted by it
-    deleted   it deleted a document
+    Attributes:
+        elements: First 64 bits of the ids of elements that are gone or rested on a deleted document.
+        deleted: Whether the update deleted a document.
     """
 
     elements: Hashes
     deleted: bool
 
 
-NOTHING_LOST = Lost(np.empty(0, np.uint64), False)
-
-
 def evidence(chunks: Iterable[str]) -> Evidence:
-    """chunks: by id, which is a uniform hash."""
+    """Sketch a set of chunks by their ids, which are uniform hashes."""
     return smallest(int(id_[:8], 16) for id_ in chunks)
 
 
 def smallest(hashes: Iterable[int]) -> Evidence:
-    return tuple(nsmallest(EVIDENCE, set(hashes)))
+    return tuple(nsmallest(SKETCH_SIZE, set(hashes)))
 
 
-def overlap(one: Evidence, other: Evidence) -> float:
-    """How much two sets of chunks have in common, 0 to 1: their intersection by their union, exactly where
-    that has no more than EVIDENCE chunks, else to some 2%."""
-    union = smallest((*one, *other))
-    both = set(one) & set(other)
+def overlap(left: Evidence, right: Evidence) -> float:
+    """Estimate the Jaccard similarity of two sets of chunks, to some 2%; exact up to SKETCH_SIZE chunks."""
+    union = smallest((*left, *right))
+    both = set(left) & set(right)
     return sum(h in both for h in union) / len(union) if union else 1.0
 
 
 def sketch(shown: Context, records: Sequence[Record], behind: Sequence[Evidence]) -> Sketch:
-    """records: those that were to be shown, before they were cut to size; behind: what each rests on."""
-    there = set(shown.numbering.values())
+    """Sketch a context from its records, before they were cut to size, and the evidence of each."""
+    ids = set(shown.numbering.values())
     kept = tuple(
-        Shown(r.section, _prefix(r.id), _text(r), sum(map(len, r.fields)), rests)
-        for r, rests in zip(records, behind, strict=True)
-        if r.id in there
+        Shown(r.section, _prefix(r.id), _text_hash(r), sum(map(len, r.fields)), chunks)
+        for r, chunks in zip(records, behind, strict=True)
+        if r.id in ids
     )
     return Sketch(hashlib.blake2b(shown.text.encode(), digest_size=16).hexdigest(), kept)
 
 
 def difference(before: Sketch, now: Sketch) -> float:
-    """The share of the two contexts that differs, 0 to 1, by their records' sizes. One that stands in one of
-    them only differs whole, one that reads as before not at all, another as far as its evidence does. Order
-    and numbers do not count."""
+    """Return the share of two contexts that differs, weighted by record size; order does not matter.
+
+    A record in only one of them differs entirely, a record with the same text not at all, any other as much
+    as its evidence does.
+    """
     total = differs = 0.0
     for old, new in _pairs(before.records, now.records):
         size = max(old.size if old else 0, new.size if new else 0)
@@ -126,7 +126,7 @@ def difference(before: Sketch, now: Sketch) -> float:
         if old is None or new is None:
             differs += size
         elif old.text != new.text:
-            # The same evidence, told in other words: by another prompt or model.
+            # Different words for the same evidence come from another prompt or model.
             same = old.evidence == new.evidence
             differs += size * (1.0 if same else 1.0 - overlap(old.evidence, new.evidence))
     return differs / total if total else 0.0
@@ -135,69 +135,74 @@ def difference(before: Sketch, now: Sketch) -> float:
 def standing(
     earlier: Earlier, now: Sketch, records: Sequence[Record], below: float, lost: Lost
 ) -> Report | None:
-    """The earlier report as it stands in the context of now; None where it has to be written again.
+    """Return the earlier report, adapted to today's context; None if it has to be written again.
 
-    below: a share; so much of the context may not differ
+    Args:
+        earlier: The report and what it was written from.
+        now: Sketch of today's context.
+        records: The records of today's context.
+        below: The share of the context that differs must be smaller.
+        lost: What the update removed.
     """
     before = earlier.sketch
-    # The very same context is an item like any other, and the journal has its reply.
+    # An identical context is an ordinary item, and the journal holds its reply.
     if before.whole == now.whole or difference(before, now) >= below:
         return None
-    # Was it written from a record that lost something, and reads otherwise since? After a deletion another
-    # report must be there as it was: nobody knows what it was written from.
-    there, ids = {r.text for r in now.records}, set(lost.elements.tolist())
+    # A record that lost something and changed must not live on in the report. After a deletion, other reports
+    # in the context must be unchanged, since what they were written from is unknown here.
+    texts, lost_ids = {r.text for r in now.records}, set(lost.elements.tolist())
     for record in before.records:
-        may_tell = lost.deleted if record.section in REPORT_SECTIONS else record.id in ids
-        if may_tell and record.text not in there:
+        may_be_stale = lost.deleted if record.section in REPORT_SECTIONS else record.id in lost_ids
+        if may_be_stale and record.text not in texts:
             return None
-    # What the ids of cited records are now.
-    still = {(r.section, r.id) for r in now.records}
-    shown = [r for r in records if (r.section, _prefix(r.id)) in still]
-    known = {(r.section, r.id) for r in shown}
-    by_text = {_text(r): r.id for r in shown}
-    said = {(r.section, r.id): r.text for r in before.records}
-    report, names = earlier.report, dict[str, str]()
-    for one in report.references:
-        same = one.id if (one.section, one.id) in known else ""
-        names[one.id] = same or by_text.get(said.get((one.section, _prefix(one.id)), -1), "")
-    if not all(names.values()):
+    # Find the current ids of cited records.
+    shown_keys = {(r.section, r.id) for r in now.records}
+    shown = [r for r in records if (r.section, _prefix(r.id)) in shown_keys]
+    current = {(r.section, r.id) for r in shown}
+    id_by_text = {_text_hash(r): r.id for r in shown}
+    old_text = {(r.section, r.id): r.text for r in before.records}
+    report, new_ids = earlier.report, dict[str, str]()
+    for cited in report.references:
+        same = cited.id if (cited.section, cited.id) in current else ""
+        new_ids[cited.id] = same or id_by_text.get(old_text.get((cited.section, _prefix(cited.id)), -1), "")
+    if not all(new_ids.values()):
         return None
 
-    def renamed(written: str) -> str:
-        return _ID.sub(lambda found: names.get(found[0], found[0]), written)
+    def renamed(text: str) -> str:
+        return _ID.sub(lambda match: new_ids.get(match[0], match[0]), text)
 
     return replace(
         report,
         summary=renamed(report.summary),
         rating_explanation=renamed(report.rating_explanation),
         findings=tuple((renamed(short), renamed(long)) for short, long in report.findings),
-        references=tuple(replace(r, id=names[r.id]) for r in report.references),
+        references=tuple(replace(r, id=new_ids[r.id]) for r in report.references),
     )
 
 
 def _pairs(before: Sequence[Shown], now: Sequence[Shown]) -> Iterator[tuple[Shown | None, Shown | None]]:
-    """Each record of before with what it is now; those that have no partner, alone."""
+    """Pair each earlier record with its current version; None for those without a counterpart."""
     old, new = list(before), list(now)
     keys: tuple[Callable[[Shown], tuple[str, int]], ...] = (
         lambda r: (r.section, r.id),
         lambda r: (r.section, r.text),  # a report whose community has other members
     )
     for key in keys:
-        there = {key(r): r for r in new}
-        found = [(r, there[key(r)]) for r in old if key(r) in there]
-        yield from found
-        old = [r for r in old if key(r) not in there]
-        taken = {id(partner) for _, partner in found}
+        by_key = {key(r): r for r in new}
+        paired = [(r, by_key[key(r)]) for r in old if key(r) in by_key]
+        yield from paired
+        old = [r for r in old if key(r) not in by_key]
+        taken = {id(partner) for _, partner in paired}
         new = [r for r in new if id(r) not in taken]
-    for one in old:  # and one that was written again
-        alike = [
-            overlap(one.evidence, r.evidence)
-            if r.section == one.section and one.section in REPORT_SECTIONS
+    for record in old:  # a report that was written again
+        overlaps = [
+            overlap(record.evidence, r.evidence)
+            if r.section == record.section and record.section in REPORT_SECTIONS
             else 0
             for r in new
         ]
-        at = max(range(len(new)), key=alike.__getitem__, default=-1)
-        yield one, new.pop(at) if at >= 0 and alike[at] >= ALIKE else None
+        best = max(range(len(new)), key=overlaps.__getitem__, default=-1)
+        yield record, new.pop(best) if best >= 0 and overlaps[best] >= _REWRITTEN_OVERLAP else None
     yield from ((None, r) for r in new)
 
 
@@ -205,6 +210,6 @@ def _prefix(id_: str) -> int:
     return int(id_[:16], 16)
 
 
-def _text(record: Record) -> int:
+def _text_hash(record: Record) -> int:
     digest = hashlib.blake2b("\x1f".join((record.section, *record.fields)).encode(), digest_size=8)
     return int.from_bytes(digest.digest(), "big")

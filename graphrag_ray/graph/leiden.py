@@ -1,6 +1,6 @@
-"""The edges of an undirected graph in one order, and one run of Leiden over them, by igraph or leidenalg.
+"""Edges of an undirected graph in canonical order, and a single run of Leiden, by igraph or leidenalg.
 
-igraph's random generator is process-global; `seeded_igraph` is the one place that sets it.
+igraph's random generator is global to the process; only `seeded_igraph` sets it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.base.index_settings import Communities
-from graphrag_ray.graph.integer_arrays import Ints
-
-Floats = npt.NDArray[np.float64]
+from graphrag_ray.graph.integer_arrays import Bools, Floats, Ints
 
 _IGRAPH = {"modularity": "modularity", "cpm": "CPM"}
 _LEIDENALG = {
@@ -37,8 +35,10 @@ _lock = threading.Lock()
 
 @contextmanager
 def seeded_igraph(seed: int) -> Iterator[random.Random]:
-    """igraph draws from a generator of our own while this is open; afterwards from Python's `random`
-    again, which is igraph's default. `seed()` on what is yielded starts it afresh. One at a time."""
+    """Let igraph draw from a generator of our own, one caller at a time; then from `random`, its default.
+
+    Call `seed()` on the yielded generator to restart it.
+    """
     generator = random.Random(seed)
     with _lock:
         igraph.set_random_number_generator(generator)
@@ -50,42 +50,44 @@ def seeded_igraph(seed: int) -> Iterator[random.Random]:
 
 def leiden(
     n_nodes: int,
-    ends: npt.NDArray[np.int64],
+    ends: Ints,
     weight: Floats,
     options: Communities,
     generator: random.Random,
     initial: Ints | None = None,
-    fixed: npt.NDArray[np.bool_] | None = None,
+    fixed: Bools | None = None,
 ) -> Ints:
-    """[n_nodes] the community of each node, numbered 0…k-1 by their smallest nodes.
+    """Run Leiden once; communities are numbered 0…k-1 by their smallest nodes.
 
-    ends [E, 2], weight [E]: edges in canonical order (their order decides ties); generator: from
-    `seeded_igraph`, started afresh here, so that the same graph has the same communities wherever it
-    stands among others; initial [n_nodes]: a partition to start from; fixed [n_nodes]: nodes that stay
-    with those that they are connected with in it.
+    Args:
+        n_nodes: Number of nodes.
+        ends, weight: [E, 2] and [E] edges in canonical order, which decides ties.
+        options: Settings of Leiden.
+        generator: From `seeded_igraph`. It is restarted, so that equal graphs have equal communities.
+        initial: [n_nodes] partition to start from.
+        fixed: [n_nodes] nodes that stay with those that they are connected to in `initial`.
     """
     if len(ends) == 0:
         return np.arange(n_nodes, dtype=np.int64)
     generator.seed(options.seed)
-    start = None if initial is None else numbered(initial)
+    start = None if initial is None else canonical_labels(initial)
     if fixed is not None and not fixed.any():
         fixed = None
-    if options.library == "igraph":
-        if start is not None and fixed is not None:
-            found = _contracted(n_nodes, ends, weight, options, start, fixed)
-        else:
-            found = _igraph(igraph.Graph(n=n_nodes, edges=ends), weight, None, options, start)
-    else:
-        found = _leidenalg(igraph.Graph(n=n_nodes, edges=ends), weight, options, start, fixed)
+    if options.library == "leidenalg":
+        label = _leidenalg(igraph.Graph(n=n_nodes, edges=ends), weight, options, start, fixed)
         if fixed is not None:
-            found = components(n_nodes, ends[found[ends[:, 0]] == found[ends[:, 1]]])
-    return numbered(found)
+            label = components(n_nodes, ends[label[ends[:, 0]] == label[ends[:, 1]]])
+    elif start is not None and fixed is not None:
+        label = _contracted(n_nodes, ends, weight, options, start, fixed)
+    else:
+        label = _igraph(igraph.Graph(n=n_nodes, edges=ends), weight, None, options, start)
+    return canonical_labels(label)
 
 
 def _igraph(
     graph: igraph.Graph, weight: Floats, node_weights: Floats | None, options: Communities, start: Ints | None
 ) -> Ints:
-    found = graph.community_leiden(
+    partition = graph.community_leiden(
         objective_function=_IGRAPH[options.quality],
         weights=weight,
         node_weights=None if node_weights is None else node_weights.tolist(),
@@ -93,47 +95,38 @@ def _igraph(
         n_iterations=options.iterations,
         initial_membership=None if start is None else start.tolist(),
     )
-    return np.asarray(found.membership, dtype=np.int64)
+    return np.asarray(partition.membership, dtype=np.int64)
 
 
 def _contracted(
-    n_nodes: int,
-    ends: npt.NDArray[np.int64],
-    weight: Floats,
-    options: Communities,
-    start: Ints,
-    fixed: npt.NDArray[np.bool_],
+    n_nodes: int, ends: Ints, weight: Floats, options: Communities, start: Ints, fixed: Bools
 ) -> Ints:
-    """igraph can hold no node where it is: those that stay together become one node."""
-    one, other = ends[:, 0], ends[:, 1]
-    stays = fixed[one] & fixed[other] & (start[one] == start[other])
+    """Contract nodes that stay together into one node, because igraph cannot hold nodes in place."""
+    source, target = ends.T
+    stays = fixed[source] & fixed[target] & (start[source] == start[target])
     piece = components(n_nodes, ends[stays])
     n = int(piece.max()) + 1
     between = np.sort(piece[ends], axis=1)
-    key, at = np.unique(between[:, 0] * n + between[:, 1], return_inverse=True)
-    new_ends, new_weight = np.stack([key // n, key % n], axis=1), np.bincount(at, weights=weight)
-    # An inner edge still counts: in the weight of its node, which igraph would not take from a loop.
+    key, inverse = np.unique(between[:, 0] * n + between[:, 1], return_inverse=True)
+    new_ends, new_weight = np.stack([key // n, key % n], axis=1), np.bincount(inverse, weights=weight)
+    # Inner edges still count, through the weight of their node: igraph would not take it from a loop.
     if options.quality == "cpm":
-        of_node = np.bincount(piece, minlength=n).astype(np.float64)
+        node_weight = np.bincount(piece, minlength=n).astype(np.float64)
     else:
-        of_node = np.bincount(piece[ends].ravel(), np.repeat(weight, 2), n).astype(np.float64)
+        node_weight = np.bincount(piece[ends].ravel(), np.repeat(weight, 2), n).astype(np.float64)
     initial = np.empty(n, dtype=np.int64)
     initial[piece] = start
     apart = new_ends[:, 0] != new_ends[:, 1]
     if not apart.any():
         return piece
     graph = igraph.Graph(n=n, edges=new_ends[apart])
-    return _igraph(graph, new_weight[apart], of_node, options, initial)[piece]
+    return _igraph(graph, new_weight[apart], node_weight, options, initial)[piece]
 
 
 def _leidenalg(
-    graph: igraph.Graph,
-    weight: Floats,
-    options: Communities,
-    start: Ints | None,
-    fixed: npt.NDArray[np.bool_] | None,
+    graph: igraph.Graph, weight: Floats, options: Communities, start: Ints | None, fixed: Bools | None
 ) -> Ints:
-    import leidenalg  # only here: it costs a quarter of a second
+    import leidenalg  # takes a quarter of a second
 
     kwargs: dict[str, object] = {}
     if options.quality in _WITH_RESOLUTION:
@@ -151,16 +144,16 @@ def _leidenalg(
     return np.asarray(partition.membership, dtype=np.int64)
 
 
-def components(n_nodes: int, ends: npt.NDArray[np.int64]) -> Ints:
-    """[n_nodes] the connected component of each node, numbered 0…k-1 by their smallest nodes."""
+def components(n_nodes: int, ends: Ints) -> Ints:
+    """[n_nodes] connected component of each node, numbered 0…k-1 by their smallest nodes."""
     if len(ends) == 0:
         return np.arange(n_nodes, dtype=np.int64)
-    found = igraph.Graph(n=n_nodes, edges=ends).connected_components(mode="weak")
-    return numbered(np.asarray(found.membership, dtype=np.int64))
+    clusters = igraph.Graph(n=n_nodes, edges=ends).connected_components(mode="weak")
+    return canonical_labels(np.asarray(clusters.membership, dtype=np.int64))
 
 
-def numbered(labels: Ints) -> Ints:
-    """The same partition with labels 0…k-1 in the order of their first members."""
+def canonical_labels(labels: Ints) -> Ints:
+    """Renumber the labels of a partition 0…k-1 in the order of their first members."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
@@ -169,49 +162,49 @@ def numbered(labels: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """ends [E, 2] with ends[:, 0] < ends[:, 1], sorted; weight [E], all above 0."""
+    """Sorted edges: ends [E, 2] with ends[:, 0] < ends[:, 1], and positive weights [E]."""
 
-    ends: npt.NDArray[np.int64]
+    ends: Ints
     weight: Floats
 
-    def __getitem__(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp] | slice) -> Edges:
+    def __getitem__(self, rows: Bools | npt.NDArray[np.intp] | slice) -> Edges:
         return Edges(self.ends[rows], self.weight[rows])
 
     def __len__(self) -> int:
         return len(self.weight)
 
-    def inside(self, label: Ints) -> npt.NDArray[np.bool_]:
-        """Edges whose two ends have the same label, -1 being none."""
-        one, other = label[self.ends[:, 0]], label[self.ends[:, 1]]
-        together: npt.NDArray[np.bool_] = (one == other) & (one >= 0)
+    def inside(self, label: Ints) -> Bools:
+        """[E] whether both ends have the same label, other than -1."""
+        source, target = label[self.ends[:, 0]], label[self.ends[:, 1]]
+        together: Bools = (source == target) & (source >= 0)
         return together
 
 
 def canonical(n_nodes: int, source: Ints, target: Ints, weight: Floats) -> Edges:
-    """Edges in any order and direction as Edges; self-loops and those of weight 0 are passed over.
+    """Convert edges in any order and direction; self-loops and edges of weight 0 are ignored.
 
-    Raises ValueError for weights that are negative or not finite and for ends that are no node.
+    Raises:
+        ValueError: If a weight is negative or not finite, or an end is not a node.
     """
     ends = np.stack([np.minimum(source, target), np.maximum(source, target)], axis=1).astype(np.int64)
     weight = np.asarray(weight, dtype=np.float64)
     if len(ends) and (ends.min() < 0 or ends.max() >= n_nodes):
-        raise ValueError(f"an edge ends outside of the {n_nodes} nodes")
+        raise ValueError(f"An edge has an end outside of the {n_nodes} nodes")
     if not np.isfinite(weight).all() or (weight < 0).any():
-        raise ValueError("edge weights must be finite and not negative")
+        raise ValueError("Edge weights must be finite and not negative")
     connects = (ends[:, 0] != ends[:, 1]) & (weight > 0)
     ends, weight = ends[connects], weight[connects]
     key = ends[:, 0] * n_nodes + ends[:, 1]
     order = np.argsort(key)
-    if (np.diff(key[order]) == 0).any():  # parallel edges: their order must not matter either
+    if (np.diff(key[order]) == 0).any():  # the order of parallel edges must not matter either
         order = np.lexsort((weight, key))
     return Edges(ends[order], weight[order])
 
 
 def modularity(label: Ints, edges: Edges) -> float:
-    """Weighted modularity (Newman 2004) of a partition; nodes labelled -1 do not belong to the graph."""
-    ends, weight = edges.ends, edges.weight
-    belongs = label[ends[:, 0]] >= 0
-    ends, weight = ends[belongs], weight[belongs]
+    """Return the weighted modularity (Newman 2004) of a partition, without the nodes labelled -1."""
+    belongs = label[edges.ends[:, 0]] >= 0
+    ends, weight = edges.ends[belongs], edges.weight[belongs]
     total = float(weight.sum())
     if total == 0:
         return 0.0

@@ -1,21 +1,17 @@
-"""What goes into the context of a community's report (paper 3.1.5): integers only, no texts.
+"""Choose what goes into the context of a community's report (paper 3.1.5): integers only, no texts.
 
-Everything that fits goes in. Where it does not, sub-communities, the one with the most element tokens first,
-give way to their reports until it does. What is still too large is cut by priority:
+Everything that fits goes in. Otherwise sub-communities, those with the most element tokens first, are
+replaced by their reports until it fits. What is still too large is cut by priority:
 
-1. reports of sub-communities that gave way, the largest sub-community first;
-2. edges by falling combined degree, ties by relationship id; for each its source, its target, the edge,
-   then the claims about the two;
+1. reports of replaced sub-communities, the largest sub-community first;
+2. edges by falling combined degree, ties by relationship id; for each its source, its target, the edge, and
+   the claims about the two;
 3. members without an edge inside, by id, each followed by its claims.
 
-The degree is that in the whole graph where something is cut, as in the paper. Where everything fits, it is
-the number of the edges shown: so a document elsewhere, which changes degrees but none of these records, does
-not have the report written again.
-
-Where the paper is silent: a sub-community's report stands for its members, the edges among them and the
-claims about them. An edge that leaves it stays, but its end inside is not shown again. Once the reports alone
-fill the context no further report is waited for. A record longer than `element_cap` or `report_cap` counts,
-and is shown, as that long: one runaway description must not empty a context.
+If something is cut, degrees are those in the whole graph, as in the paper; otherwise those among the edges
+shown, so that an unrelated document does not cause the report to be written again. A report replaces its
+members, the edges among them and the claims about them; an edge that leaves it stays. A record longer than
+`element_cap` or `report_cap` is cut to it, so that one runaway description cannot fill a context.
 """
 
 from __future__ import annotations
@@ -34,17 +30,17 @@ from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 class Elements:
     """Nodes by place, edges sorted by community, claims sorted by the place of their subject.
 
-    Token numbers are `context.record_tokens` of each record: its line without the local number.
+    Token counts are `report_context.record_tokens` of each record: its line without the local number.
 
-    node_tokens      [N] by place
-    edge_source      [E] place of one end
-    edge_target      [E] place of the other
-    edge_tokens      [E]
-    edge_degree      [E] combined degree: the two ends' degrees in the whole graph, added (paper 3.1.5)
-    edge_id_rank     [E] rank of the relationship's id among all of them; breaks ties
-    edge_community   [E] ascending: the smallest community that holds both ends, -1 where none does
-    claim_place      [K] ascending: place of the subject; claims without a matched subject are not here
-    claim_tokens     [K]
+    Attributes:
+        node_tokens: [N] by place.
+        edge_source, edge_target: [E] places of the two ends.
+        edge_tokens: [E].
+        edge_degree: [E] combined degree: the sum of the two ends' degrees in the whole graph (paper 3.1.5).
+        edge_id_rank: [E] rank of the relationship's id among all of them; breaks ties.
+        edge_community: [E] ascending: the smallest community that holds both ends, -1 if none does.
+        claim_place: [K] ascending: place of the subject. Claims without a matched subject are not included.
+        claim_tokens: [K].
     """
 
     node_tokens: Ints
@@ -77,20 +73,18 @@ def arrange(
     claim_node: Ints,
     claim_tokens: Ints,
 ) -> tuple[Elements, Ints]:
-    """Bring a graph's elements into the order of its hierarchy.
+    """Sort a graph's elements in the order of its hierarchy.
 
-    node_tokens, claim_node   by node number (nodes sorted by id), as are source and target
-    source, target            [E] edges sorted by relationship id
-    edge_order                [E] permutation that sorts edges by community, of `communities.edge_order`
-    edge_community            [E] the community of each edge, in the order of `source`
+    Arguments refer to nodes by number (in id order) and list edges by relationship id; `edge_order` and
+    `edge_community` come from `communities.edge_order`.
 
-    Returns the elements and the permutation that was applied to the claims. Edge e of the elements is
-    edge edge_order[e] of the arguments, the node at place p is hierarchy.order[p].
+    Returns:
+        The elements, and the permutation that was applied to the claims. Edge e of the elements is edge
+        edge_order[e] of the arguments; the node at place p is hierarchy.order[p].
     """
     place = np.empty(len(hierarchy.order), dtype=np.int64)
     place[hierarchy.order] = np.arange(len(hierarchy.order))
-    ends = np.concatenate([source, target])
-    degree = np.bincount(ends, minlength=len(hierarchy.order))
+    degree = np.bincount(np.concatenate([source, target]), minlength=len(hierarchy.order))
     claim_order = np.argsort(place[claim_node], kind="stable")
     elements = Elements(
         node_tokens=node_tokens[hierarchy.order],
@@ -107,25 +101,25 @@ def arrange(
 
 
 NODE, EDGE, CLAIM, REPORT, CHUNK = range(5)
-"""Kinds of record in a plan."""
+"""Kinds of records in a plan."""
 
 NUMBER_TOKENS = 3
-"""Tokens of a record's local number: up to nine digits in most vocabularies, three where each is one."""
+"""Tokens of a local number: up to nine digits in most vocabularies, three in those that split digits."""
 
 HEADING_TOKENS = 64
-"""Tokens of the headings of all sections together, at most, with reports of one hierarchy."""
+"""Maximum tokens of the headings of all sections together, with reports of one hierarchy."""
 
 MIN_CONTEXT_TOKENS = 4 * HEADING_TOKENS
-"""Below this a context may not hold one edge with its two ends."""
+"""Below this a context may not hold an edge with its two ends."""
 
 
 def element_cap(budget: int) -> int:
-    """Tokens of the longest line of an entity, relationship or claim: an edge and its ends always fit."""
+    """Maximum tokens of an entity, relationship or claim: an edge and its ends always fit."""
     return budget // 4 - NUMBER_TOKENS
 
 
 def report_cap(budget: int) -> int:
-    """Tokens of the longest line of a sub-community's report."""
+    """Maximum tokens of a sub-community's report."""
     return budget // 2 - NUMBER_TOKENS
 
 
@@ -133,10 +127,11 @@ def report_cap(budget: int) -> int:
 class ContextPlan:
     """A context as integers.
 
-    kinds, indices   [R] the records by falling priority. NODE: a place; EDGE and CLAIM: positions in
-                     `Elements`; REPORT: a community; CHUNK: a place
-    tokens           at most so many tokens, headings included
-    left_out         records that should have been shown and did not fit
+    Attributes:
+        kinds, indices: [R] records by falling priority. NODE and CHUNK: a place; EDGE and CLAIM: a position
+            in `Elements`; REPORT: a community.
+        tokens: Upper bound, headings included.
+        left_out: Number of records that did not fit.
     """
 
     community: int
@@ -156,22 +151,25 @@ class ContextPlan:
 
 @dataclass(slots=True)
 class ReplacementProgress:
-    """How far the replacement of a community's children has come; `Planner.advance` goes on from here."""
+    """How far the replacement of a community's children has come; `Planner.advance` continues it."""
 
     community: int
     ranked: list[int]
     total: int
-    at: int = 0
+    next: int = 0
     report_cost: int = 0
     replaced: list[int] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
 
 
 class Planner:
-    """Plans contexts of at most `budget` tokens, with the first `max_claims_per_entity` claims of an entity.
+    """Plans contexts of at most `budget` tokens, with the first `max_claims_per_entity` claims per entity.
 
-    Building one costs a few passes over all elements; each plan costs its own context plus numpy work on the
-    slices of its community. Raises SettingsError where the budget is too small for any context.
+    Construction takes a few passes over all elements; a plan costs its own context plus numpy operations on
+    the slices of its community.
+
+    Raises:
+        SettingsError: If the budget is too small for any context.
     """
 
     def __init__(
@@ -205,19 +203,17 @@ class Planner:
             for tokens in (elements.node_tokens, elements.edge_tokens, elements.claim_tokens)
         )
         # [C] tokens of all elements of each community, from running sums.
-        nodes, edges, claims = (
-            np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(cost, dtype=np.int64)])
-            for cost in (self._node_cost, self._edge_cost, self._claim_cost[self._claims])
-        )
-        self.totals: Ints = (
-            nodes[hierarchy.end]
-            - nodes[hierarchy.start]
-            + (edges[self._edge_high] - edges[self._edge_low])
-            + (claims[self._claim_high] - claims[self._claim_low])
-        )
+        self.totals: Ints = np.zeros(hierarchy.n_communities, dtype=np.int64)
+        for cost, low, high in (
+            (self._node_cost, hierarchy.start, hierarchy.end),
+            (self._edge_cost, self._edge_low, self._edge_high),
+            (self._claim_cost[self._claims], self._claim_low, self._claim_high),
+        ):
+            running = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(cost, dtype=np.int64)])
+            self.totals += running[high] - running[low]
 
     def start(self, community: int) -> ReplacementProgress:
-        """Sub-communities are replaced by falling element tokens, ties by their smallest node id."""
+        """Rank sub-communities for replacement, by falling element tokens, ties by smallest node id."""
         total = int(self.totals[community])
         children = self._by_parent[self._child_low[community] : self._child_high[community]]
         if total <= self.available or not len(children):
@@ -228,16 +224,17 @@ class Planner:
         return ReplacementProgress(community, ranked, total)
 
     def advance(self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None]) -> int | None:
-        """Replace further children as far as their reports are known.
+        """Replace further children as far as their reports are known (None: failed).
 
-        Returns the child whose report is needed next; None when the context can be laid out.
+        Returns the child whose report is needed next; None if the context can be laid out. Once reports alone
+        fill the context, none is needed.
         """
         while (
             progress.total > self.available
             and progress.report_cost <= self.available
-            and progress.at < len(progress.ranked)
+            and progress.next < len(progress.ranked)
         ):
-            child = progress.ranked[progress.at]
+            child = progress.ranked[progress.next]
             if child not in report_tokens:
                 return child
             tokens = report_tokens[child]
@@ -247,42 +244,36 @@ class Planner:
                 progress.replaced.append(child)
                 progress.total += cost - int(self.totals[child])
                 progress.report_cost += cost
-            progress.at += 1
+            progress.next += 1
         return None
 
     def lay_out(self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None]) -> ContextPlan:
-        """The plan, once `advance` needs nothing more."""
-        community, gone, h = progress.community, sorted(progress.replaced), self.hierarchy
-        edges = _outside(
-            int(self._edge_low[community]),
-            int(self._edge_high[community]),
-            [(int(self._edge_low[c]), int(self._edge_high[c])) for c in gone],
-        )
-        wanted = len(edges) + len(gone)
-        for c, sign in ((community, 1), *((c, -1) for c in gone)):
-            wanted += sign * int(h.end[c] - h.start[c] + self._claim_high[c] - self._claim_low[c])
-        shown, left = self._sheet(progress, report_tokens, edges, self._edge_key[edges])
+        """Return the plan, once `advance` needs no further report."""
+        community, replaced, h = progress.community, sorted(progress.replaced), self.hierarchy
+        low, high = self._edge_low, self._edge_high
+        cuts = zip(low[replaced].tolist(), high[replaced].tolist(), strict=True)
+        edges = _outside(int(low[community]), int(high[community]), cuts)
+        n_elements = h.end - h.start + self._claim_high - self._claim_low
+        wanted = len(edges) + len(replaced) + int(n_elements[community] - n_elements[replaced].sum())
+        shown, left = self._fill(progress, report_tokens, edges, self._edge_key[edges])
         if len(shown) == wanted:
-            # By the degrees in the graph of these edges alone.
+            # Everything fits: rank by the degrees among these edges alone.
             ends = np.stack([self.elements.edge_source[edges], self.elements.edge_target[edges]])
-            _, at, degree = np.unique(ends, return_inverse=True, return_counts=True)
-            combined = degree[at].reshape(ends.shape).sum(axis=0)
+            _, inverse, degree = np.unique(ends, return_inverse=True, return_counts=True)
+            combined = degree[inverse].reshape(ends.shape).sum(axis=0)
             keys = _edge_keys(combined, self.elements.edge_id_rank[edges])
-            shown, left = self._sheet(progress, report_tokens, edges, keys)
+            shown, left = self._fill(progress, report_tokens, edges, keys)
         kinds, indices = np.array(shown, dtype=np.int64).reshape(-1, 2).T
-        return ContextPlan(
-            community=community,
-            kinds=kinds.astype(np.int8),
-            indices=indices,
-            tokens=self.budget - left if shown else 0,
-            left_out=wanted - len(shown),
-        )
+        tokens = self.budget - left if shown else 0
+        return ContextPlan(community, kinds.astype(np.int8), indices, tokens, wanted - len(shown))
 
-    def _sheet(
+    def _fill(
         self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None], edges: Ints, keys: Ints
     ) -> tuple[list[tuple[int, int]], int]:
-        """(kind, index) of records by falling priority until one does not fit, and the tokens left; keys: of
-        the edges, smallest first."""
+        """Return (kind, index) of records by falling priority until one does not fit, and the tokens left.
+
+        Edges are taken by ascending key.
+        """
         shown: list[tuple[int, int]] = []
         left, full = self.available, False
 
@@ -299,18 +290,17 @@ class Planner:
 
         for child in progress.replaced:
             add(REPORT, child, self._report_cost(report_tokens[child] or 0))
-        h, e, gone = self.hierarchy, self.elements, sorted(progress.replaced)
-        cuts = list(zip(h.start[gone].tolist(), h.end[gone].tolist(), strict=True))
-        most = 0 if full else self.available // NUMBER_TOKENS + 1
+        h, e, replaced = self.hierarchy, self.elements, sorted(progress.replaced)
+        max_records = 0 if full else self.available // NUMBER_TOKENS + 1
         seen: set[int] = set()
-        first = edges[_smallest(keys, most)]
+        first = edges[_smallest(keys, max_records)]
         ends = np.stack([e.edge_source[first], e.edge_target[first]], axis=1)
-        # Whether an end is a member of one of the sub-communities that gave way.
-        at = np.searchsorted(h.start[gone], ends, side="right") - 1
-        hidden = (at >= 0) & (ends < np.append(h.end[gone], 0)[np.maximum(at, 0)])
+        # Hide ends that are members of a replaced sub-community.
+        position = np.searchsorted(h.start[replaced], ends, side="right") - 1
+        hidden = (position >= 0) & (ends < np.append(h.end[replaced], 0)[np.maximum(position, 0)])
         columns = (first, self._edge_cost[first], ends, hidden)
-        for edge, cost, both, unseen in zip(*(c.tolist() for c in columns), strict=True):
-            new = [p for p, h_ in zip(both, unseen, strict=True) if not h_ and p not in seen]
+        for edge, cost, both, is_hidden in zip(*(c.tolist() for c in columns), strict=True):
+            new = [p for p, hide in zip(both, is_hidden, strict=True) if not hide and p not in seen]
             for place in new:
                 add(NODE, place, int(self._node_cost[place]))
             add(EDGE, edge, cost)
@@ -320,9 +310,10 @@ class Planner:
             if full:
                 break
         # Members that no shown edge names, by id.
+        cuts = zip(h.start[replaced].tolist(), h.end[replaced].tolist(), strict=True)
         places = _outside(int(h.start[progress.community]), int(h.end[progress.community]), cuts)
         places = places[~np.isin(places, np.fromiter(seen, dtype=np.int64, count=len(seen)))]
-        for place in places[_smallest(h.order[places], most)].tolist():
+        for place in places[_smallest(h.order[places], max_records)].tolist():
             if full:
                 break
             add(NODE, place, int(self._node_cost[place]))
@@ -334,23 +325,21 @@ class Planner:
 
 
 def _edge_keys(degree: Ints, id_rank: Ints) -> Ints:
-    """[E] one number that sorts edges by falling combined degree, then by id."""
-    if not len(degree):
-        return np.zeros(0, dtype=np.int64)
-    keys: Ints = (int(degree.max()) - degree) * (int(id_rank.max()) + 1) + id_rank
+    """[E] sort keys: by falling combined degree, then by id."""
+    keys: Ints = (degree.max(initial=0) - degree) * (id_rank.max(initial=0) + 1) + id_rank
     return keys
 
 
 def _outside(low: int, high: int, cuts: Iterable[tuple[int, int]]) -> Ints:
-    """low…high-1 without the given ranges, which are ascending and disjoint."""
-    pieces, at = [], low
+    """Return low…high-1 without the given ranges, which are ascending and disjoint."""
+    pieces = []
     for start, end in cuts:
-        pieces.append(np.arange(at, start))
-        at = end
-    return np.concatenate([*pieces, np.arange(at, high)])
+        pieces.append(np.arange(low, start))
+        low = end
+    return np.concatenate([*pieces, np.arange(low, high)])
 
 
 def _smallest(keys: Ints, limit: int) -> Ints:
-    """Positions of the `limit` smallest keys, ascending. Keys are distinct."""
+    """Return the positions of the `limit` smallest keys, ascending. Keys are distinct."""
     chosen = np.argpartition(keys, limit)[:limit] if len(keys) > limit else np.arange(len(keys))
     return chosen[np.argsort(keys[chosen], kind="stable")]

@@ -1,38 +1,34 @@
-"""Pruning by corpus-wide statistics: what only looks like a name or a relationship by chance.
+"""Prune what looks like a name or a relationship only by chance, by corpus-wide statistics.
 
-For graphs extracted without a model, where every pair of names in a sentence is a candidate; optional
-for others. The paper prunes nothing. Statistics of the whole corpus act here, at the merge, and not in
-the extraction, so that a reply depends on its chunk alone.
+For graphs extracted without a model, where every pair of names in a sentence is a candidate; optional for
+others. (The paper prunes nothing.) It runs at the merge, so that a reply depends on its chunk alone.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from graphrag_ray.graph.integer_arrays import Ints
+from graphrag_ray.graph.integer_arrays import Bools, Floats, Ints, run_starts
 
-Mask = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
+_REPEATED = 3  # A relationship stated by this many text units is no accident of one passage.
 
-REPEATED = 3
-"""A relationship that so many text units state is no accident of one passage."""
-
-
-SENTENCES_PER_UNIT = 20
-"""Roughly, in a chunk of 600 tokens. Relationships are found within a sentence, so what chance must
-explain is that two names share a sentence, not that they share a chunk. Text units are what is counted:
-a name's number of text units stands for its number of sentences, which it does not exceed."""
+# Roughly, in a chunk of 600 tokens. Relationships are found within a sentence, so chance must explain that
+# two names share a sentence, not a chunk. Text units are counted: a name's number of text units approximates
+# its number of sentences from below.
+_SENTENCES_PER_UNIT = 20
 
 
 def log_likelihood(n_ab: Ints, n_a: Ints, n_b: Ints, n_units: int) -> Floats:
-    """Dunning's log-likelihood ratio (G², 1993) of two entities' association, signed.
+    """[E] signed log-likelihood ratio (G², Dunning 1993) of the association of two entities.
 
-    n_ab [E]: text units that state the relationship; n_a, n_b [E]: that hold each end; n_units: of the corpus
+    Positive if they meet more often than by chance, negative if more rarely, 0 if an end occurs everywhere;
+    3.84 is p = .05 for one degree of freedom. Relationships are rarer than joint occurrences, so chance is,
+    if anything, overestimated.
 
-    Positive where they meet more often than chance would have it, negative where more rarely; 0 where an end
-    occurs everywhere. 3.84 is p = .05 for one degree of freedom. Relationships are rarer than joint
-    occurrences, so chance is, if anything, overestimated.
+    Args:
+        n_ab: [E] text units that state the relationship.
+        n_a, n_b: [E] text units that hold each end.
+        n_units: Text units of the corpus.
     """
     together = np.asarray(n_ab, dtype=np.float64)
     a, b = (np.maximum(np.asarray(n, dtype=np.float64), together) for n in (n_a, n_b))
@@ -50,19 +46,16 @@ def log_likelihood(n_ab: Ints, n_a: Ints, n_b: Ints, n_units: int) -> Floats:
     return np.where(together * total >= a * b, 2.0, -2.0) * np.maximum(g2, 0.0)
 
 
-def strongest(source: Ints, target: Ints, n_ab: Ints, association: Floats, n_nodes: int) -> Mask:
-    """[E] True for the one strongest relationship of each node: of its relationships that which most
-    text units state, ties by association, then by the smaller neighbour."""
-    n_edges = len(source)
-    node = np.concatenate([source, target])
-    neighbour = np.concatenate([target, source])
-    edge = np.tile(np.arange(n_edges), 2)
+def strongest(source: Ints, target: Ints, n_ab: Ints, association: Floats, n_nodes: int) -> Bools:
+    """[E] True for the strongest relationship of each node.
+
+    That is the one most text units state, ties by association, then by the smaller neighbour.
+    """
+    node, neighbour = np.concatenate([source, target]), np.concatenate([target, source])
+    edge = np.tile(np.arange(len(source)), 2)
     order = np.lexsort((neighbour, -association[edge], -n_ab[edge], node))
-    node = node[order]
-    best = np.ones(len(node), dtype=np.bool_)
-    best[1:] = node[1:] != node[:-1]
-    keep = np.zeros(n_edges, dtype=np.bool_)
-    keep[edge[order[best]]] = True
+    keep = np.zeros(len(source), dtype=np.bool_)
+    keep[edge[order[run_starts(node[order])]]] = True
     return keep
 
 
@@ -73,27 +66,28 @@ def keep_relationships(
     frequency: Ints,
     n_units: int,
     min_log_likelihood: float,
-    repeated: int = REPEATED,
-) -> Mask:
+) -> Bools:
     """[E] True for relationships with evidence.
 
-    source, target [E] and frequency [N]: nodes and their numbers of text units; n_ab [E]: text units that
-    state the relationship; n_units: of the corpus. A relationship stays for any of three reasons: its
-    association is positive and its log-likelihood ratio at least `min_log_likelihood`; `repeated` text units
-    or more state it; or it is the strongest of one of its ends. The ratio alone would cut off whatever occurs
-    nearly everywhere (the host of a podcast): meeting it is never a surprise.
+    A relationship stays if its association is positive and its log-likelihood ratio at least
+    `min_log_likelihood`, if several text units state it, or if it is the strongest of one of its ends. The
+    ratio alone would cut off whatever occurs nearly everywhere, such as the host of a podcast: meeting it is
+    never a surprise.
+
+    Args:
+        source, target: [E] nodes.
+        n_ab: [E] text units that state the relationship.
+        frequency: [N] text units of each node.
+        n_units: Text units of the corpus.
     """
-    sentences = n_units * SENTENCES_PER_UNIT
-    association = log_likelihood(n_ab, frequency[source], frequency[target], sentences)
+    association = log_likelihood(n_ab, frequency[source], frequency[target], n_units * _SENTENCES_PER_UNIT)
     significant = association >= max(min_log_likelihood, np.finfo(np.float64).tiny)
-    return significant | (n_ab >= repeated) | strongest(source, target, n_ab, association, len(frequency))
+    return significant | (n_ab >= _REPEATED) | strongest(source, target, n_ab, association, len(frequency))
 
 
-def keep_entities(frequency: Ints, n_typed: Ints, degree: Ints, min_units: int = 2) -> Mask:
-    """[N] True for names with evidence of being names: in `min_units` text units or more, or given a
-    type by at least one instance, or in a relationship that was kept.
+def keep_entities(frequency: Ints, n_typed: Ints, degree: Ints) -> Bools:
+    """[N] True for names with evidence: in two text units (`frequency`), typed, or in a kept relationship.
 
-    frequency [N] text units; n_typed [N] instances with a type; degree [N] relationships left by
-    `keep_relationships`. What this drops has no relationship, so no relationship loses an end.
+    `degree` counts the relationships left by `keep_relationships`, so none of these loses an end.
     """
-    return (frequency >= min_units) | (n_typed > 0) | (degree > 0)
+    return (frequency >= 2) | (n_typed > 0) | (degree > 0)

@@ -17,9 +17,9 @@ from graphrag_ray.graph.about_corpus import about_line
 from graphrag_ray.graph.extraction_dialogue import usable_reply
 from graphrag_ray.graph.report_context import Context
 
+# The paper asks for 5–10 findings (E.2), our prompt for some 3 to 7. 1–10 are accepted: another call would
+# cost more than the missing ones are worth.
 MAX_FINDINGS = 10
-"""The paper asks for 5–10 (E.2), our prompt for some 3 to 7; 1–10 are taken: another call would cost more
-than the missing ones."""
 TOO_LONG = "it was cut off before its end, write less and close the JSON object"
 
 
@@ -44,11 +44,13 @@ class ReportDraft(JsonReply):
 
 @dataclass(frozen=True)
 class ReportSpec:
-    """What is the same for all reports of a run.
+    """What all reports of a run have in common.
 
-    role                who writes; rating_criterion: what the rating 0–10 measures
-    max_tokens          length that the prompt asks for; `call` holds the hard limit
-    about               a line on the corpus; "": its prompt has no place for it, or nothing is known
+    Attributes:
+        role: The persona that writes.
+        rating_criterion: What the rating 0–10 measures.
+        max_tokens: Length that the prompt asks for; `call` holds the hard limit.
+        about: A line on the corpus; "" if nothing is known or the prompt has no place for it.
     """
 
     prompt: Prompt
@@ -63,12 +65,13 @@ class ReportSpec:
 
 @dataclass(frozen=True)
 class Report:
-    """A report. References inside the texts hold string ids: `[Data: Entities (<id>, <id>)]`.
+    """A report. References in its texts hold string ids: `[Data: Entities (<id>, <id>)]`.
 
-    rating               0–10; None: a summary, which has none
-    findings             1–10 pairs of summary and explanation; of a summary, none
-    references           every record that it cites, distinct, in order
-    dropped_references   numbers that it cited and that its context did not hold
+    Attributes:
+        rating: 0–10; None for a summary.
+        findings: 1–10 pairs of summary and explanation; none for a summary.
+        references: Distinct cited records, in order.
+        dropped_references: Number of cited numbers that the context did not hold.
     """
 
     title: str
@@ -95,9 +98,10 @@ def report_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> ReportSpec
 
 
 def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
-    """Ask for a report, and once more where the reply cannot be used.
+    """Request a report, and once more if the reply is unusable.
 
-    Raises DialogueFailed where the second reply cannot be used either.
+    Raises:
+        DialogueFailed: If the second reply is unusable, too.
     """
     variables = {
         "role": spec.role,
@@ -107,14 +111,8 @@ def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
         "about": spec.about,
         **reply_lengths(spec.max_tokens),
     }
-    request = ChatRequest(
-        prompt="report",
-        messages=spec.prompt.fill(variables),
-        call=spec.call,
-        variables=variables,
-        response="json",
-        schema=schema_of(ReportDraft),
-    )
+    messages, schema = spec.prompt.fill(variables), schema_of(ReportDraft)
+    request = ChatRequest("report", messages, spec.call, variables, response="json", schema=schema)
     draft, _ = yield from usable_reply(
         request, spec.correct, lambda reply: parse_report(reply.text, reply.finish_reason)
     )
@@ -123,38 +121,33 @@ def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
 
     def resolve(text: str) -> str:
         nonlocal dropped
-        out, found, unknown = records.resolve_references(text, context.numbering)
-        cited.update(dict.fromkeys(found))
+        resolved, references, unknown = records.resolve_references(text, context.numbering)
+        cited.update(dict.fromkeys(references))
         dropped += unknown
-        return out.strip()
+        return resolved.strip()
 
     def one_line(text: str) -> str:
-        """A heading of full_content; without this a line break in it would make text of a part of it."""
+        """Fold a heading of full_content, part of which a line break would turn into text."""
         return " ".join(text.split())
 
     title = one_line(records.strip_references(draft.title))
     summary, rating_explanation = resolve(draft.summary), resolve(draft.rating_explanation)
-    findings = tuple((one_line(resolve(one.summary)), resolve(one.explanation)) for one in draft.findings)
+    findings = tuple((one_line(resolve(f.summary)), resolve(f.explanation)) for f in draft.findings)
     return Report(title, summary, draft.rating, rating_explanation, findings, tuple(cited), dropped)
 
 
 def parse_report(text: str, finish_reason: str = "stop") -> ReportDraft | ReplyProblem:
-    """The report in a reply.
-
-    finish_reason "length": the reply was cut off. What is complete counts; the field or finding in which
-    the cut fell does not.
-    """
-    found = read_reply(text, ReportDraft, finish_reason)
-    if isinstance(found, ReportDraft):
-        return found.model_copy(update={"findings": found.findings[:MAX_FINDINGS]})
+    """Parse a reply. One that was cut off (finish_reason "length") loses the incomplete field or finding."""
+    parsed = read_reply(text, ReportDraft, finish_reason)
+    if isinstance(parsed, ReportDraft):
+        return parsed.model_copy(update={"findings": parsed.findings[:MAX_FINDINGS]})
     if finish_reason != "length":
-        return found
-    return ReplyProblem(TOO_LONG if found.text == NOT_CLOSED else f"{TOO_LONG}; {found.text}")
+        return parsed
+    return ReplyProblem(TOO_LONG if parsed.text == NOT_CLOSED else f"{TOO_LONG}; {parsed.text}")
 
 
 def full_content(report: Report) -> str:
-    """The report as markdown, with references by string id; `records.render_references` makes them
-    readable."""
+    """Return the report as Markdown, with references by string id (see `records.render_references`)."""
     parts = [f"# {report.title}", report.summary]
     for summary, explanation in report.findings:
         parts += [f"## {summary}", explanation]

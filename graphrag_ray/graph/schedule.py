@@ -1,8 +1,8 @@
-"""Which reports can be written now: bottom-up, each as soon as what it needs is there.
+"""Decide which reports can be written now: bottom-up, each as soon as its inputs are available.
 
-A community whose elements all fit, or without sub-communities, needs nothing. Any other waits for one
-report at a time, that of the next sub-community to be replaced, and is woken by it. A plan depends on
-the lengths of its sub-communities' reports only, never on the order in which these finished.
+A community whose elements all fit, or that has no sub-communities, needs nothing. Any other waits for one
+report at a time, that of the next sub-community to be replaced. A plan depends only on the lengths of
+sub-communities' reports, never on the order in which these finished.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import heapq
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+from graphrag_ray.graph.integer_arrays import Bools
 from graphrag_ray.graph.plan import (
     HEADING_TOKENS,
     NUMBER_TOKENS,
@@ -27,10 +27,15 @@ from graphrag_ray.graph.plan import (
 
 
 class Schedule:
-    """The state of writing one hierarchy's reports: three integers per community and, for those that wait,
-    the place in their list of children. 110,000 communities over 800,000 nodes: built in 0.3 s, 47 µs a plan.
+    """Schedules the reports of one hierarchy.
 
-    known: communities that have a report, with the tokens of its record
+    The state is a few integers per community; 110,000 communities over 800,000 nodes take 0.3 s to set up.
+
+    Args:
+        hierarchy, elements: The graph.
+        budget: Maximum tokens of a context.
+        max_claims_per_entity: Claims shown per entity.
+        known: Communities that have a report already, with the tokens of its record.
     """
 
     def __init__(
@@ -44,33 +49,32 @@ class Schedule:
         self._planner = Planner(hierarchy, elements, budget, max_claims_per_entity)
         self._hierarchy = hierarchy
         self._tokens: dict[int, int | None] = dict(known)
-        # Of communities that give sub-communities up: how far they are, by the child that they wait for,
-        # and of those that wait no longer, by their own number.
+        # Replacement progress, by the child that it waits for, or by community once it waits no longer.
         self._waiting: dict[int, ReplacementProgress] = {}
         self._woken: dict[int, ReplacementProgress] = {}
-        self._open: set[int] = set()
+        self._handed_out: set[int] = set()
         n = hierarchy.n_communities
         has_children = np.zeros(n, dtype=np.bool_)
         has_children[hierarchy.parent[hierarchy.parent >= 0]] = True
-        waits = has_children & (self._planner.totals > self._planner.available)
-        # How many communities above each may wait for its report, one through the other: first what the
-        # longest chain waits for; reports that nobody waits for fill the gaps.
-        above = np.zeros(n, dtype=np.int64)
+        waits = has_children & self.is_cut
+        # Count the ancestors that may wait for each report, one through the other. Reports on the longest
+        # chain go first; reports that nobody waits for fill the gaps.
+        n_waiting = np.zeros(n, dtype=np.int64)
         for level in range(1, hierarchy.n_levels):
             here = np.flatnonzero(hierarchy.level == level)
             parent = hierarchy.parent[here]
-            above[here] = np.where(waits[parent], 1 + above[parent], 0)
-        self._rank = -above
-        open_ = np.ones(n, dtype=np.bool_)
-        open_[list(known)] = False
-        at_once = np.flatnonzero(~waits & open_)
+            n_waiting[here] = np.where(waits[parent], 1 + n_waiting[parent], 0)
+        self._rank = -n_waiting
+        pending = np.ones(n, dtype=np.bool_)
+        pending[list(known)] = False
+        at_once = np.flatnonzero(~waits & pending)
         self._ready = list(zip(self._rank[at_once].tolist(), at_once.tolist(), strict=True))
         heapq.heapify(self._ready)
-        for community in np.flatnonzero(waits & open_).tolist():
-            self._go_on(self._planner.start(community))
+        for community in np.flatnonzero(waits & pending).tolist():
+            self._advance(self._planner.start(community))
 
     @property
-    def is_cut(self) -> npt.NDArray[np.bool_]:
+    def is_cut(self) -> Bools:
         """[C] communities whose elements do not all fit."""
         return np.asarray(self._planner.totals > self._planner.available)
 
@@ -79,34 +83,32 @@ class Schedule:
         return len(self._tokens) == self._hierarchy.n_communities
 
     def ready(self, limit: int | None = None) -> list[ContextPlan]:
-        """Plans of communities not handed out before: those with the longest chain of others above them that
-        may wait for them, then by number.
+        """Return up to `limit` plans not handed out before, those with most waiting ancestors first.
 
-        Plans are made only when handed out; a `limit` keeps few of them in memory.
+        Plans are made when they are handed out, so a limit keeps few of them in memory.
         """
-        n = len(self._ready) if limit is None else min(limit, len(self._ready))
         plans = []
-        for _ in range(n):
+        for _ in range(len(self._ready) if limit is None else min(limit, len(self._ready))):
             _, community = heapq.heappop(self._ready)
             progress = self._woken.pop(community, None) or self._planner.start(community)
-            self._open.add(community)
+            self._handed_out.add(community)
             plans.append(self._planner.lay_out(progress, self._tokens))
         return plans
 
     def done(self, community: int, tokens: int | None) -> None:
-        """A report was written, or failed for good (None).
+        """Record that a report was written, with the tokens of its record, or failed for good (None).
 
-        tokens: of its record in a context (`context.record_tokens`). Raises ValueError for a community
-        that was not handed out or is done already.
+        Raises:
+            ValueError: If the community was not handed out or is done already.
         """
-        if community not in self._open:
-            raise ValueError(f"community {community} was not handed out, or is done already")
-        self._open.remove(community)
+        if community not in self._handed_out:
+            raise ValueError(f"Community {community} was not handed out or is done already")
+        self._handed_out.remove(community)
         self._tokens[community] = tokens
         if (progress := self._waiting.pop(community, None)) is not None:
-            self._go_on(progress)
+            self._advance(progress)
 
-    def _go_on(self, progress: ReplacementProgress) -> None:
+    def _advance(self, progress: ReplacementProgress) -> None:
         child = self._planner.advance(progress, self._tokens)
         if child is not None:
             self._waiting[child] = progress
@@ -117,16 +119,21 @@ class Schedule:
 
 
 class ReportsAlone:
-    """The state of writing the reports of one level from those of the level below, and nothing else (ArchRAG,
-    algorithm 1, line 8; RAPTOR): the longest first, as many as fit.
+    """Schedules reports of one level, each written from those of the level below only, the longest first.
 
-    children   of each community, numbers of the level below
-    tokens     of the record of each report of the level below in a context; None where there is none
-    kind       of what lies below: REPORT or CHUNK
-    longest    tokens that a record takes at most; None: `report_cap`
-    in_order   what fits is shown in the order of its numbers
-    places     what plans call each of the level below; None: its number
-    without    communities of which no report below is there: they are not handed out
+    (ArchRAG, algorithm 1, line 8; RAPTOR.)
+
+    Args:
+        children: Numbers of the level below, for each community.
+        tokens: Tokens of each record of the level below; None if there is none.
+        budget: Maximum tokens of a context.
+        kind: Kind of the level below: REPORT or CHUNK.
+        in_order: Whether to show what fits in the order of its numbers.
+        places: What plans call each record of the level below; None: its number.
+        longest: Maximum tokens of a record; None: `report_cap`.
+
+    Attributes:
+        without: Communities without any record below, which are never handed out.
     """
 
     def __init__(
@@ -142,9 +149,9 @@ class ReportsAlone:
         self._children, self._tokens = children, tokens
         self._cap = longest or report_cap(budget)
         self._budget, self._kind, self._in_order, self._places = budget, kind, in_order, places
-        there = [any(tokens[child] for child in own.tolist()) for own in children]
-        self.without = [community for community, some in enumerate(there) if not some]
-        self._with = [community for community, some in enumerate(there) if some]
+        has_records = [any(tokens[child] for child in members.tolist()) for members in children]
+        self.without = [community for community, has_any in enumerate(has_records) if not has_any]
+        self._with = [community for community, has_any in enumerate(has_records) if has_any]
         self._next = self._done = 0
 
     @property
@@ -152,14 +159,14 @@ class ReportsAlone:
         return self._done == len(self._with)
 
     def ready(self, limit: int) -> list[ContextPlan]:
-        """Plans of communities not handed out before."""
+        """Return up to `limit` plans not handed out before."""
         first, self._next = self._next, self._next + limit
         plans = []
         for community in self._with[first : self._next]:
             children, left = self._children[community].tolist(), self._budget - HEADING_TOKENS
             shown: list[int] = []
-            for less, child in sorted((-n, child) for child in children if (n := self._tokens[child])):
-                left -= min(-less, self._cap) + NUMBER_TOKENS
+            for negative, child in sorted((-n, child) for child in children if (n := self._tokens[child])):
+                left -= min(-negative, self._cap) + NUMBER_TOKENS
                 if left < 0:
                     break
                 shown.append(child)

@@ -1,12 +1,10 @@
-"""What a graph takes over from the partition of the one before it, community by community.
+"""What a graph takes over from the partition of its predecessor, community by community.
 
-A community whose members and inner edges are what they were is divided as it was. In any other, Leiden starts
-from the division of then, and few nodes may move: first only the newcomers, then also the ends of edges that
-came, went or have another weight, then all; the first result that is good enough is taken, and at last a
-division afresh. Good enough: modularity at most TOLERANCE below that afresh, so there is no drift.
-
-This is the seeding of dynamic community detection (Aynaud and Guillaume 2010) with the frontier of Sahu
-(2024, arXiv 2410.15451) as one rung of a ladder.
+A community with unchanged members and inner edges is divided as before. In any other, Leiden starts from the
+previous division and few nodes may move: first only the newcomers, then also the ends of changed edges, then
+all. The first result with a modularity at most TOLERANCE below that of a fresh division is taken, so there is
+no drift. This is the seeding of dynamic community detection (Aynaud and Guillaume 2010) with the frontier of
+Sahu (2024, arXiv 2410.15451) as one step.
 """
 
 from __future__ import annotations
@@ -20,21 +18,20 @@ import numpy.typing as npt
 
 from graphrag_ray.base.index_settings import Communities
 from graphrag_ray.graph.hierarchy import Hierarchy
-from graphrag_ray.graph.integer_arrays import Ints
-from graphrag_ray.graph.leiden import Edges, Floats, canonical, components, leiden, numbered
+from graphrag_ray.graph.integer_arrays import Bools, Floats, Ints
+from graphrag_ray.graph.leiden import Edges, canonical, canonical_labels, components, leiden
 
 TOLERANCE = 0.01
-"""Share of modularity that may be given up to leave communities as they are."""
-
-Bools = npt.NDArray[np.bool_]
+"""Share of modularity that may be given up to keep communities unchanged."""
 
 
 @dataclass(frozen=True)
 class Past:
-    """A graph and its hierarchy, as they were.
+    """A previous graph and its hierarchy.
 
-    node_keys               [M] the first 64 bits of each node's id, by the numbers of then
-    source, target, weight  [E]
+    Attributes:
+        node_keys: [M] first 64 bits of each node's id, by the node numbers of that graph.
+        source, target, weight: [E] its edges.
     """
 
     hierarchy: Hierarchy
@@ -46,12 +43,13 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """What is known of a community's nodes [n] and of how they were divided.
+    """What is known of a community's nodes [n] and of their previous division.
 
-    start     the group that each node stood in; -1 for newcomers
-    newcomer  was not in the community that this one goes back to
-    touched   has an edge that came, went or has another weight
-    same      members and edges are what they were
+    Attributes:
+        start: Previous group of each node; -1 for newcomers.
+        newcomer: Nodes that were not in the community that this one continues.
+        touched: Nodes with an edge that is new, gone or has another weight.
+        same: Whether members and edges are unchanged.
     """
 
     start: Ints
@@ -62,7 +60,7 @@ class Seed:
 
 @dataclass(frozen=True, slots=True)
 class LevelSeeds:
-    """Seeds of all communities of a level that are to be divided; their nodes by node number [T]."""
+    """Seeds of all communities of a level that are to be divided; arrays by node number."""
 
     start: Ints
     newcomer: Bools
@@ -70,75 +68,76 @@ class LevelSeeds:
     same: Bools
 
     def of(self, community: int, nodes: Ints) -> Seed:
-        """community: its place among those that were asked for."""
+        """Return the seed of a community, given by its position among the communities to be divided."""
         return Seed(self.start[nodes], self.newcomer[nodes], self.touched[nodes], bool(self.same[community]))
 
 
 class Seeds:
-    """A past in the node numbers of a graph. Nodes that are gone are numbered from `n_nodes` on.
+    """A previous graph in the node numbers of the current one; nodes that are gone come after these.
 
-    Holds an integer for each node and level, and three for each edge of then and now.
+    Holds an integer per node and level, and three per edge of either graph.
     """
 
     def __init__(self, past: Past, n_nodes: int, node_keys: npt.NDArray[np.uint64], edges: Edges) -> None:
-        then = past.node_keys
-        number, self._n_all = np.arange(len(then), dtype=np.int64), len(then)
+        keys = past.node_keys
+        number, self._n_all = np.arange(len(keys), dtype=np.int64), len(keys)
         if len(node_keys):
             order = np.argsort(node_keys, kind="stable")
-            at = np.minimum(np.searchsorted(node_keys[order], then), n_nodes - 1)
-            known = node_keys[order][at] == then
+            position = np.minimum(np.searchsorted(node_keys[order], keys), n_nodes - 1)
+            known = node_keys[order][position] == keys
             self._n_all = n_nodes + int((~known).sum())
-            number = np.where(known, order[at], -1)
+            number = np.where(known, order[position], -1)
             number[~known] = np.arange(n_nodes, self._n_all)
         h = past.hierarchy
-        self._of_level = [np.full(self._n_all, -1, dtype=np.int64) for _ in range(h.n_levels)]
-        for level, of_node in enumerate(self._of_level):
+        self._levels = [np.full(self._n_all, -1, dtype=np.int64) for _ in range(h.n_levels)]
+        for level, of_node in enumerate(self._levels):
             community = h.community_of(level)
             community[h.packed[community] & (community >= 0)] = -1
             of_node[number] = community
-        # Level -1: the graph itself, of all that Leiden had divided.
-        self._root = np.where(self._of_level[0] >= 0, 0, -1) if self._of_level else None
-        self._then = canonical(self._n_all, number[past.source], number[past.target], past.weight)
+        # Level -1 is the graph itself, as far as Leiden divided it.
+        none = np.full(self._n_all, -1, dtype=np.int64)
+        self._root = np.where(self._levels[0] >= 0, 0, -1) if self._levels else none
+        self._old_edges = canonical(self._n_all, number[past.source], number[past.target], past.weight)
         self._edges = edges
-        self._match = _match(edges, self._then, self._n_all)
-        self._still = np.zeros(len(self._then), dtype=np.bool_)
-        self._still[self._match[self._match >= 0]] = True
+        self._match = _match(edges, self._old_edges, self._n_all)
+        self._unchanged = np.zeros(len(self._old_edges), dtype=np.bool_)
+        self._unchanged[self._match[self._match >= 0]] = True
 
     def for_level(self, level: int, label: Ints, n_labels: int, edges: npt.NDArray[np.intp]) -> LevelSeeds:
-        """Seeds for dividing communities of `level` (-1: the graph).
+        """Return seeds for dividing communities of `level` (-1: the graph).
 
-        label [N]: the community of each node, 0…n_labels-1, -1 for those that are not divided; edges:
-        positions of those inside a community.
+        Args:
+            level: Level of the communities.
+            label: [N] community of each node, 0…n_labels-1; -1 for those that are not divided.
+            n_labels: Number of communities.
+            edges: Positions of the edges inside a community.
         """
-        here = self._at(level)
-        inside = np.full(self._n_all, -1, dtype=np.int64)
-        inside[: len(label)] = label
-        home = _most_common(here[: len(label)], label, n_labels)
-        at_home = np.where(inside >= 0, home[inside], -1)
-        newcomer = (inside >= 0) & ((here != at_home) | (at_home < 0))
+        old = self._at(level)
+        new = np.full(self._n_all, -1, dtype=np.int64)
+        new[: len(label)] = label
+        home = _most_common(old[: len(label)], label, n_labels)
+        new_home = np.where(new >= 0, home[new], -1)
+        newcomer = (new >= 0) & ((old != new_home) | (new_home < 0))
         touched = np.zeros(self._n_all, dtype=np.bool_)
-        # An edge that was not inside the community of then, or not with its weight.
+        # Edges that were not inside the previous community, or had another weight.
         ends = self._edges.ends[edges]
-        was = (self._match[edges] >= 0) & (here[ends] == at_home[ends[:, :1]]).all(axis=1)
-        touched[ends[~was].ravel()] = True
-        # One that is not inside their community any more, or not with its weight.
-        then = self._then.inside(here)
-        for one, other in ((0, 1), (1, 0)):
-            node, neighbour = self._then.ends[:, one], self._then.ends[:, other]
-            mine = then & (inside[node] >= 0) & (at_home[node] == here[node])
-            touched[node[mine & ~(self._still & (inside[node] == inside[neighbour]))]] = True
-        size_then = np.bincount(here[here >= 0], minlength=1)
+        was_inside = (self._match[edges] >= 0) & (old[ends] == new_home[ends[:, :1]]).all(axis=1)
+        touched[ends[~was_inside].ravel()] = True
+        # Edges that are no longer inside the community, or have another weight.
+        old_inside = self._old_edges.inside(old)
+        for node, neighbour in (self._old_edges.ends.T, self._old_edges.ends.T[::-1]):
+            stayed = old_inside & (new[node] >= 0) & (new_home[node] == old[node])
+            touched[node[stayed & ~(self._unchanged & (new[node] == new[neighbour]))]] = True
+        old_size = np.bincount(old[old >= 0], minlength=1)
         size = np.bincount(label[label >= 0], minlength=n_labels)
-        same = (home >= 0) & (size == size_then[home])
-        same[inside[(newcomer | touched) & (inside >= 0)]] = False
+        same = (home >= 0) & (size == old_size[home])
+        same[new[(newcomer | touched) & (new >= 0)]] = False
         return LevelSeeds(np.where(newcomer, -1, self._at(level + 1)), newcomer, touched, same)
 
     def _at(self, level: int) -> Ints:
-        if self._root is None:
-            return np.full(self._n_all, -1, dtype=np.int64)
-        if level < 0:
-            return self._root
-        return self._of_level[min(level, len(self._of_level) - 1)]
+        return (
+            self._root if level < 0 or not self._levels else self._levels[min(level, len(self._levels) - 1)]
+        )
 
 
 def divide(
@@ -149,40 +148,39 @@ def divide(
     generator: random.Random,
     quality: Callable[[Ints], float],
 ) -> Ints:
-    """[n_nodes] a division of a graph, or of a community, into groups 0…k-1, each connected.
+    """Divide a graph, or a community, into connected groups 0…k-1: the group of each node [n_nodes].
 
-    quality: of a division; what is compared with TOLERANCE.
+    `quality` of a division is what is compared with TOLERANCE.
     """
     if seed is not None and seed.same:
-        return numbered(seed.start)
-    afresh = leiden(n_nodes, edges.ends, edges.weight, options, generator)
+        return canonical_labels(seed.start)
+    fresh = leiden(n_nodes, edges.ends, edges.weight, options, generator)
     if seed is None or (seed.start < 0).all():
-        return afresh
-    best, n_groups = quality(afresh), afresh.max(initial=-1)
-    # A group may have lost the edges that held it together: start from its pieces.
+        return fresh
+    best, n_groups = quality(fresh), fresh.max(initial=-1)
+    # A group may have lost the edges that held it together, so start from its pieces.
     start = components(n_nodes, edges.ends[edges.inside(seed.start)])
     for free in (seed.newcomer, seed.newcomer | seed.touched, np.ones(n_nodes, dtype=np.bool_)):
-        found = leiden(n_nodes, edges.ends, edges.weight, options, generator, start, ~free)
-        # What Leiden can divide is divided, good or not: the size of communities is limited.
-        divided = found.max() > 0 or n_groups <= 0
-        if divided and quality(found) >= best - TOLERANCE * abs(best):
-            return found
-    return afresh
+        label = leiden(n_nodes, edges.ends, edges.weight, options, generator, start, ~free)
+        # What a fresh run divides must be divided, since the size of communities is limited.
+        divided = label.max() > 0 or n_groups <= 0
+        if divided and quality(label) >= best - TOLERANCE * abs(best):
+            return label
+    return fresh
 
 
-def _match(now: Edges, then: Edges, n_all: int) -> Ints:
-    """[E] the edge of then with the same ends and weight; -1 where there is none."""
-    keys, wanted = (e.ends[:, 0] * n_all + e.ends[:, 1] for e in (then, now))
+def _match(new: Edges, old: Edges, n_all: int) -> Ints:
+    """[E] the old edge with the same ends and weight, or -1. Parallel edges count as changed."""
+    keys, wanted = (e.ends[:, 0] * n_all + e.ends[:, 1] for e in (old, new))
     if not len(keys):
         return np.full(len(wanted), -1, dtype=np.int64)
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    same = (keys[at] == wanted) & (then.weight[at] == now.weight)
-    # Parallel edges are not told apart: they count as changed.
-    return np.where(same & _single(wanted) & _single(keys)[at], at, -1)
+    row = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    same = (keys[row] == wanted) & (old.weight[row] == new.weight)
+    return np.where(same & _is_single(wanted) & _is_single(keys)[row], row, -1)
 
 
-def _single(keys: Ints) -> Bools:
-    """Which of these keys, in order, stand there once."""
+def _is_single(keys: Ints) -> Bools:
+    """Return which of these sorted keys occur once."""
     differs = np.ones(len(keys) + 1, dtype=np.bool_)
     differs[1:-1] = np.diff(keys) != 0
     single: Bools = differs[:-1] & differs[1:]
@@ -190,14 +188,12 @@ def _single(keys: Ints) -> Bools:
 
 
 def _most_common(value: Ints, label: Ints, n_labels: int) -> Ints:
-    """[n_labels] the value that most nodes of each label have, ties: the smallest; -1 where none has one."""
-    found = np.full(n_labels, -1, dtype=np.int64)
+    """[n_labels] most common value of the nodes of each label, ties: the smallest; -1 if none has one."""
+    common = np.full(n_labels, -1, dtype=np.int64)
     known = (label >= 0) & (value >= 0)
-    if not known.any():
-        return found
-    width = int(value.max()) + 1
+    width = int(value.max(initial=0)) + 1
     pairs, count = np.unique(label[known] * width + value[known], return_counts=True)
     order = np.lexsort((pairs, -count, pairs // width))
     first = order[np.unique(pairs[order] // width, return_index=True)[1]]
-    found[pairs[first] // width] = pairs[first] % width
-    return found
+    common[pairs[first] // width] = pairs[first] % width
+    return common

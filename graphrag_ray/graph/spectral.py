@@ -1,11 +1,9 @@
 """Spectral clustering (Shi and Malik 2000; Yu and Shi 2003) by scikit-learn, component by component.
 
-The weights of edges are affinities. The eigenvectors of a component's normalised Laplacian are turned into
-clusters by `discretize`, which on graphs of many small groups did better than k-means and pivoted QR.
-
-Departure: as many eigenvectors as clusters would cost the third power of the nodes. Where more than `AT_ONCE`
-clusters are wanted, a component is divided into so many first, and each of these again. 5,000 nodes with
-15,000 edges, a third of them at random, into 333 clusters take 9 seconds of CPU; 20,000 nodes more than 3
+Edge weights are affinities. `discretize` turns the eigenvectors of a component's normalised Laplacian into
+clusters; on graphs of many small groups it did better than k-means and pivoted QR. Departure: as many
+eigenvectors as clusters would take cubic time, so a component is divided into at most `AT_ONCE` clusters at a
+time, and each of these again. 5,000 nodes with 15,000 edges take 9 seconds of CPU, 20,000 more than 3
 minutes.
 """
 
@@ -15,36 +13,31 @@ import numpy as np
 
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.graph.integer_arrays import Ints
-from graphrag_ray.graph.leiden import Edges, components, numbered
+from graphrag_ray.graph.leiden import Edges, canonical_labels, components
 
 MOST_NODES = 10_000
-"""Eigenvectors of larger graphs would take too long."""
+"""Callers should use another clustering for larger graphs, whose eigenvectors take too long."""
 AT_ONCE = 64
-"""Clusters that one component is divided into at a time."""
-_DEPTH = 4  # divisions one inside another
-_LEAST = 1e-9  # of the largest weight; what is below counts as much
+_DEPTH = 4  # maximum nesting of divisions
+_MIN_WEIGHT = 1e-9  # smallest affinity, as a share of the largest
 
 
 def spectral(n: int, edges: Edges, n_clusters: int, seed: int) -> Ints:
-    """[n] the cluster of each node, numbered 0…k-1 by their smallest nodes.
+    """[n] cluster of each node, numbered 0…k-1 by their smallest nodes.
 
-    Every connected component has its share of `n_clusters` by its nodes, rounded, and at least one: no
-    cluster spans two, and there are more than `n_clusters` where there are more components.
+    Every connected component gets a share of `n_clusters` in proportion to its nodes, at least one. No
+    cluster spans two components, so there can be more than `n_clusters`.
 
-    Raises SettingsError above `MOST_NODES` nodes and where scikit-learn is not installed.
+    Raises:
+        SettingsError: If scikit-learn is not installed.
     """
-    if n > MOST_NODES:
-        raise SettingsError(
-            f"spectral clustering takes up to {MOST_NODES:,} nodes and this graph has {n:,}: "
-            "Leiden or SCAN will do"
-        )
     check_installed()
     if len(edges) == 0:
         return np.arange(n, dtype=np.int64)
-    return numbered(_divided(n, edges, n_clusters, seed, _DEPTH))
+    return canonical_labels(_divide(n, edges, n_clusters, seed, _DEPTH))
 
 
-def _divided(n: int, edges: Edges, n_clusters: int, seed: int, depth: int) -> Ints:
+def _divide(n: int, edges: Edges, n_clusters: int, seed: int, depth: int) -> Ints:
     """[n] clusters, numbered from 0 in any order."""
     component = components(n, edges.ends)
     size = np.bincount(component)
@@ -52,10 +45,10 @@ def _divided(n: int, edges: Edges, n_clusters: int, seed: int, depth: int) -> In
     label = component.copy()
     alone = np.flatnonzero((share == size)[component])
     label[alone] = len(size) + alone
-    born = len(size) + n
+    next_label = len(size) + n
     order = np.argsort(component, kind="stable")
     bounds = np.concatenate([[0], np.cumsum(size)])
-    of_edge = component[edges.ends[:, 0]] if len(edges) else np.zeros(0, dtype=np.int64)
+    of_edge = component[edges.ends[:, 0]]
     by_component = np.argsort(of_edge, kind="stable")
     edge_bounds = np.searchsorted(of_edge[by_component], np.arange(len(size) + 1))
     local = np.empty(n, dtype=np.int64)
@@ -63,21 +56,20 @@ def _divided(n: int, edges: Edges, n_clusters: int, seed: int, depth: int) -> In
         nodes = order[bounds[c] : bounds[c + 1]]
         local[nodes] = np.arange(len(nodes))
         inside = edges[by_component[edge_bounds[c] : edge_bounds[c + 1]]]
-        among = Edges(local[inside.ends], inside.weight)
-        part = numbered(_parts(len(nodes), among, int(share[c]), seed, depth))
-        label[nodes] = born + part
-        born += int(part.max()) + 1
-    return numbered(label)
+        part = _cluster(len(nodes), Edges(local[inside.ends], inside.weight), int(share[c]), seed, depth)
+        label[nodes] = next_label + part
+        next_label += int(part.max()) + 1
+    return canonical_labels(label)
 
 
-def _parts(n: int, edges: Edges, n_clusters: int, seed: int, depth: int) -> Ints:
+def _cluster(n: int, edges: Edges, n_clusters: int, seed: int, depth: int) -> Ints:
     """[n] clusters of a connected graph."""
     from scipy import sparse
     from sklearn.cluster import SpectralClustering
 
-    weight = np.maximum(edges.weight / edges.weight.max(), _LEAST)
-    one, other = edges.ends.astype(np.int32).T  # scikit-learn takes no wider ones
-    upper = sparse.coo_array((weight, (one, other)), shape=(n, n))
+    weight = np.maximum(edges.weight / edges.weight.max(), _MIN_WEIGHT)
+    source, target = edges.ends.astype(np.int32).T  # the widest indices that scikit-learn accepts
+    upper = sparse.coo_array((weight, (source, target)), shape=(n, n))
     clustering = SpectralClustering(
         min(n_clusters, AT_ONCE),
         affinity="precomputed",
@@ -86,22 +78,22 @@ def _parts(n: int, edges: Edges, n_clusters: int, seed: int, depth: int) -> Ints
     )
     affinity = sparse.csr_matrix(upper + upper.T)
     try:
-        found = clustering.fit_predict(affinity)
+        label = clustering.fit_predict(affinity)
     except np.linalg.LinAlgError:  # its rotation did not converge
-        found = clustering.set_params(assign_labels="cluster_qr").fit_predict(affinity)
-    part = numbered(np.asarray(found, dtype=np.int64))
+        label = clustering.set_params(assign_labels="cluster_qr").fit_predict(affinity)
+    part = canonical_labels(np.asarray(label, dtype=np.int64))
     if n_clusters <= AT_ONCE or depth == 1 or part.max() == 0:
         return part
-    # The rest is a graph of as many components as parts, or more.
-    return _divided(n, edges[edges.inside(part)], n_clusters, seed, depth - 1)
+    # Without the edges between parts, every part is a component of its own, or several.
+    return _divide(n, edges[edges.inside(part)], n_clusters, seed, depth - 1)
 
 
 def check_installed() -> None:
-    """Raises SettingsError where scikit-learn is missing."""
+    """Raise SettingsError if scikit-learn is missing."""
     try:
         import sklearn.cluster  # noqa: F401
     except ImportError as e:
         raise SettingsError(
-            f"spectral clustering needs scikit-learn ({e}): pip install 'graphrag-ray[archrag]', "
-            "or take Leiden or SCAN"
+            f"Spectral clustering needs scikit-learn ({e}). Run pip install 'graphrag-ray[archrag]', or "
+            "choose Leiden or SCAN."
         ) from e

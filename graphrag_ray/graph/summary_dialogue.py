@@ -1,4 +1,4 @@
-"""The summary dialogue: texts that belong together in, one summary out (RAPTOR, section 3)."""
+"""The summary dialogue: related texts in, one summary out (RAPTOR, section 3)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from graphrag_ray.graph.plan import HEADING_TOKENS, NUMBER_TOKENS
 from graphrag_ray.graph.report_context import Context, fold
 from graphrag_ray.graph.report_dialogue import Report
 
-SAID_ABOVE = 100
-"""Tokens of what is said of a chunk's document, at most, and of the marks around it."""
-MOST_TITLE_WORDS, MOST_TITLE = 20, 160
-"""A first line with more words or characters is no title."""
-_TITLE_WORDS = 12
-_MARKED = re.compile(r"\A(?:[#*_>\s]|title\s*:|\"|“)+", re.IGNORECASE)
-_MARKED_END = re.compile(r"(?<![\s*_\"”#.:])[\s*_\"”#.:]+\Z")
-_HEADED = re.compile(r"\A[#*_\s]*summary[*_\s]*:[*_\s]*", re.IGNORECASE)
+_LABEL_TOKENS = 100  # maximum for what describes a chunk's document, punctuation included
+_MAX_TITLE_WORDS, _MAX_TITLE_CHARACTERS = 20, 160  # a longer first line is not a title
+_MADE_TITLE_WORDS = 12
+_TITLE_START = re.compile(r"\A(?:[#*_>\s]|title\s*:|\"|“)+", re.IGNORECASE)
+_TITLE_END = re.compile(r"(?<![\s*_\"”#.:])[\s*_\"”#.:]+\Z")
+_SUMMARY_LABEL = re.compile(r"\A[#*_\s]*summary[*_\s]*:[*_\s]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class SummarySpec:
-    """What is the same for all summaries of a run. max_tokens: length that the prompt asks for; `call` holds
-    the hard limit."""
+    """What all summaries of a run have in common.
+
+    `max_tokens` is the length that the prompt asks for; `call` holds the hard limit.
+    """
 
     prompt: Prompt
     correct: Prompt
@@ -40,35 +40,31 @@ class SummarySpec:
 
 
 def summary_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> SummarySpec:
-    most = settings.tree.max_output_tokens
-    return SummarySpec(
-        prompt=prompts["summary"],
-        correct=prompts["correct"],
-        # Names, figures and some languages take more tokens than three for four words.
-        call=settings.call("summary", 2 * most),
-        language=settings.output_language,
-        max_tokens=most,
-    )
+    max_tokens = settings.tree.max_output_tokens
+    # The prompt counts words. Names, figures and some languages take more than the usual tokens per word.
+    call = settings.call("summary", 2 * max_tokens)
+    return SummarySpec(prompts["summary"], prompts["correct"], call, settings.output_language, max_tokens)
 
 
 def longest_record(budget: int) -> int:
-    """Tokens of a record in what a summary is written from: two fit. A longer one loses its end."""
+    """Maximum tokens of a record in the context of a summary: two fit. A longer one is cut."""
     return (budget - HEADING_TOKENS) // 2 - NUMBER_TOKENS
 
 
 def context_tokens(options: Tree, chunking: Chunking) -> int:
-    """Of what a summary is written from: at least as many as two whole chunks take. A chunk that is a whole
-    document may be longer than half of it."""
+    """Token budget of a summary's context: enough for two whole chunks, unless these are documents."""
     size = chunking.size if isinstance(chunking.size, int) else 0
-    longest = size + chunking.min_new_tokens + SAID_ABOVE + NUMBER_TOKENS
+    longest = size + chunking.min_new_tokens + _LABEL_TOKENS + NUMBER_TOKENS
     return max(options.context_tokens, 2 * longest + HEADING_TOKENS if size else 0)
 
 
 def summary(context: Context, spec: SummarySpec) -> Dialogue[Report]:
-    """Ask for a summary, and once more where the reply is empty. It is a report without findings and rating,
-    which refers to all that it was written from.
+    """Request a summary, and once more if the reply is empty.
 
-    Raises DialogueFailed where the second reply is empty, too, and for a content filter.
+    It is a report without findings and rating that cites everything it was written from.
+
+    Raises:
+        DialogueFailed: If the second reply is empty, too, or a content filter withheld the reply.
     """
     variables = {"context": context.text, "language": spec.language, **reply_lengths(spec.max_tokens)}
     request = ChatRequest("summary", spec.prompt.fill(variables), spec.call, variables)
@@ -84,22 +80,24 @@ def summary(context: Context, spec: SummarySpec) -> Dialogue[Report]:
 
 
 def read_summary(reply: ChatReply) -> tuple[str, str]:
-    """Title and text of a reply. Without a title of its own, the first words are one; of a reply that was cut
-    off, the unfinished sentence goes."""
+    """Return title and text of a reply.
+
+    Without a title, the first words become one. A reply that was cut off loses its unfinished sentence.
+    """
     lines = [fold(line) for line in reply.text.splitlines() if not line.startswith("```")]
     written = records.strip_references("\n".join(lines)).strip()
     if not any(character.isalnum() for character in written):
         return "", ""
     first, _, rest = written.partition("\n")
-    title = _MARKED_END.sub("", _MARKED.sub("", " ".join(first.split())))
-    text = _HEADED.sub("", rest.strip())
-    if not title or not text or len(title) > MOST_TITLE or len(title.split()) > MOST_TITLE_WORDS:
+    title = _TITLE_END.sub("", _TITLE_START.sub("", " ".join(first.split())))
+    text = _SUMMARY_LABEL.sub("", rest.strip())
+    too_long = len(title) > _MAX_TITLE_CHARACTERS or len(title.split()) > _MAX_TITLE_WORDS
+    if not title or not text or too_long:
         text = written
-        words = " ".join(_MARKED.sub("", written).split()[:_TITLE_WORDS])
-        title = words if len(words) <= MOST_TITLE else words[: MOST_TITLE - 1] + "…"
-    # Lines that look like headings would be parts of a report.
+        title = " ".join(_TITLE_START.sub("", written).split()[:_MADE_TITLE_WORDS])
+        if len(title) > _MAX_TITLE_CHARACTERS:
+            title = title[: _MAX_TITLE_CHARACTERS - 1] + "…"
+    # Lines that look like headings would become parts of a report.
     text = "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip())
     text = re.sub(r"(?m)^[#\s]*#\s*", "", text)
-    if reply.finish_reason == "length":
-        text = whole_sentences(text)
-    return title, text
+    return title, whole_sentences(text) if reply.finish_reason == "length" else text

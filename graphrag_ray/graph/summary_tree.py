@@ -1,16 +1,9 @@
-"""A tree of summaries over texts: RAPTOR's (Sarthi et al. 2024, section 3), built level upon level.
+"""A tree of summaries over texts: RAPTOR's (Sarthi et al. 2024, section 3), built bottom-up.
 
-The nodes of the lowest level are texts, those above are summaries, each of a cluster of nodes of the level
-below. A node may be in several clusters (`soft_clusters.py`), but all texts are equally deep.
-
-Departures, where the paper is silent or its code did not end:
-
-- More than `MOST_NODES` nodes are divided first, by k-means and by halves, and each group is clustered by
-  itself, so work grows with the number of nodes. Texts too few for two levels have one.
-- A tree that exists is kept: a new node joins the cluster nearest to it, and what has become too long by that
-is
-  divided. Where an update brings more than `MOST_NEW` of the nodes, or much was deleted, its level is
-  clustered afresh.
+The nodes of the lowest level are texts, those above are summaries of clusters of the level below. A node may
+be in several clusters (`soft_clusters.py`), but all texts are equally deep. An existing tree is kept where
+possible: new nodes join the nearest cluster, and clusters that become too long are divided. Departures from
+the paper are listed in docs/decisions/summary-trees.md.
 """
 
 from __future__ import annotations
@@ -25,20 +18,17 @@ import numpy.typing as npt
 
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.nearest_neighbours import Vectors, cell_centres, nearest_centres
-from graphrag_ray.graph.soft_clusters import halved
+from graphrag_ray.graph.soft_clusters import split_to_size
 
 Keys = npt.NDArray[np.uint64]
 
 MOST_NODES = 2_000
-"""Of a group: some 20 seconds of one core."""
-MOST_NEW = 0.3
-LEAST_LEFT = 0.5
-"""Where clusters have fewer members than this share of what they had, on average, a level is clustered
-afresh."""
-LEAST_NODES = 11
-"""A level that has no more is the last, as in RAPTOR's code."""
+"""Maximum nodes that are clustered at once, which takes some 20 seconds of one core."""
+_MAX_NEW_SHARE = 0.3  # A level with a larger share of new nodes is clustered afresh,
+_MIN_SIZE_SHARE = 0.5  # and one whose clusters shrank below this share of their former average size.
+MIN_NODES = 11  # A level with no more nodes is the last, as in RAPTOR's code.
 _PER_GROUP = MOST_NODES // 2
-_ROWS = 65_536
+_BLOCK_ROWS = 65_536
 
 
 @dataclass(frozen=True)
@@ -50,15 +40,15 @@ class Clusters(Sequence[Ints]):
 
     @classmethod
     def of(cls, clusters: Iterable[Ints]) -> Clusters:
-        own = list(clusters)
-        bounds = np.cumsum([0, *map(len, own)]).astype(np.int64)
-        return cls(np.concatenate([np.zeros(0, np.int64), *own]).astype(np.int64), bounds)
+        members = list(clusters)
+        bounds = np.cumsum([0, *map(len, members)]).astype(np.int64)
+        return cls(np.concatenate([np.zeros(0, np.int64), *members]).astype(np.int64), bounds)
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
     def __getitem__(self, cluster: Any) -> Any:
-        """Of a number, not of a slice. Raises IndexError, so that it can be gone through."""
+        """Return a cluster by number; slices are not supported."""
         if not 0 <= cluster < len(self):
             raise IndexError(cluster)
         return self.member[self.bounds[cluster] : self.bounds[cluster + 1]]
@@ -68,15 +58,17 @@ class Clusters(Sequence[Ints]):
 
     @property
     def of_member(self) -> Ints:
-        """[members] the cluster that each stands for."""
+        """[members] the cluster of each."""
         return np.repeat(np.arange(len(self)), np.diff(self.bounds))
 
 
 @dataclass(frozen=True)
 class TreeLevel:
-    """clusters  of the nodes of a level
-    born      [clusters] 64 bits that name each; the name stays when nodes join it or leave it
-    usual     members of a cluster, on average, when the level was clustered afresh
+    """The clusters of a level.
+
+    Attributes:
+        born: [clusters] 64-bit names, which clusters keep when nodes join or leave them.
+        usual: Average size of a cluster when the level was last clustered afresh.
     """
 
     clusters: Clusters
@@ -86,7 +78,7 @@ class TreeLevel:
 
 @dataclass(frozen=True)
 class EarlierLevel:
-    """A level of the tree before: its clusters hold places in `nodes`, 64 bits that name each node."""
+    """A level of the previous tree. Its clusters hold positions in `nodes`, the 64-bit keys of the nodes."""
 
     level: TreeLevel
     nodes: Keys
@@ -94,11 +86,12 @@ class EarlierLevel:
 
 @dataclass(frozen=True)
 class KeptLevel:
-    """What stays of a level: clusters without those that are too large, whose members are divided again.
+    """What remains of a level.
 
-    divided    the members of each of these
-    born       of those that stay; of_divided: of those that are divided
-    usual      see `TreeLevel`
+    Attributes:
+        clusters, born: Clusters that stay, and their names.
+        divided, of_divided: Members of clusters that became too long, to be divided, and their names.
+        usual: See `TreeLevel`.
     """
 
     clusters: Clusters
@@ -109,136 +102,134 @@ class KeptLevel:
 
 
 def groups(vectors: Vectors) -> list[Ints]:
-    """The rows, each in one group of at most MOST_NODES that mean nearly the same.
+    """Partition rows into groups of at most MOST_NODES similar ones, deterministically.
 
-    vectors: [n, dimensions] of length 1, or zeros. The same vectors give the same groups.
+    More than that are divided by k-means, then by halves, so that work grows with the number of nodes.
+    `vectors` [n, dimensions] have length 1 or 0.
     """
     n = len(vectors)
     if n <= MOST_NODES:
         return [np.arange(n)]
     centres = cell_centres(vectors, -(-n // _PER_GROUP))
-    own = nearest_centres(vectors, centres, 1)[:, 0]
-    order = np.argsort(own, kind="stable")
-    cells = np.split(order, np.cumsum(np.bincount(own, minlength=len(centres)))[:-1])
-    one = np.ones(n, dtype=np.int64)
-    return [piece for cell in cells if len(cell) for piece in halved(cell, vectors, one, MOST_NODES)]
+    cell = nearest_centres(vectors, centres, 1)[:, 0]
+    order = np.argsort(cell, kind="stable")
+    cells = np.split(order, np.cumsum(np.bincount(cell, minlength=len(centres)))[:-1])
+    return bounded([members for members in cells if len(members)], vectors)[0]
 
 
 def kept(
     keys: Keys, vectors: Vectors, sizes: Ints, most: int, earlier: EarlierLevel | None
 ) -> KeptLevel | None:
-    """The clusters of before with today's nodes; None where there were none, too much is new, or so much is
-    gone that clusters are small.
+    """Update the previous clusters; None if there are none, too many nodes are new or clusters shrank.
 
-    keys [n], vectors [n, dimensions], sizes [n] in tokens: of today's nodes; most: tokens of a cluster
+    Args:
+        keys: [n] 64-bit keys of today's nodes.
+        vectors: [n, dimensions].
+        sizes: [n] tokens.
+        most: Maximum tokens of a cluster.
+        earlier: The level of the previous tree.
     """
     if earlier is None or not len(keys) or not len(earlier.nodes):
         return None
     order = np.argsort(keys)
-    at = np.minimum(np.searchsorted(keys[order], earlier.nodes), len(keys) - 1)
-    today = np.where(keys[order][at] == earlier.nodes, order[at], -1)  # of each earlier node
+    position = np.minimum(np.searchsorted(keys[order], earlier.nodes), len(keys) - 1)
+    today = np.where(keys[order][position] == earlier.nodes, order[position], -1)  # of each earlier node
     before = earlier.level.clusters
-    lengths = np.diff(before.bounds)
     member = today[before.member]
-    left = np.bincount(before.of_member[member >= 0], minlength=len(before))
-    # What is left of a cluster alone looks for company, as a new node does.
-    stays = (member >= 0) & ((left > 1) | (lengths == 1))[before.of_member]
-    new = np.ones(len(keys), dtype=np.bool_)
-    new[member[stays]] = False
+    n_left = np.bincount(before.of_member[member >= 0], minlength=len(before))
+    # The last member of a cluster joins the nearest one, as a new node does.
+    stays = (member >= 0) & ((n_left > 1) | (np.diff(before.bounds) == 1))[before.of_member]
+    is_new = np.ones(len(keys), dtype=np.bool_)
+    is_new[member[stays]] = False
     cluster, member = before.of_member[stays], member[stays]
-    if new.sum() > MOST_NEW * len(keys):
+    if is_new.sum() > _MAX_NEW_SHARE * len(keys):
         return None
-    used = np.unique(cluster)
-    cluster = np.searchsorted(used, cluster)
-    joining = np.flatnonzero(new)
+    used, cluster = np.unique(cluster, return_inverse=True)
+    joining = np.flatnonzero(is_new)
     nearest = _nearest(joining, _directions(vectors, member, cluster, len(used)), vectors)
     member, cluster = np.concatenate([member, joining]), np.concatenate([cluster, nearest])
-    in_order = np.lexsort((member, cluster))
-    whole = np.split(member[in_order], np.cumsum(np.bincount(cluster, minlength=len(used)))[:-1])
-    tokens = np.bincount(cluster, sizes[member], len(used))
-    if len(member) < LEAST_LEFT * earlier.level.usual * len(used):
+    if len(member) < _MIN_SIZE_SHARE * earlier.level.usual * len(used):
         return None
-    # Those that nobody joined are as long as before, whatever they were allowed.
+    by_cluster = np.lexsort((member, cluster))
+    members = np.split(member[by_cluster], np.cumsum(np.bincount(cluster, minlength=len(used)))[:-1])
+    # Clusters that no node joined are no longer than before, so they are not divided.
     joined = np.zeros(len(used), dtype=np.bool_)
     joined[nearest] = True
-    large = [c for c in np.flatnonzero(joined & (tokens > most)).tolist() if len(whole[c]) > 1]
+    too_long = joined & (np.bincount(cluster, sizes[member], len(used)) > most)
+    large = [c for c in np.flatnonzero(too_long).tolist() if len(members[c]) > 1]
     stay = np.setdiff1d(np.arange(len(used)), large).tolist()
+    clusters, divided = Clusters.of(members[c] for c in stay), [members[c] for c in large]
     born = earlier.level.born[used]
-    return KeptLevel(
-        Clusters.of(whole[c] for c in stay),
-        born[stay],
-        [whole[c] for c in large],
-        born[large],
-        earlier.level.usual,
-    )
+    return KeptLevel(clusters, born[stay], divided, born[large], earlier.level.usual)
 
 
 def _directions(vectors: Vectors, member: Ints, cluster: Ints, n: int) -> Vectors:
-    """[n, dimensions] of length 1: of the means of clusters."""
-    found = np.zeros((n, vectors.shape[1]), dtype=np.float32)
-    for some in range(0, len(member), _ROWS):
-        np.add.at(found, cluster[some : some + _ROWS], vectors[member[some : some + _ROWS]])
-    lengths = np.linalg.norm(found, axis=1, keepdims=True)
-    found /= np.where(lengths > 0, lengths, 1)
-    return found
+    """[n, dimensions] directions of the cluster means, of length 1."""
+    sums = np.zeros((n, vectors.shape[1]), dtype=np.float32)
+    for start in range(0, len(member), _BLOCK_ROWS):
+        rows = slice(start, start + _BLOCK_ROWS)
+        np.add.at(sums, cluster[rows], vectors[member[rows]])
+    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+    sums /= np.where(lengths > 0, lengths, 1)
+    return sums
 
 
 def _nearest(rows: Ints, centres: Vectors, vectors: Vectors) -> Ints:
     """[rows] the centre nearest to each."""
-    found = [
-        nearest_centres(vectors[rows[some : some + _ROWS]], centres, 1)[:, 0]
-        for some in range(0, len(rows), _ROWS)
-    ]
-    return np.concatenate([np.zeros(0, dtype=np.int64), *found])
+    blocks = (rows[start : start + _BLOCK_ROWS] for start in range(0, len(rows), _BLOCK_ROWS))
+    nearest = [nearest_centres(vectors[block], centres, 1)[:, 0] for block in blocks]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *nearest])
 
 
 def with_divided(level: KeptLevel, parts: Sequence[Sequence[Ints]], names: Sequence[Keys]) -> TreeLevel:
-    """The level with the parts that clusters were divided into: the largest goes by the name of the whole.
-
-    parts: of each that was divided; names: 64 bits for each part
-    """
+    """Add the parts of divided clusters under their names; the largest inherits the cluster's name."""
     clusters, born = list(level.clusters), level.born.tolist()
-    for own, named, whole in zip(parts, names, level.of_divided.tolist(), strict=True):
-        largest = max(range(len(own)), key=lambda at: (len(own[at]), -at))
-        clusters += own
-        born += [whole if at == largest else name for at, name in enumerate(named.tolist())]
+    for pieces, new_names, name in zip(parts, names, level.of_divided.tolist(), strict=True):
+        largest = max(range(len(pieces)), key=lambda i: (len(pieces[i]), -i))
+        clusters += pieces
+        born += [name if i == largest else new_name for i, new_name in enumerate(new_names.tolist())]
     return in_order(clusters, born, level.usual)
 
 
 def in_order(clusters: Sequence[Ints], born: Sequence[int], usual: float | None = None) -> TreeLevel:
-    """Clusters by their members; of those that hold the same, the first. usual: None: they are new."""
+    """Sort clusters by their members; the first of equal ones stays. Without `usual`, they are all new."""
     by_members: dict[tuple[int, ...], int] = {}
-    for at, own in enumerate(clusters):
-        by_members.setdefault(tuple(own.tolist()), at)
+    for i, members in enumerate(clusters):
+        by_members.setdefault(tuple(members.tolist()), i)
     order = [by_members[members] for members in sorted(by_members)]
-    found = Clusters.of(clusters[at] for at in order)
-    names = np.array([born[at] for at in order], dtype=np.uint64)
-    return TreeLevel(found, names, len(found.member) / max(1, len(found)) if usual is None else usual)
+    distinct = Clusters.of(clusters[i] for i in order)
+    names = np.array([born[i] for i in order], dtype=np.uint64)
+    average = len(distinct.member) / max(1, len(distinct))
+    return TreeLevel(distinct, names, average if usual is None else usual)
 
 
 def bounded(whole: Sequence[Ints], vectors: Vectors) -> tuple[list[Ints], list[int]]:
-    """Sets of nodes, cut where they are larger than a group may be; and of each piece, which one it is of."""
-    pieces, of = [], []
-    for at, own in enumerate(whole):
-        cut = [own]
-        if len(own) > MOST_NODES:
-            cut = halved(own, vectors, np.ones(len(vectors), dtype=np.int64), MOST_NODES)
-        pieces += cut
-        of += [at] * len(cut)
-    return pieces, of
+    """Split sets of more than MOST_NODES nodes; return the pieces and the set that each comes from."""
+    pieces, origin = [], []
+    for i, members in enumerate(whole):
+        parts = [members]
+        if len(members) > MOST_NODES:
+            parts = split_to_size(members, vectors, np.ones(len(vectors), dtype=np.int64), MOST_NODES)
+        pieces += parts
+        origin += [i] * len(parts)
+    return pieces, origin
 
 
 def goes_on(n_nodes: int, height: int, most_levels: int) -> bool:
-    """Whether one more level is built over so many nodes. height: levels below."""
-    return height < most_levels and n_nodes > (LEAST_NODES if height else 1)
+    """Return whether another level is built over `n_nodes`, above `height` levels.
+
+    Texts too few for two levels have one.
+    """
+    return height < most_levels and n_nodes > (MIN_NODES if height else 1)
 
 
 @dataclass(frozen=True)
 class SummaryTree:
-    """All levels as communities: level 0 is the highest, and numbers begin there.
+    """All levels as communities, which are numbered from the topmost level, level 0.
 
-    levels   the clusters of each level, that of the texts first
-    main     of each level, the cluster of each node that is its parent (`main_clusters`)
+    Attributes:
+        levels: Clusters of each level, lowest first.
+        main: For each level, the cluster of each node that is its parent (`main_clusters`).
     """
 
     levels: Sequence[Clusters]
@@ -246,60 +237,58 @@ class SummaryTree:
 
     @cached_property
     def first(self) -> Ints:
-        """[levels] the number of each level's first community, that of the texts first."""
-        numbers = [len(clusters) for clusters in self.levels]
-        return np.cumsum([0, *reversed(numbers)])[:-1][::-1].astype(np.int64)
+        """[levels] number of each level's first community, lowest level first."""
+        counts = [len(clusters) for clusters in self.levels]
+        return np.cumsum([0, *reversed(counts)])[:-1][::-1].astype(np.int64)
 
     @cached_property
     def level(self) -> Ints:
-        """[communities]"""
-        n = [len(clusters) for clusters in reversed(self.levels)]
-        return np.repeat(np.arange(len(n)), n).astype(np.int64)
+        """[communities] the level of each."""
+        counts = [len(clusters) for clusters in reversed(self.levels)]
+        return np.repeat(np.arange(len(counts)), counts).astype(np.int64)
 
     @cached_property
     def parent(self) -> Ints:
-        """[communities] -1 at the top. One that is in several clusters has its main one."""
-        found = np.full(len(self.level), -1, dtype=np.int64)
+        """[communities] -1 at the top; the main cluster of one that is in several."""
+        parent = np.full(len(self.level), -1, dtype=np.int64)
         for height in range(len(self.levels) - 1):
             first = self.first[height]
-            found[first : first + len(self.levels[height])] = self.first[height + 1] + self.main[height + 1]
-        return found
+            parent[first : first + len(self.levels[height])] = self.first[height + 1] + self.main[height + 1]
+        return parent
 
     @cached_property
     def texts(self) -> Clusters:
         """The texts that each community rests on."""
-        of_level: list[list[Ints]] = []
-        for clusters in self.levels:
-            below = of_level[-1] if of_level else None
-            of_level.append(
-                [
-                    np.unique(np.concatenate([below[node] for node in own.tolist()])) if below else own
-                    for own in clusters
-                ]
-            )
-        return Clusters.of(texts for own in reversed(of_level) for texts in own)
+        by_level: list[list[Ints]] = []
+        for height, clusters in enumerate(self.levels):
+            if height == 0:
+                by_level.append(list(clusters))
+                continue
+            below = by_level[-1]
+            by_level.append([np.unique(np.concatenate([below[i] for i in c.tolist()])) for c in clusters])
+        return Clusters.of(texts for level in reversed(by_level) for texts in level)
 
     def children(self, community: int) -> list[int]:
-        """All communities that it was written from; of one over texts, none."""
+        """Return all communities that one was written from; none for one over texts."""
         height = len(self.levels) - 1 - int(self.level[community])
         if not height:
             return []
-        own = self.levels[height][community - int(self.first[height])]
-        below: list[int] = (self.first[height - 1] + own).tolist()
+        members = self.levels[height][community - int(self.first[height])]
+        below: list[int] = (self.first[height - 1] + members).tolist()
         return below
 
     def sizes(self) -> Ints:
-        """[communities] texts that each rests on."""
+        """[communities] number of texts that each rests on."""
         return np.diff(self.texts.bounds)
 
 
 def main_clusters(clusters: Clusters, vectors: Vectors) -> Ints:
-    """[nodes] of the clusters that a node is in, the one whose mean is nearest."""
-    best = np.full(len(vectors), -1, dtype=np.int64)
-    nearest = np.full(len(vectors), -np.inf)
-    for cluster, own in enumerate(clusters):
-        mean = vectors[own].mean(axis=0)
-        near = np.round(vectors[own] @ (mean / max(float(np.linalg.norm(mean)), 1e-9)), 4)
-        closer = near > nearest[own]
-        best[own[closer]], nearest[own[closer]] = cluster, near[closer]
-    return best
+    """[nodes] of the clusters of each node, the one with the nearest mean."""
+    main = np.full(len(vectors), -1, dtype=np.int64)
+    best = np.full(len(vectors), -np.inf)
+    for cluster, members in enumerate(clusters):
+        mean = vectors[members].mean(axis=0)
+        cosine = np.round(vectors[members] @ (mean / max(float(np.linalg.norm(mean)), 1e-9)), 4)
+        closer = cosine > best[members]
+        main[members[closer]], best[members[closer]] = cluster, cosine[closer]
+    return main

@@ -38,11 +38,11 @@ def test_names_that_yaml_takes_for_other_things_stay_names():
     [
         ("A: [X]\nB: [x]\n", "'X' is an alias of both 'A' and 'B'"),
         ("A: [B]\nB: [A]\n", "'B' -> 'A' -> 'B'"),
-        ("A: [B]\nB: [C]\nC: [A]\n", "leads in a circle"),
+        ("A: [B]\nB: [C]\nC: [A]\n", "aliases form a cycle"),
         ("A: {B: C}\n", "line 1"),
         ("- A\n", "not a mapping"),
-        ("A: [B\n", "not YAML"),
-        ("A: ['']\n", "line 1: an empty name"),
+        ("A: [B\n", "not valid YAML"),
+        ("A: ['']\n", "line 1: empty name"),
     ],
 )
 def test_aliases_that_cannot_be_used_are_named(text, named):

@@ -11,9 +11,9 @@ from graphrag_ray.graph.attributed import (
     clustered,
     goes_on,
     linked,
-    n_neighbours,
+    neighbour_count,
     one_hierarchy,
-    weighed,
+    with_cosine_weights,
 )
 from graphrag_ray.graph.leiden import Edges
 from graphrag_ray.graph.seeds import Past
@@ -88,12 +88,12 @@ def test_links_count_by_what_their_ends_mean():
 
 def test_an_edge_weighs_the_cosine_of_its_ends_and_the_median_where_one_is_unknown():
     edges = Edges(np.array([[0, 1], [0, 2], [0, 3], [1, 3]]), np.ones(4))
-    apart = weighed(edges, unit(np.array([[1, 0], [2, 0], [-1, 0], [0, 1]], np.float32)))
+    apart = with_cosine_weights(edges, unit(np.array([[1, 0], [2, 0], [-1, 0], [0, 1]], np.float32)))
     assert apart.ends.tolist() == [[0, 1]] and apart.weight.tolist() == [1.0]
-    known = weighed(edges, unit(np.array([[1, 0], [1, 1], [3, 0], [0, 0]], np.float32)))
+    known = with_cosine_weights(edges, unit(np.array([[1, 0], [1, 1], [3, 0], [0, 0]], np.float32)))
     median = (0.7071 + 1) / 2
     assert known.weight.tolist() == pytest.approx([0.7071, 1.0, median, median], abs=1e-4)
-    assert weighed(edges, np.zeros((4, 2), np.float32)).weight.tolist() == [1.0] * 4
+    assert with_cosine_weights(edges, np.zeros((4, 2), np.float32)).weight.tolist() == [1.0] * 4
 
 
 def test_nodes_without_an_edge_share_packs_by_their_tokens():
@@ -114,11 +114,11 @@ def test_many_nodes_of_one_meaning_and_a_hub_are_divided_into_small_clusters(clu
 def test_so_many_neighbours_are_linked_as_a_node_has_links_and_an_update_keeps_to_it():
     ring = [(i, (i + 1) % 10) for i in range(10)]
     level = nodes(10, ring, about(10, 2))
-    assert n_neighbours(level, Attributed()) == 2
-    assert n_neighbours(nodes(10, ring, about(10, 2), neighbours=1), Attributed()) == 2
-    assert n_neighbours(nodes(10, [*ring, (0, 5)], about(10, 2), neighbours=3), Attributed()) == 3
-    assert n_neighbours(nodes(10, [], about(10, 2)), Attributed()) == 1
-    assert n_neighbours(level, Attributed(neighbours=7)) == 7
+    assert neighbour_count(level, Attributed()) == 2
+    assert neighbour_count(nodes(10, ring, about(10, 2), neighbours=1), Attributed()) == 2
+    assert neighbour_count(nodes(10, [*ring, (0, 5)], about(10, 2), neighbours=3), Attributed()) == 3
+    assert neighbour_count(nodes(10, [], about(10, 2)), Attributed()) == 1
+    assert neighbour_count(level, Attributed(neighbours=7)) == 7
 
 
 def test_a_level_that_comes_from_the_one_before_changes_little():

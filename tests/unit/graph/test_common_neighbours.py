@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.graph import attributed as module
-from graphrag_ray.graph.attributed import common_neighbours, distinct
+from graphrag_ray.graph.attributed import common_neighbours, distinct_edges
 
 pairs = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)).filter(lambda p: p[0] < p[1]), max_size=60)
 
@@ -23,10 +23,10 @@ def around(n, ends):
 
 @given(pairs, st.integers(1, 8))
 def test_common_neighbours_are_counted_for_every_edge(edges, at_a_time):
-    ends = distinct(np.array(edges, dtype=np.int64).reshape(-1, 2), 12)
+    ends = distinct_edges(np.array(edges, dtype=np.int64).reshape(-1, 2), 12)
     assert ends.tolist() == sorted(map(list, set(edges)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_PAIRS", at_a_time)
+        patch.setattr(module, "_BLOCK_PAIRS", at_a_time)
         found = common_neighbours(12, ends[::-1])[::-1]
     near = around(12, ends)
     assert found.tolist() == [len(near[a] & near[b]) for a, b in ends.tolist()]

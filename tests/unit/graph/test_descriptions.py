@@ -12,7 +12,7 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatReply
 from graphrag_ray.base.prompts import PLACEHOLDERS, load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.graph.descriptions import TokensOf, batches, describe, describe_spec, distinct, layer
+from graphrag_ray.graph.descriptions import TokensOf, describe, describe_spec, distinct, layer
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,6 @@ def test_a_spec_survives_pickling(spec):
 
 
 def test_what_fits_is_one_batch():
-    assert batches(["a", "b", "c"], [1, 1, 1], 3) == [["a", "b", "c"]]
     assert layer(["one two", "three"], SPEC, TOKENS) == [["one two", "three"]]
 
 

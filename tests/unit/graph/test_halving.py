@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.graph.soft_clusters import halved
+from graphrag_ray.graph.soft_clusters import split_to_size
 
 numbers = st.sampled_from([0.0, 1.0, -1.0, 0.3, 1e-30, 1e15])
 
@@ -13,7 +13,7 @@ numbers = st.sampled_from([0.0, 1.0, -1.0, 0.3, 1e-30, 1e15])
 def test_pieces_hold_every_member_once_and_are_small_or_single(rows, most):
     vectors = np.array([row[:2] for row in rows], dtype=np.float32)
     sizes = np.array([row[2] for row in rows])
-    pieces = halved(np.arange(len(rows)), vectors, sizes, most)
+    pieces = split_to_size(np.arange(len(rows)), vectors, sizes, most)
     assert sorted(np.concatenate(pieces).tolist()) == list(range(len(rows)))
     assert all(len(piece) == 1 or sizes[piece].sum() <= most for piece in pieces)
     assert all(np.all(np.diff(piece) > 0) for piece in pieces)
@@ -21,16 +21,16 @@ def test_pieces_hold_every_member_once_and_are_small_or_single(rows, most):
 
 def test_the_cut_lies_where_the_members_differ_most():
     vectors = np.array([[1, 0], [0, 1], [1, 0.1], [0.1, 1]], dtype=np.float32)
-    pieces = halved(np.arange(4), vectors, np.ones(4, np.int64), 2)
+    pieces = split_to_size(np.arange(4), vectors, np.ones(4, np.int64), 2)
     assert sorted(piece.tolist() for piece in pieces) == [[0, 2], [1, 3]]
 
 
 def test_large_members_make_small_pieces():
     vectors = np.linspace(0, 1, 6, dtype=np.float32)[:, None]
-    pieces = halved(np.arange(6), vectors, np.array([9, 1, 1, 1, 1, 1]), 9)
+    pieces = split_to_size(np.arange(6), vectors, np.array([9, 1, 1, 1, 1, 1]), 9)
     assert sorted(piece.tolist() for piece in pieces) in ([[0], [1, 2, 3, 4, 5]], [[0, 1, 2, 3, 4], [5]])
 
 
 def test_thousands_of_equal_vectors_are_cut_in_few_rounds():
-    pieces = halved(np.arange(5_000), np.ones((5_000, 4), np.float32), np.ones(5_000, np.int64), 3)
+    pieces = split_to_size(np.arange(5_000), np.ones((5_000, 4), np.float32), np.ones(5_000, np.int64), 3)
     assert max(len(piece) for piece in pieces) <= 3 and len(pieces) <= 4_096

@@ -13,8 +13,7 @@ from graphrag_ray.base import ids
 from graphrag_ray.base.records import Reference
 from graphrag_ray.graph import report_context
 from graphrag_ray.graph.kept_reports import (
-    EVIDENCE,
-    NOTHING_LOST,
+    SKETCH_SIZE,
     Earlier,
     Evidence,
     Lost,
@@ -27,6 +26,7 @@ from graphrag_ray.graph.kept_reports import (
 )
 from graphrag_ray.graph.report_dialogue import Report
 
+NOTHING_LOST = Lost(np.empty(0, np.uint64), False)
 CHUNKS = [ids.stable_id("text_unit", str(n)) for n in range(3_000)]
 Behind = dict[str, tuple[str, list[str]]]
 """By name what an entity's description says, and the chunks that it rests on."""
@@ -204,7 +204,7 @@ def test_the_overlap_of_many_chunks_is_near(share: float):
     common = round(2 * n * share / (1 + share))
     one, other = CHUNKS[:n], CHUNKS[n - common : 2 * n - common][:n]
     exact = len(set(one) & set(other)) / len(set(one) | set(other))
-    assert len(evidence(one)) == EVIDENCE
+    assert len(evidence(one)) == SKETCH_SIZE
     assert overlap(evidence(one), evidence(other)) == pytest.approx(exact, abs=0.15)
 
 

@@ -14,13 +14,10 @@ from graphrag_ray.graph.delimited_records import EntityRecord, RelationshipRecor
 from graphrag_ray.graph.extraction_dialogue import ExtractedRecords
 from graphrag_ray.graph.merge import (
     ExtractedFrom,
-    combine,
     descriptions_by_key,
     entity_instance_rows,
-    majority_types,
     merge_entities,
     merge_relationships,
-    partials,
     relationship_instance_rows,
     sort_instances,
 )
@@ -117,20 +114,6 @@ def test_a_corpus_without_records_gives_empty_tables():
     assert len(merge_entities(entities)) == len(merge_relationships(relationships)) == 0
     assert len(merge_relationships(relationships, "strength")) == len(sort_instances(entities)) == 0
     assert list(descriptions_by_key(entities)) == []
-
-
-@given(corpora, st.integers(0, 20), st.integers(0, 20))
-def test_combining_partial_aggregates_is_associative_and_commutative(corpus, i, j):
-    rows = entity_instance_rows(extractions(corpus))
-    i, j = sorted((min(i, len(rows)), min(j, len(rows))))
-    a, b, c = (partials(rows.slice(lo, hi - lo)) for lo, hi in ((0, i), (i, j), (j, len(rows))))
-    whole = partials(rows)
-    both = pa.concat_tables
-    assert combine(both([a, combine(both([b, c]))])).equals(whole)
-    assert combine(both([combine(both([a, b])), c])).equals(whole)
-    assert combine(both([c, b, a])).equals(whole)
-    assert combine(both([combine(b), combine(a)])).equals(combine(both([a, b])))
-    assert combine(whole).equals(whole)
 
 
 @given(corpora, st.integers(0, 9))
@@ -233,9 +216,7 @@ def test_descriptions_of_a_hub_are_gathered_in_pieces(monkeypatch):
     assert batch.column("descriptions").to_pylist() == [[f"{i:010d}" for i in range(40)]]
 
 
-def test_types_can_be_had_from_partial_aggregates_alone():
-    rows = entity_instance_rows(extractions([(0, [("ADA", "PLACE", "", 0), ("ADA", "PERSON", "x", 0)], [])]))
-    assert majority_types(partials(rows)).to_pylist() == [
-        {"id": entity_id("ADA"), "title": "ADA", "type": "PERSON", "n_instances": 2}
-    ]
-    assert sum(partials(rows)["n_described"].to_pylist()) == 1
+def test_an_entity_has_the_type_that_is_stated():
+    rows = entity_instance_rows(extractions([(0, [("ADA", "", "", 0), ("ADA", "PERSON", "x", 0)], [])]))
+    (entity,) = merge_entities(rows).to_pylist()
+    assert (entity["title"], entity["type"], entity["n_instances"]) == ("ADA", "PERSON", 2)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.graph.attributed import scan
-from graphrag_ray.graph.leiden import Edges, canonical, numbered
+from graphrag_ray.graph.leiden import Edges, canonical, canonical_labels
 
 pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=45)
 
@@ -47,7 +47,7 @@ def by_definition(n, edges, epsilon, mu):
         if not core[u]:
             cores = [(-similarity(u, v), v) for v in similar[u] if core[v]]
             cluster_of[u] = cluster_of[min(cores)[1]] if cores else n + u
-    return numbered(np.array(cluster_of, dtype=np.int64))
+    return canonical_labels(np.array(cluster_of, dtype=np.int64))
 
 
 @given(pairs, st.sampled_from([0.3, 0.5, 0.6, 0.7, 0.8, 1.0]), st.integers(1, 5))

@@ -102,7 +102,7 @@ def test_a_tree_has_a_bounded_number_of_levels(n, most):
     height = 0
     while goes_on(n, height, most):
         n, height = max(1, n - 1), height + 1
-    assert height <= most and (height == most or n <= max(1, summary_tree.LEAST_NODES))
+    assert height <= most and (height == most or n <= max(1, summary_tree.MIN_NODES))
 
 
 def test_two_texts_have_a_summary_and_one_has_none():
