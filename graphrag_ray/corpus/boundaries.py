@@ -1,8 +1,8 @@
 """Where a text may be cut: between sentences, else lines, else words, else characters.
 
-Sentences by marks at their ends, whatever the script, and by empty lines; a full stop after an initial or an
-abbreviation, or before a small letter, ends none. Words and characters as Unicode has them (UAX 29): "9.9",
-"30,000" and an emoji of several code points are not parted. Everything is linear in what it looks at.
+Sentences end at marks, whatever the script, and at empty lines; a full stop after an initial or abbreviation,
+or before a lower-case letter, ends none. Words and characters follow Unicode (UAX 29), so "9.9", "30,000" and
+an emoji of several code points stay whole. Everything takes linear time.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from dataclasses import dataclass
 import regex
 
 MAX_WORD = 64
-"""Characters of the longest word that is kept whole. An address may be longer."""
+"""Maximum characters of a word that is kept whole. An address may be longer."""
 _LOOK_AHEAD = 8
 _MAX_CLUSTER = 64
 
 STOPS = ".!?…‽؟۔।॥።။។。！？｡"
 FULL_WIDTH = "。！？｡"
-"""Of these, those that white space does not follow."""
+"""The stops that no white space follows."""
 CLOSERS = "\"'”’»)]」』）】》〉"
-"""What may stand behind them."""
+"""What may follow a stop."""
 _CLOSING = re.escape(CLOSERS)
 _GAP = re.compile(rf"[{FULL_WIDTH}]++[{FULL_WIDTH}{_CLOSING}]*+\s*+|(?<!\s)\s++")
 _AFTER_STOP = re.compile(rf"[{STOPS}][{STOPS}{_CLOSING}]*+\Z")
 _INITIALS = re.compile(r"(?:\w\.)*\w")
+# Titles, months and the most common others of English, and those that French and German share.
 _ABBREVIATIONS = frozenset(
     "approx apr aug bros ca capt cf co col corp dec dept dr ed eds esp est etc feb fig figs gen gov hon inc "  # noqa: SIM905
     "jan jr jul jun lt ltd maj mar mme mr mrs ms mt no nos nov nr oct op pp prof pt rep rev sen sept sgt sr "
     "st vol vols vs".split()
 )
-"""Titles, months and the commonest others of English, and those that French and German have as well."""
 _WORD = regex.compile(r"\b", regex.WORD)
 _CHARACTER = regex.compile(r"\X")
 
 
 class Kind(enum.IntEnum):
-    """What a boundary parts, the best last."""
+    """What a boundary separates, the best last."""
 
     WORD = 0
     LINE = 1
@@ -48,7 +48,7 @@ class Kind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """White space of a text, or a place of no width. end: of what stands before; start: of what follows."""
+    """A gap between `end` of what precedes it and `start` of what follows: white space, or of no width."""
 
     end: int
     start: int
@@ -56,23 +56,20 @@ class Boundary:
 
 
 def boundaries(text: str, start: int, end: int) -> Iterator[Boundary]:
-    """The white space that begins between two places, and where sentences end without it. What is around
-    them counts for their kind."""
+    """Yield gaps that begin between two offsets. The text around them determines their kind."""
     for gap in _GAP.finditer(text, start, end):
-        place = gap.end()
-        at = gap.start() + len(gap.group().rstrip())
-        lines = text.count("\n", at, place)
-        if at > gap.start() or lines > 1 or _is_sentence_end(text, at, place):
-            yield Boundary(at, place, Kind.SENTENCE)
+        gap_start, gap_end = gap.start() + len(gap.group().rstrip()), gap.end()
+        n_lines = text.count("\n", gap_start, gap_end)
+        if gap_start > gap.start() or n_lines > 1 or _is_sentence_end(text, gap_start, gap_end):
+            yield Boundary(gap_start, gap_end, Kind.SENTENCE)
         else:
-            yield Boundary(at, place, Kind.LINE if lines else Kind.WORD)
+            yield Boundary(gap_start, gap_end, Kind.LINE if n_lines else Kind.WORD)
 
 
-def _is_sentence_end(text: str, at: int, place: int) -> bool:
-    """Of the white space between two places."""
-    before = text[max(0, at - MAX_WORD) : at]
+def _is_sentence_end(text: str, gap_start: int, gap_end: int) -> bool:
+    before = text[max(0, gap_start - MAX_WORD) : gap_start]
     stop = _AFTER_STOP.search(before)
-    if stop is None or text[place : place + 1].islower():
+    if stop is None or text[gap_end : gap_end + 1].islower():
         return False
     if not stop.group().startswith("."):
         return True
@@ -81,7 +78,7 @@ def _is_sentence_end(text: str, at: int, place: int) -> bool:
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
-    """(start, end) of the sentences of a text, without the white space around them."""
+    """Return (start, end) of each sentence, without the white space around it."""
     spans, start = [], len(text) - len(text.lstrip())
     for boundary in boundaries(text, start, len(text)):
         if boundary.kind is Kind.SENTENCE:
@@ -93,41 +90,46 @@ def sentences(text: str) -> list[tuple[int, int]]:
 
 
 def last_word_end(text: str, start: int, end: int) -> int | None:
-    """The last place in start < place <= end that parts no word; None where one is longer than MAX_WORD.
+    """Return the last offset in start < offset <= end that splits no word.
 
-    start: a place that parts no character
+    None if the word there is longer than MAX_WORD. `start` must not split a character.
     """
     near = max(start, end - MAX_WORD)
-    for place in range(end, near, -1):
-        if place == len(text) or text[place].isspace() or text[place - 1].isspace():
-            return place
-    # Of a part of the text: whether a flag begins can depend on a thousand flags before.
+    for offset in range(end, near, -1):
+        if _is_beside_space(text, offset):
+            return offset
+    # Search only a part of the text: whether a flag begins can depend on a thousand flags before it.
     around = text[start : end + _LOOK_AHEAD]
-    words = [start + m.start() for m in _WORD.finditer(around, near - start)]
-    return max((place for place in words if near < place <= end), default=None)
+    offsets = [start + m.start() for m in _WORD.finditer(around, near - start)]
+    return max((offset for offset in offsets if near < offset <= end), default=None)
 
 
-def is_word_end(text: str, place: int) -> bool:
-    """Whether a place parts no word."""
-    if place == len(text) or text[place].isspace() or text[place - 1].isspace():
+def is_word_end(text: str, offset: int) -> bool:
+    """Return whether an offset splits no word."""
+    if _is_beside_space(text, offset):
         return True
-    around = text[max(0, place - MAX_WORD) : place + _LOOK_AHEAD]
-    at = min(place, MAX_WORD)
-    return _WORD.match(around, at) is not None
+    around = text[max(0, offset - MAX_WORD) : offset + _LOOK_AHEAD]
+    return _WORD.match(around, min(offset, MAX_WORD)) is not None
+
+
+def _is_beside_space(text: str, offset: int) -> bool:
+    return offset == len(text) or text[offset].isspace() or text[offset - 1].isspace()
 
 
 def last_character_end(text: str, start: int, end: int) -> int | None:
-    """The last place in start < place <= end that does not part what people see as one character; None
-    where there is none. start: such a place."""
-    found = None
+    """Return the last offset in start < offset <= end that splits no user-perceived character, if any.
+
+    `start` must not split one either.
+    """
+    last = None
     for character in _CHARACTER.finditer(text, start, min(end + _MAX_CLUSTER, len(text))):
         if character.end() > end:
             break
-        found = character.end()
-    return found
+        last = character.end()
+    return last
 
 
 def character_end(text: str, start: int) -> int:
-    """Where the character that begins at `start` ends."""
-    found = _CHARACTER.match(text, start, start + _MAX_CLUSTER)
-    return found.end() if found else start + 1
+    """Return where the character that begins at `start` ends."""
+    character = _CHARACTER.match(text, start, start + _MAX_CLUSTER)
+    return character.end() if character else start + 1

@@ -1,8 +1,8 @@
-"""Large table files in stretches: consecutive rows with their numbers, read beside one another.
+"""Split large table files into stretches of consecutive rows that are read in parallel.
 
-Where a .jsonl file is cut depends on its lines, so that a line more changes the stretches beside it only; a
-.parquet file is cut between its row groups. A .csv file is not cut: whether a line end is inside quotes is
-known only from its beginning.
+Where a .jsonl file is cut depends on its lines, so that a new line changes only the stretches next to it; a
+.parquet file is cut between row groups. A .csv file is not cut, because only from its beginning is it known
+whether a line break is inside quotes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from graphrag_ray.corpus.decode import codec_of_bom
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
 
 EXTENSIONS = (".jsonl", ".parquet")
-_SEGMENTS = 8
-"""Places in so many bytes as a stretch may have at most where it could end, on average."""
+_SEGMENTS_PER_STRETCH = 8  # possible ends per maximum size of a stretch, on average
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """start, end: bytes of a .jsonl file, row groups of a .parquet file; row, line: numbers of the first
-    ones, from 1."""
+    """A range of a table file.
+
+    Attributes:
+        start, end: Bytes of a .jsonl file, row groups of a .parquet file.
+        row, line: Numbers of the first row and line, from 1.
+    """
 
     start: int
     end: int
@@ -36,9 +39,13 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What is not parted. rank: a hash of where it begins; "" where no stretch may begin.
+    """A range that is not split.
 
-    start, end as in Stretch; rows, lines: how many there are; size: bytes
+    Attributes:
+        start, end: As in `Stretch`.
+        rows, lines: How many it has.
+        size: In bytes.
+        rank: Hash of where it begins; "" if no stretch may begin there.
     """
 
     start: int
@@ -50,71 +57,70 @@ class Segment:
 
 
 def jsonl_is_split(head: bytes, text_column: str) -> bool:
-    """Whether the rows of a .jsonl file can be told by themselves. head: its first bytes.
+    """Return whether the rows of a .jsonl file can be read independently, from its first bytes.
 
-    Not where a byte order mark says how all of it is written, where it is no .jsonl, or where the first rows
-    have no text: then whether some later one has it decides what is told of these.
+    They cannot if a byte order mark determines the encoding of the whole file, if it is not JSON Lines, or if
+    the first rows have no text: then a later row with text decides what is reported about these.
     """
     if codec_of_bom(head) is not None or 0 in head or is_json_array(head):
         return False
-    for line in head.split(b"\n")[:-1]:
-        value, _, fault = json_line(line, "utf-8")
-        if not fault and isinstance(value, dict) and text_column in value:
-            return True
-    return False
+    values = (json_line(line, "utf-8") for line in head.split(b"\n")[:-1])
+    return any(not fault and isinstance(value, dict) and text_column in value for value, _, fault in values)
 
 
 def jsonl_segments(lines: Iterable[bytes], start: int, limit: int) -> list[Segment]:
-    """Segments of consecutive lines, which have their line ends, and a place to begin at least.
+    """Return segments of consecutive lines, at least one of which may begin a stretch.
 
-    start: the first one's place in the file; limit: bytes of a stretch
+    Args:
+        lines: Lines with their line ends.
+        start: Offset of the first line in the file.
+        limit: Maximum bytes of a stretch.
     """
-    found: list[Segment] = []
-    begin, at, rows, n, rank = start, start, 0, 0, ""
+    segments: list[Segment] = []
+    offset, rows, n_lines, rank = start, 0, 0, ""
     for line in lines:
         crc = zlib.crc32(line)
-        # The longer a line, the likelier: as many a byte in every file.
-        if crc * limit < len(line) * _SEGMENTS << 32:
-            if n:
-                found.append(Segment(begin, at, rows, n, at - begin, rank))
-            begin, rows, n, rank = at, 0, 0, f"{crc:08x}"
-        at, rows, n = at + len(line), rows + (not line.isspace()), n + 1
-    if n:
-        found.append(Segment(begin, at, rows, n, at - begin, rank))
-    if found and not any(s.rank for s in found):
-        found[0] = replace(found[0], rank=str(start))
-    return found
+        # The longer a line, the likelier a cut, so that cuts per byte are as frequent in every file.
+        if crc * limit < len(line) * _SEGMENTS_PER_STRETCH << 32:
+            if n_lines:
+                segments.append(Segment(start, offset, rows, n_lines, offset - start, rank))
+            start, rows, n_lines, rank = offset, 0, 0, f"{crc:08x}"
+        offset, rows, n_lines = offset + len(line), rows + (not line.isspace()), n_lines + 1
+    if n_lines:
+        segments.append(Segment(start, offset, rows, n_lines, offset - start, rank))
+    if segments and not any(s.rank for s in segments):
+        segments[0] = replace(segments[0], rank=str(segments[0].start))
+    return segments
 
 
 def parquet_segments(stream: BinaryIO) -> list[Segment]:
-    """The row groups of a file that can be read."""
+    """Return the row groups of a readable file."""
     import pyarrow.parquet as pq
 
     metadata = pq.ParquetFile(stream).metadata
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    groups = enumerate(map(metadata.row_group, range(metadata.num_row_groups)))
     return [
-        Segment(i, i + 1, g.num_rows, 0, g.total_byte_size, stable_id("row group", str(i)))
-        for i, g in enumerate(groups)
+        Segment(i, i + 1, g.num_rows, 0, g.total_byte_size, stable_id("row group", str(i))) for i, g in groups
     ]
 
 
 def joined(segments: Sequence[Segment]) -> list[Segment]:
-    """Those where a stretch may begin, each with what follows it up to the next. Segments are in order and
-    without a gap; the first is where the file begins."""
-    found: list[Segment] = []
+    """Join every segment that may not begin a stretch to the one before it. Segments have no gaps."""
+    whole: list[Segment] = []
     for s in segments:
-        if s.rank or not found:
-            found.append(s)
+        if s.rank or not whole:
+            whole.append(s)
             continue
-        b = found[-1]
-        found[-1] = replace(b, end=s.end, rows=b.rows + s.rows, lines=b.lines + s.lines, size=b.size + s.size)
-    return found
+        b = whole[-1]
+        whole[-1] = replace(b, end=s.end, rows=b.rows + s.rows, lines=b.lines + s.lines, size=b.size + s.size)
+    return whole
 
 
 def without_gap(segments: Sequence[Segment]) -> bool:
+    """Return whether segments are consecutive from the start of a file."""
     return bool(segments) and segments[0].start == 0 and all(a.end == b.start for a, b in pairwise(segments))
 
 
 def lines_of(data: bytes) -> Iterable[bytes]:
-    """With their line ends. Only \\n ends a line."""
+    """Iterate over lines with their line ends. Only \\n ends a line."""
     return io.BytesIO(data)

@@ -1,10 +1,8 @@
-"""A document into chunks (text units), and both as Arrow tables (`schema.DOCUMENTS`, `schema.TEXT_UNITS`).
+"""Cut a document into chunks (text units), and build both tables (`schema.DOCUMENTS`, `schema.TEXT_UNITS`).
 
-Chunks are windows of tokens that overlap (paper 3.1.1: 600 with 100). They begin and end between sentences,
-else between words.
-
-Columns are built from buffers: `pa.array` on a list imports pandas, which would cost every worker a good part
-of a second at its start.
+Chunks are overlapping windows of tokens (paper 3.1.1: 600 with 100) that begin and end between sentences,
+else between words. Columns are built from buffers, because `pa.array` of a list imports pandas, which would
+delay the start of every worker.
 """
 
 from __future__ import annotations
@@ -24,18 +22,15 @@ from graphrag_ray.base.arrow_arrays import arrow, strings
 from graphrag_ray.base.wording import shortened
 from graphrag_ray.corpus import boundaries, tokens
 from graphrag_ray.corpus.document import PREFIX, Document, metadata_lines, one_line
-from graphrag_ray.corpus.document_titles import begins_with, own_title
+from graphrag_ray.corpus.document_titles import MAX_TITLE, begins_with, own_title
 
-MAX_HEADER_FIELD = 300
-"""Characters of a title or a date that a chunk's header shows: a title can be a paragraph by mistake."""
 _SPACE = re.compile(r"\s++")
-_LONGEST_TOKEN = 128
-"""Characters, in any vocabulary. A text with more for each token that it may have need not be counted."""
+_MAX_TOKEN_CHARACTERS = 128  # in any vocabulary; a text with more per token need not be counted
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """start, end: character offsets into the document's text; n_tokens: of text[start:end]."""
+    """Character offsets into the document's text, and the tokens of text[start:end]."""
 
     start: int
     end: int
@@ -43,13 +38,16 @@ class Chunk:
 
 
 def chunk(text: str, options: index_settings.Chunking, vocabulary: str, header: str = "") -> list[Chunk]:
-    """Cut a document's text into windows of at most `size` tokens, each beginning about `overlap` tokens
-    before the last one's end; with size "document" the whole text is one. header: what is written above every
-    chunk; its tokens count within `size`. vocabulary: a name of `tokens.VOCABULARIES`.
+    """Cut a text into windows of at most `size` tokens that overlap by about `overlap`, in linear time.
 
-    The last chunk may have `min_new_tokens` - 1 tokens more than `size`. Starts and ends both increase. Every
-    character that is not white space is in a chunk. `n_tokens` counts the chunk's text by itself. Time is
-    linear.
+    The last chunk may have up to `min_new_tokens` - 1 tokens more. Starts and ends both increase. Every
+    character that is not white space is in a chunk.
+
+    Args:
+        text: Text of a document.
+        options: Size "document" makes the whole text one chunk.
+        vocabulary: One of `tokens.VOCABULARIES`.
+        header: Text above every chunk, whose tokens count within `size`.
     """
     if not text.strip():
         return []
@@ -58,8 +56,8 @@ def chunk(text: str, options: index_settings.Chunking, vocabulary: str, header: 
     ends = tokens.offsets(text, vocabulary)
     length, overlap = options.size, options.overlap
     if header:
-        # A long header would leave few new tokens a chunk and so multiply the calls: from half of the new
-        # tokens on (250 of 500 by default) the overlap gives way, and then the budget.
+        # A long header would leave few new tokens per chunk and multiply the calls. Once only half of the new
+        # tokens are left (250 of 500 by default), the overlap shrinks, and then the budget grows.
         least_new = (length - overlap + 1) // 2
         length = max(length - tokens.count(header, vocabulary), least_new)
         overlap = min(overlap, length - least_new)
@@ -70,14 +68,13 @@ def chunk(text: str, options: index_settings.Chunking, vocabulary: str, header: 
 
 @dataclass(frozen=True, slots=True)
 class _Cutter:
-    """Chunks that begin and end at boundaries. ends: where each token ends, in characters; length, overlap,
-    min_new: in tokens.
+    """Cuts chunks at boundaries. `ends`: character offset of each token's end; lengths are in tokens.
 
-    A chunk ends with the last sentence, else the last line, within its budget; where that would leave less
-    than half of its new tokens, with the last word. The next one begins at the sentence, else the line,
-    nearest to `overlap` tokens before that end, half as many more or fewer; else at the word before. A word
-    longer than boundaries.MAX_WORD is cut, but no character. What is left for a last chunk joins the one
-    before where it has fewer than `min_new` new tokens.
+    A chunk ends with the last sentence, else the last line, within its budget; if that would leave less than
+    half of its new tokens, with the last word. The next one begins at the sentence, else the line, nearest to
+    `overlap` tokens before that end, give or take half of them; else at the word before. A word longer than
+    boundaries.MAX_WORD is cut, but no character. A remainder of fewer than `min_new` tokens joins the last
+    chunk.
     """
 
     text: str
@@ -93,12 +90,12 @@ class _Cutter:
         while True:
             end, n_tokens = self._end(start, done, last)
             if start < done and (n_tokens > self.length or not boundaries.is_word_end(self.text, end)):
-                start = done  # a long word leaves no room for what was there before
+                start = done  # a long word leaves no room for an overlap
                 end, n_tokens = self._end(start, done, last)
-            # A chunk takes in what is left after it, if that is little and there is room.
+            # A chunk takes in a small remainder if there is room.
             most = self.length + self.min_new - 1
-            little = end < last and self._token(last) - self._token(end) < self.min_new
-            if little and last - start <= _LONGEST_TOKEN * most:
+            small_rest = end < last and self._token(last) - self._token(end) < self.min_new
+            if small_rest and last - start <= _MAX_TOKEN_CHARACTERS * most:
                 whole = tokens.count(self.text[start:last], self.vocabulary)
                 if whole <= most:
                     end, n_tokens = last, whole
@@ -108,12 +105,12 @@ class _Cutter:
             done = self._after_space(end)
             start = self._next_start(start, end)
             if self._token(done) - self._token(start) > self.length - self._least_new:
-                start = done  # there is a lot of white space between
+                start = done  # there is much white space in between
 
     def _end(self, start: int, done: int, last: int) -> tuple[int, int]:
-        """The end of a chunk and its tokens. done: where what no other chunk holds begins.
+        """Return the end of a chunk, and its tokens. Earlier chunks hold the text up to `done`.
 
-        A text by itself may have some tokens more than it has inside another: then it is cut shorter.
+        A text by itself may have more tokens than inside another; then it is cut shorter.
         """
         first, budget = self._token(start), self.length
         while True:
@@ -123,12 +120,12 @@ class _Cutter:
                 return end, n_tokens
             budget = min(budget, self._token(end) - first) - (n_tokens - self.length)
 
-    def _cut(self, most_token: int, done: int, last: int) -> int:
-        """The best place after `done` with at most so many tokens before it."""
-        if most_token >= self._token(last):
+    def _cut(self, max_token: int, done: int, last: int) -> int:
+        """Return the best offset after `done` with at most `max_token` tokens before it."""
+        if max_token >= self._token(last):
             return last
-        least = self._token(done) + self._least_new
-        low, high = self._place(min(least, most_token)), self._place(most_token)
+        min_token = self._token(done) + self._least_new
+        low, high = self._offset(min(min_token, max_token)), self._offset(max_token)
         if high <= done:
             return boundaries.character_end(self.text, done)
         best = None
@@ -137,54 +134,57 @@ class _Cutter:
                 best = boundary
         if best is not None and best.kind > boundaries.Kind.WORD:
             return best.end
-        end = boundaries.last_word_end(self.text, done, high) or (best.end if best else None)
-        end = end or boundaries.last_character_end(self.text, done, high)
-        end = end or boundaries.character_end(self.text, done)
+        end = (
+            boundaries.last_word_end(self.text, done, high)
+            or (best.end if best else None)
+            or boundaries.last_character_end(self.text, done, high)
+            or boundaries.character_end(self.text, done)
+        )
         return done + len(self.text[done:end].rstrip())
 
     def _next_start(self, start: int, end: int) -> int:
-        """Where the chunk after the one between two places begins, later than that one."""
+        """Return where the next chunk begins, after `start`."""
         if not self.overlap:
             return self._after_space(end)
         last, slack = self._token(end), self.overlap // 2
         longest = min(self.overlap + slack, self.length - self._least_new)
-        low = max(self._place(last - longest), start + 1)
-        target = max(self._place(last - self.overlap), low)
-        high = self._place(last - self.overlap + slack)
-        found = []
+        low = max(self._offset(last - longest), start + 1)
+        target = max(self._offset(last - self.overlap), low)
+        high = self._offset(last - self.overlap + slack)
+        candidates = []
         for boundary in boundaries.boundaries(self.text, low, end):
             if boundary.start < end:
                 kind = boundary.kind if boundary.start <= high else boundaries.Kind.WORD
-                found.append((-kind, abs(boundary.start - target), boundary.start))
-        if found:
-            return min(found)[2]
-        place = boundaries.last_word_end(self.text, start, target)
-        if place is None and not boundaries.is_word_end(self.text, end):
-            place = boundaries.last_character_end(self.text, start, target)
-        return self._after_space(place or end)
+                candidates.append((-kind, abs(boundary.start - target), boundary.start))
+        if candidates:
+            return min(candidates)[2]
+        offset = boundaries.last_word_end(self.text, start, target)
+        if offset is None and not boundaries.is_word_end(self.text, end):
+            offset = boundaries.last_character_end(self.text, start, target)
+        return self._after_space(offset or end)
 
     @property
     def _least_new(self) -> int:
-        """Of the tokens of a chunk, those that no other has, so that their number is at most doubled."""
+        """Minimum tokens of a chunk that no earlier one has, so that the number of chunks at most doubles."""
         return (self.length - self.overlap + 1) // 2
 
-    def _token(self, place: int) -> int:
-        """How many tokens end at a place or before."""
-        return int(np.searchsorted(self.ends, place, side="right"))
+    def _token(self, offset: int) -> int:
+        """Return the number of tokens that end at or before an offset."""
+        return int(np.searchsorted(self.ends, offset, side="right"))
 
-    def _place(self, token: int) -> int:
-        """Where so many tokens end."""
-        return int(self.ends[token - 1]) if token > 0 else 0
+    def _offset(self, n_tokens: int) -> int:
+        """Return where the first `n_tokens` tokens end."""
+        return int(self.ends[n_tokens - 1]) if n_tokens > 0 else 0
 
-    def _after_space(self, place: int) -> int:
-        found = _SPACE.match(self.text, place)
-        return found.end() if found else place
+    def _after_space(self, offset: int) -> int:
+        space = _SPACE.match(self.text, offset)
+        return space.end() if space else offset
 
 
 def documents_table(documents: Iterable[Document]) -> pa.Table:
-    """`schema.DOCUMENTS`, one row a document, in the order given.
+    """Build `schema.DOCUMENTS`, one row per document, in the order given.
 
-    `human_readable_id` is 0 and `text_unit_ids` is empty: both are filled in when a snapshot is written.
+    `human_readable_id` and `text_unit_ids` are 0 and empty until a snapshot is written.
     """
     docs = list(documents)
     names = ("id", "title", "text", "raw_data", "path", "row", "content_hash", "encoding")
@@ -193,11 +193,11 @@ def documents_table(documents: Iterable[Document]) -> pa.Table:
 
 
 def text_units_table(document: Document, options: index_settings.Chunking, vocabulary: str) -> pa.Table:
-    """`schema.TEXT_UNITS`, one row a chunk of the document, by position.
+    """Build `schema.TEXT_UNITS`, one row per chunk of the document, by position.
 
-    A text unit's id is that of its document, its text and how many earlier chunks of the document have
-    the same text: inserting a paragraph leaves the ids of the chunks it does not touch as they were.
-    `human_readable_id` is 0 and the lists of ids are empty until a snapshot is written.
+    A text unit's id depends on its document, its text and how many earlier chunks have the same text, so
+    inserting a paragraph leaves the ids of untouched chunks unchanged. `human_readable_id` and lists of ids
+    are 0 and empty until a snapshot is written.
     """
     header = header_of(document, options)
     chunks = chunk(document.text, options, vocabulary, header(""))
@@ -222,40 +222,43 @@ def text_units_table(document: Document, options: index_settings.Chunking, vocab
 
 
 def header_of(document: Document, options: index_settings.Chunking) -> Callable[[str], str]:
-    """What is written above a chunk of a document, by the chunk's text ("": whatever it is): a line for each
-    field of `options.prepend` that the document has, then an empty line; "" where there is none."""
+    """Return a function that maps a chunk's text ("": any) to the header above it.
+
+    The header has a line for each field of `options.prepend` that the document has, then an empty line; it is
+    "" if there is none.
+    """
     names, title = options.prepend or (), one_line(document.title)
-    own = ""
+    auto_title = ""
     if names == "auto":
         names, title = ("title", "date"), own_title(title, document.path, document.row)
-        own = title
+        auto_title = title
     fields = {"title": ("Title", title), "date": ("Date", one_line(document.date or ""))}
     lines = {}
     for name in names:
         if name not in fields:
             lines[name] = metadata_lines(document.metadata, [name.removeprefix(PREFIX)])
         elif value := fields[name][1]:
-            lines[name] = f"{fields[name][0]}: {shortened(value, MAX_HEADER_FIELD)}\n"
+            lines[name] = f"{fields[name][0]}: {shortened(value, MAX_TITLE)}\n"
     whole = "".join(lines.values())
     rest = "".join(line for name, line in lines.items() if name != "title")
 
-    def of(text: str) -> str:
-        shown = rest if own and begins_with(text, own) else whole
+    def header(text: str) -> str:
+        shown = rest if auto_title and begins_with(text, auto_title) else whole
         return shown and shown + "\n"
 
-    return of
+    return header
 
 
-def _table(schema_: pa.Schema, rows: int, columns: dict[str, Sequence[Any]]) -> pa.Table:
-    """Columns that are not given are 0 or empty lists, as `human_readable_id` and ids are at first."""
+def _table(schema_: pa.Schema, n_rows: int, columns: dict[str, Sequence[Any]]) -> pa.Table:
+    """Build a table; missing columns are 0 or empty lists."""
     arrays = []
     for column in schema_:
         values = columns.get(column.name)
         if pa.types.is_list(column.type):
-            offsets = pa.py_buffer(np.zeros(rows + 1, dtype=np.int32))
-            arrays.append(pa.Array.from_buffers(column.type, rows, [None, offsets], children=[strings([])]))
+            offsets = pa.py_buffer(np.zeros(n_rows + 1, dtype=np.int32))
+            arrays.append(pa.Array.from_buffers(column.type, n_rows, [None, offsets], children=[strings([])]))
         elif pa.types.is_int64(column.type):
-            arrays.append(arrow(np.fromiter(values or [0] * rows, dtype=np.int64, count=rows)))
+            arrays.append(arrow(np.fromiter(values or [0] * n_rows, dtype=np.int64, count=n_rows)))
         else:
             arrays.append(strings(columns[column.name], column.type))
     return pa.Table.from_arrays(arrays, schema=schema_)

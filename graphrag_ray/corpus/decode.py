@@ -1,4 +1,4 @@
-"""From bytes to text: which encoding, and whether it is text at all."""
+"""Decode bytes: find the encoding, and whether they are text at all."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
-    # before UTF-16, whose mark is the beginning of this one
+    # before UTF-16, whose marks are prefixes of these
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 
-# What texts without a mark are found in. charset-normalizer knows many more, and then takes French in
-# cp1252 for Baltic: fewer candidates make better guesses.
+# Common encodings of texts without a mark. charset-normalizer knows many more and then takes French in cp1252
+# for Baltic: fewer candidates make better guesses.
 _CANDIDATES = [
     *("cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "iso8859_2", "iso8859_5"),
     *("koi8_r", "mac_roman", "cp932", "euc_jp", "gb18030", "big5", "cp949"),
@@ -36,7 +36,7 @@ _ORDINARY_CONTROLS = frozenset("\t\n\v\f\r\x1b\x85")
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Text, the codec it was decoded with, and whether single bytes had to be replaced by U+FFFD."""
+    """Decoded text. `damaged`: single bytes had to be replaced by U+FFFD."""
 
     text: str
     codec: str
@@ -44,7 +44,7 @@ class Decoded:
 
     @property
     def encoding(self) -> str:
-        """The codec as people should see it."""
+        """The codec as shown to users."""
         return f"{self.codec} (damaged)" if self.damaged else self.codec
 
 
@@ -54,12 +54,11 @@ class NotText:
 
 
 def decode(data: bytes, declared: str | None = None) -> Decoded | NotText:
-    """Decode a whole file.
+    """Decode a whole file; line ends are unchanged.
 
-    In this order: a byte order mark; strict UTF-8; the encoding that the file declares (HTML);
-    UTF-8 with single damaged bytes; detection by charset-normalizer, Western (cp1252) where it is as
-    good as the best. Zero bytes, and text in which more than 2% are control or unassigned characters,
-    are binary data. Line ends are left as they are.
+    Tries in this order: a byte order mark; strict UTF-8; the declared encoding (HTML); UTF-8 with single
+    damaged bytes; detection by charset-normalizer, which prefers Western (cp1252) if it is as good as the
+    best. Zero bytes, or more than 2% of control or unassigned characters, indicate binary data.
     """
     codec = codec_of_bom(data)
     if codec is not None and codec != "utf-8":
@@ -73,52 +72,60 @@ def decode(data: bytes, declared: str | None = None) -> Decoded | NotText:
         return decoded
     if codec == "utf-8":
         data = data[len(codecs.BOM_UTF8) :]
-    zero = data.find(0)
-    if zero >= 0:
-        return NotText(f"binary data (a zero byte at position {zero}), not text")
+    if fault := zero_byte(data):
+        return fault
     try:
         decoded = Decoded(data.decode("utf-8"), "utf-8")
     except UnicodeDecodeError as e:
-        found = _declared(data, declared) or _damaged_utf8(data) or _detected(data, e.start)
-        return found or NotText(_unknown(data, e.start))
+        return (
+            _decode_declared(data, declared)
+            or _decode_damaged_utf8(data)
+            or _decode_detected(data, e.start)
+            or _unknown(data, e.start)
+        )
     if not _plausible(decoded.text, ("Cc",)):
         return NotText("binary data (too many control characters), not text")
     return decoded
 
 
 def codec_of_bom(data: bytes) -> str | None:
-    """The codec that a byte order mark at the start names; None where there is no mark."""
+    """Return the codec that a byte order mark names; None without a mark."""
     return next((codec for bom, codec in _BOMS if data.startswith(bom)), None)
 
 
 def codec_of_head(head: bytes) -> str | NotText:
-    """The codec for a file of which only the beginning is at hand, as TextIOWrapper needs it.
+    """Return the codec of a file from its first bytes, as TextIOWrapper needs it.
 
-    A mark is left to the codec ("utf-8-sig", "utf-16", "utf-32"). "utf-8" may only mean that the
-    beginning is ASCII: what follows may need a second look.
+    Marks are left to the codec ("utf-8-sig", "utf-16", "utf-32"). "utf-8" may only mean that the beginning is
+    ASCII, so what follows may need a second look.
     """
     bom = codec_of_bom(head)
     if bom is not None:
         return "utf-8-sig" if bom == "utf-8" else bom.rsplit("-", 1)[0]
-    if 0 in head:
-        return NotText(f"binary data (a zero byte at position {head.find(0)}), not text")
+    if fault := zero_byte(head):
+        return fault
     try:
-        # the last character may be cut
+        # The last character may be cut.
         codecs.getincrementaldecoder("utf-8")().decode(head, final=False)
     except UnicodeDecodeError as e:
-        if _damaged_utf8(head):
+        if _decode_damaged_utf8(head):
             return "utf-8"
-        for codec in _candidates(head, e.start, complete=False):
-            if _plausible(head.decode(codec, "replace")):
-                return codec
-        return NotText(_unknown(head, e.start))
+        candidates = _candidates(head, e.start, complete=False)
+        plausible = (codec for codec in candidates if _plausible(head.decode(codec, "replace")))
+        return next(plausible, None) or _unknown(head, e.start)
     return "utf-8"
 
 
-def _declared(data: bytes, codec: str | None) -> Decoded | None:
+def zero_byte(data: bytes) -> NotText | None:
+    """Report binary data with a zero byte."""
+    position = data.find(0)
+    return NotText(f"binary data (a zero byte at position {position}), not text") if position >= 0 else None
+
+
+def _decode_declared(data: bytes, codec: str | None) -> Decoded | None:
     if codec is None:
         return None
-    # browsers read both as cp1252, and so their writers meant it
+    # Browsers read these as cp1252, so that is what authors meant.
     codec = "cp1252" if codec.lower() in ("iso-8859-1", "latin1", "us-ascii", "ascii") else codec
     try:
         decoded = Decoded(data.decode(codec), codecs.lookup(codec).name)
@@ -127,8 +134,8 @@ def _declared(data: bytes, codec: str | None) -> Decoded | None:
     return decoded if _plausible(decoded.text) else None
 
 
-def _damaged_utf8(data: bytes) -> Decoded | None:
-    """UTF-8 with single bytes lost or cut: text in another encoding has next to no valid sequences."""
+def _decode_damaged_utf8(data: bytes) -> Decoded | None:
+    """Decode UTF-8 with lost or cut bytes. Text in other encodings has next to no valid UTF-8 sequences."""
     text = data.decode("utf-8", "replace")
     lost = text.count("\ufffd")
     ascii_bytes = int(np.count_nonzero(np.frombuffer(data, dtype=np.uint8) < 128))
@@ -138,10 +145,10 @@ def _damaged_utf8(data: bytes) -> Decoded | None:
     return Decoded(text, "utf-8", damaged=True)
 
 
-def _detected(data: bytes, first_odd: int) -> Decoded | None:
+def _decode_detected(data: bytes, first_odd: int) -> Decoded | None:
     for codec in _candidates(data, first_odd):
         text = data.decode(codec, "replace")
-        # one byte that the codec does not know is no reason to take another for the whole file
+        # A single byte that the codec does not know is no reason to choose another for the whole file.
         lost = text.count("\ufffd")
         if lost <= _MAX_LOST_SHARE * len(text) and _plausible(text):
             return Decoded(text, codec, damaged=lost > 0)
@@ -149,21 +156,21 @@ def _detected(data: bytes, first_odd: int) -> Decoded | None:
 
 
 def _candidates(data: bytes, first_odd: int, complete: bool = True) -> list[str]:
-    """Codecs, the likeliest first, judged by the stretch around the first byte that is not UTF-8: ASCII
-    tells nothing. complete: the data do not end inside a character."""
+    """Return codecs, the likeliest first, judged by the bytes around the first one that is not UTF-8.
+
+    Data that is not `complete` may end inside a character.
+    """
     from charset_normalizer import from_bytes
 
     start = max(0, first_odd - 4096)
     sample = data[start : start + _DETECTION_BYTES]
     cut = not complete or start + len(sample) < len(data)
-    # a character has at most four bytes
+    # A character has at most four bytes.
     attempts = [sample[: len(sample) - missing] for missing in range(4 if cut else 1)]
     attempts.append(sample.translate(None, _UNDEFINED_IN_CP1252))
-    for attempt in attempts:
-        matches = list(from_bytes(attempt, cp_isolation=_CANDIDATES))
-        if matches:
-            break
-    else:
+    results = (list(from_bytes(attempt, cp_isolation=_CANDIDATES)) for attempt in attempts)
+    matches = next(filter(None, results), None)
+    if not matches:
         return []
     best = matches[0]
     western = [
@@ -176,16 +183,19 @@ def _candidates(data: bytes, first_odd: int, complete: bool = True) -> list[str]
     return western[:1] + [m.encoding for m in matches]
 
 
-def _unknown(data: bytes, first_odd: int) -> str:
-    return (
-        f"neither UTF-8 (byte 0x{data[first_odd]:02x} at position {first_odd}) nor any other known "
-        "encoding: binary data, or convert it to UTF-8"
+def _unknown(data: bytes, first_odd: int) -> NotText:
+    return NotText(
+        f"neither UTF-8 (byte 0x{data[first_odd]:02x} at position {first_odd}) nor any other known encoding: "
+        "it is binary data, or must be converted to UTF-8"
     )
 
 
 def _plausible(text: str, odd: tuple[str, ...] = ("Cc", "Cn", "Co", "Cs")) -> bool:
-    """odd: the categories that text has next to none of. Only "Cc" where UTF-8 already proves much:
-    characters that are newer than Python's tables look unassigned."""
+    """Return whether hardly any characters are of the categories `odd`.
+
+    Pass only "Cc" if the text is valid UTF-8, which proves much: characters newer than Python's tables look
+    unassigned.
+    """
     sample = text[:_PLAUSIBILITY_CHARACTERS]
     strange = [c for c in set(sample) if unicodedata.category(c) in odd and c not in _ORDINARY_CONTROLS]
     return sum(map(sample.count, strange)) <= _MAX_ODD_SHARE * len(sample)

@@ -1,7 +1,7 @@
-"""What reading a corpus gives: documents, and what could not be read.
+"""The results of reading a corpus: documents, and what could not be read.
 
-Both are values. A file that is no text, a row without text or a broken line is a fault of the data: it
-is told as `Unreadable`, counted and listed as a failure, and never stops the reading of the others.
+A file that is not text, a row without text or a broken line is a fault of the data: an `Unreadable`, which is
+listed as a failure and never stops the reading of others.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ import orjson
 from graphrag_ray.base import ids
 from graphrag_ray.base.wording import shortened
 
+PREFIX = "metadata."
+"""Prefix for a metadata column whose name is also a field of documents."""
+MAX_SAID = 300
+"""Maximum characters of a metadata column above a chunk: one can hold a text."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _INT64 = 2**63
 _MAX_DEPTH = 100
@@ -31,12 +35,14 @@ _MAX_DEPTH = 100
 class Document:
     """One text of the corpus.
 
-    path      relative to INPUT, with forward slashes
-    row       id or number of the row inside a table file; "" for a file that is one document
-    text      decoded, with \\n line ends: what all offsets count (in characters)
-    date      as written; None where there is none
-    metadata  the other columns of a table's row, ready for JSON; empty for plain files
-    encoding  what the bytes were decoded as
+    Attributes:
+        path: Relative to INPUT, with forward slashes.
+        row: Id or number of the row inside a table file; "" for a file that is one document.
+        title: The title, or the name of the file.
+        text: Decoded, with \\n line ends. All offsets count its characters.
+        date: As written; None if there is none.
+        metadata: The other columns of a table's row, JSON-compatible; empty for plain files.
+        encoding: What the bytes were decoded as.
     """
 
     path: str
@@ -53,19 +59,15 @@ class Document:
 
     @property
     def raw_data(self) -> str | None:
-        """The metadata as a JSON object with sorted keys; None where there is none."""
-        if not self.metadata:
-            return None
-        return json.dumps(dict(self.metadata), ensure_ascii=False, sort_keys=True)
+        """The metadata as a JSON object with sorted keys; None if there is none."""
+        return json.dumps(dict(self.metadata), ensure_ascii=False, sort_keys=True) if self.metadata else None
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 (hex) of text, title, date and raw_data: whether a document changed between runs.
-
-        Parts are length-prefixed, and a missing one differs from an empty one.
-        """
+        """SHA-256 (hex) of text, title, date and raw_data, which tells whether a document changed."""
         digest = hashlib.sha256()
         for part in (self.text, self.title, self.date, self.raw_data):
+            # Parts are length-prefixed, and a missing one differs from an empty one.
             data = None if part is None else part.encode("utf-8", "surrogatepass")
             digest.update(b"-" if data is None else b"%d:" % len(data) + data)
         return digest.hexdigest()
@@ -73,11 +75,13 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A file, or a row of a table file, that gives no document.
+    """A file, or a row of a table file, that yields no document.
 
-    row     as in Document; "" for a whole file, or all of it from some row on
-    reason  what is wrong and, where it is not obvious, what to do
-    empty   a whole file without a character: nothing is wrong with it, unless it held something before
+    Attributes:
+        path: As in `Document`.
+        row: As in `Document`; "" for a whole file, or for all of it from some row on.
+        reason: What is wrong and, unless it is obvious, what to do.
+        empty: A whole file without a character: a fault only if it held something before.
     """
 
     path: str
@@ -87,32 +91,34 @@ class Unreadable:
 
     @property
     def id(self) -> str:
-        """The id of the document that would have been here: an earlier version of it can be kept."""
+        """The id that the document would have, so that an earlier version of it can be kept."""
         return ids.document_id(self.path, self.row)
 
 
 def clean(text: str) -> str:
-    """Line ends as \\n; halves of surrogate pairs, which no UTF-8 can hold, as U+FFFD."""
+    """Convert line ends to \\n, and halves of surrogate pairs, which UTF-8 cannot hold, to U+FFFD."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def one_line(text: str) -> str:
-    """The text with white space folded, as titles and dates are kept."""
+    """Fold white space, as in stored titles and dates."""
     return " ".join(clean(text).split())
 
 
 def to_json(value: Any, depth: int = _MAX_DEPTH) -> Any:
-    """A table's value as JSON can hold it and read it back anywhere.
+    """Convert a table's value to portable JSON.
 
-    Dates and times become ISO 8601, durations seconds, bytes text where they are UTF-8 and else base64,
-    decimals and integers beyond 64 bits strings (no digit is lost), NaN and infinities null.
-    Raises ValueError for values nested deeper than `depth`, with which others would overflow.
+    Dates and times become ISO 8601, durations seconds, bytes text if they are UTF-8 and else base64, decimals
+    and integers beyond 64 bits strings (no digit is lost), NaN and infinities null.
+
+    Raises:
+        ValueError: If the value is nested deeper than `depth`, which would overflow other parsers.
     """
     if depth < 0:
         raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
-    # bool before int: a bool is an int
+    # bool before int, since a bool is an int
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -136,23 +142,16 @@ def to_json(value: Any, depth: int = _MAX_DEPTH) -> Any:
     return clean(str(value))
 
 
-PREFIX = "metadata."
-"""Before a name: a column of the metadata, where a document's own field has the same name."""
-MAX_SAID = 300
-"""Characters of a column that are said above a chunk: one can hold a text."""
-
-
 def columns_of(raw_data: str | None) -> dict[str, Any]:
-    """`raw_data` as columns; {} where it holds none."""
-    try:
-        found = orjson.loads(raw_data or "null")
-    except orjson.JSONDecodeError:
-        return {}  # not written by us
-    return found if isinstance(found, dict) else {}
+    """Parse `raw_data`; {} if it holds no columns or was not written by us."""
+    with suppress(orjson.JSONDecodeError):
+        if isinstance(columns := orjson.loads(raw_data or "null"), dict):
+            return columns
+    return {}
 
 
 def column(columns: Mapping[str, Any], name: str) -> Any:
-    """A column, or what a path such as author.name leads to inside of one; None where there is none."""
+    """Return a column, or the value at a path inside one such as author.name; None if there is none."""
     inner: Any = columns
     while isinstance(inner, Mapping):
         first, dot, rest = name.partition(".")
@@ -163,22 +162,22 @@ def column(columns: Mapping[str, Any], name: str) -> Any:
 
 
 def as_texts(value: Any) -> list[str]:
-    """A value as texts: several of a list, and of lists in it."""
-    found, pending = [], [value]
+    """Return a value as texts: several for a list, flattened."""
+    texts, pending = [], [value]
     while pending:
-        one = pending.pop()
-        if isinstance(one, list):
-            pending += reversed(one)
-        elif isinstance(one, str):
-            found.append(one)
-        elif one is not None:
-            with suppress(orjson.JSONEncodeError):  # nested deeper than anybody would ask for
-                found.append(orjson.dumps(one).decode())
-    return found
+        item = pending.pop()
+        if isinstance(item, list):
+            pending += reversed(item)
+        elif isinstance(item, str):
+            texts.append(item)
+        elif item is not None:
+            with suppress(orjson.JSONEncodeError):  # nested unreasonably deep
+                texts.append(orjson.dumps(item).decode())
+    return texts
 
 
 def metadata_lines(columns: Mapping[str, Any], names: Sequence[str]) -> str:
-    """`author: Mara Venn`: a line for each of these columns that the document has."""
+    """Return a line such as `author: Mara Venn` for each of these columns that the document has."""
     lines = []
     for name in names:
         texts = [text[: 8 * MAX_SAID] for text in as_texts(column(columns, name))[:MAX_SAID]]

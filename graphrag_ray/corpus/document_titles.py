@@ -1,8 +1,7 @@
-"""What is said of a document above each of its chunks, where they are searched and shown: its title and date,
-and the columns of its metadata that `chunking.prepend` names.
+"""What identifies a document above each of its chunks in search and contexts: title, date, chosen metadata.
 
-A title with which the chunk's text begins is left out. One that is only the file's name is said, since that
-may be all that tells documents apart. One that only counts the rows of a table says nothing.
+A title with which the chunk's text begins is omitted, and so is one that only counts the rows of a table. The
+name of a file is kept, since it may be all that distinguishes documents.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from pathlib import PurePosixPath
 from graphrag_ray.base.wording import shortened
 
 MAX_TITLE = 300
-"""Characters of a title or a date that are said: a title can be a paragraph by mistake."""
+"""Maximum characters of a title or date that are shown: a title can be a paragraph by mistake."""
 
-_MARKS = "#*_=-> \t\n\r"
-"""What may stand before a title at the start of a text."""
+_MARKS = "#*_=-> \t\n\r"  # may precede a title at the start of a text
 _NOT_WORD = re.compile(r"[\W_]+")
 _BRACKETED = re.compile(r"(?:(?<!\s)\s++)?[(\[（【][^()\[\]（）【】]*[)\]）】]\s*\Z")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z0-9])")
@@ -29,16 +27,18 @@ _MONTHS = (
 
 
 def own_title(title: str | None, path: str, row: str) -> str:
-    """A title that says more than where the document is; "" where it is made of the file's name."""
+    """Return the title; "" if it is made from the name of the file."""
     name = PurePosixPath(path)
-    made = (name.name, name.stem, f"{name.stem} {row}", "")
     folded = _folded(title)
-    return "" if folded in map(_folded, made) else folded
+    return "" if folded in map(_folded, (name.name, name.stem, f"{name.stem} {row}", "")) else folded
 
 
 def title_name(title: str | None, path: str, row: str) -> str:
-    """What a document is named after: its title without what stands in brackets at its end, as in Mercury
-    (planet), or the name of its file; "" where the title only counts the rows of a table."""
+    """Return what a document is named after.
+
+    That is its title without final brackets, as in Mercury (planet), or the name of its file; "" if the title
+    only counts the rows of a table.
+    """
     own = own_title(title, path, row)
     if not own:
         return "" if row else " ".join(_NOT_WORD.split(PurePosixPath(path).stem)).strip()
@@ -46,60 +46,54 @@ def title_name(title: str | None, path: str, row: str) -> str:
 
 
 def label(title: str | None, date: str | None, path: str, row: str, text: str = "", more: str = "") -> str:
-    """Title and date in one line, `Minutes (2023-09-14); author: Mara Venn`, for a context.
+    """Return title and date in one line for a context: `Minutes (2023-09-14); author: Mara Venn`.
 
-    text: of the chunk; more: lines of chosen metadata (`metadata.said`)
+    `text` is that of the chunk; `more` holds lines of metadata (`document.metadata_lines`).
     """
-    said, day = _said(title, path, row, text), _folded(date)
-    about = f"{said} ({day})" if said and day else said or day
+    shown, day = _shown_title(title, path, row, text), _folded(date)
+    about = f"{shown} ({day})" if shown and day else shown or day
     return "; ".join(filter(None, [about, *more.splitlines()]))
 
 
 def header(title: str | None, date: str | None, path: str, row: str, text: str, more: str = "") -> str:
-    """The lines above a chunk's text where it is embedded and indexed by keywords; "" where there are none.
+    """Return the lines above a chunk's text where it is embedded and indexed; "" if there are none.
 
-    Parts of file names, and dates in words, are said beside them, since questions name these. more: as for
-    `label`
+    Parts of file names, and dates in words, are added, since questions use these. Arguments as for `label`.
     """
-    said = _said(title, path, row, text)
-    if said and not own_title(title, path, row):
-        said = " ".join([said, *_parts(said)])
-    lines = [_with_words(line) for line in (said, _folded(date), *more.splitlines()) if line]
+    shown = _shown_title(title, path, row, text)
+    if shown and not own_title(title, path, row):
+        shown = " ".join([shown, *_name_parts(shown)])
+    lines = [_with_words(line) for line in (shown, _folded(date), *more.splitlines()) if line]
     return "\n".join([*lines, "", ""]) if lines else ""
 
 
-def _said(title: str | None, path: str, row: str, text: str) -> str:
+def _shown_title(title: str | None, path: str, row: str, text: str) -> str:
     folded = _folded(title)
     counts_rows = row.isdecimal() and folded == _folded(f"{PurePosixPath(path).stem} {row}")
-    if not folded or counts_rows or begins_with(text, folded):
-        return ""
-    return folded
+    return "" if not folded or counts_rows or begins_with(text, folded) else folded
 
 
 def begins_with(text: str, title: str) -> bool:
-    """Whether the text begins with the title, but for white space, capitals and marks of a heading."""
+    """Return whether the text begins with the title, ignoring white space, case and heading marks."""
     start = _folded(text[: 2 * MAX_TITLE].lstrip(_MARKS))
     after = start[len(title) : len(title) + 1]
     return start[: len(title)].casefold() == title.casefold() and not after.isalnum()
 
 
-def _parts(name: str) -> list[str]:
-    """What is written together in a file's name. TranscriptFY24Q1: Transcript, FY24Q1, FY24, Q1."""
-    found: list[str] = []
-    for word in _NOT_WORD.split(name):
-        for part in _CAMEL.split(word):
-            found += dict.fromkeys([part, *_AFTER_DIGIT.split(part)])
-    words = set(_NOT_WORD.split(name))
-    return [part for part in dict.fromkeys(found) if part not in words]
+def _name_parts(name: str) -> list[str]:
+    """Split what a file name writes together. TranscriptFY24Q1: Transcript, FY24Q1, FY24, Q1."""
+    words = _NOT_WORD.split(name)
+    parts = [p for word in words for part in _CAMEL.split(word) for p in (part, *_AFTER_DIGIT.split(part))]
+    return [part for part in dict.fromkeys(parts) if part not in words]
 
 
 def _with_words(line: str) -> str:
-    """2023-09-14: 2023-09-14 (14 September 2023); a line without such a date as it is."""
-    found = _ISO.search(line)
-    if not found or not 1 <= int(found[2]) <= len(_MONTHS):
+    """Add an ISO date in words: 2023-09-14 (14 September 2023)."""
+    date = _ISO.search(line)
+    if not date or not 1 <= int(date[2]) <= len(_MONTHS):
         return line
-    day = f"{int(found[3])} " if found[3] else ""
-    return f"{line} ({day}{_MONTHS[int(found[2]) - 1]} {found[1]})"
+    day = f"{int(date[3])} " if date[3] else ""
+    return f"{line} ({day}{_MONTHS[int(date[2]) - 1]} {date[1]})"
 
 
 def _folded(text: str | None) -> str:

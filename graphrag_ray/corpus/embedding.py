@@ -1,4 +1,4 @@
-"""How a text is embedded: records of the index and questions alike, so that their vectors are of one kind."""
+"""Embed texts: records of the index and questions alike, so that their vectors are comparable."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from graphrag_ray.corpus.tokens import offsets, vocabulary_for
 
 @dataclass(frozen=True, slots=True)
 class Embedder:
-    """dimensions  that are asked for; None: the model's own
-    max_tokens    of a text, in the vocabulary: an embedding model refuses longer ones, so they are cut
+    """Embeds texts by a model.
+
+    Attributes:
+        dimensions: Requested dimensions; None for the model's own.
+        max_tokens: Texts are cut to this length, because embedding models refuse longer ones.
     """
 
     call: CallParameters
@@ -28,12 +31,12 @@ class Embedder:
         return cls(call, model.embedding_dimensions, settings.embeddings.max_tokens, vocabulary)
 
     def embed(self, text: str) -> Dialogue[bytes]:
-        """The vector of a text, as little-endian float32."""
+        """Return the vector of a text, as little-endian float32."""
         reply: EmbeddingReply = yield EmbeddingRequest(self.cut(text), self.call, self.dimensions)
         return reply.vector
 
     def cut(self, text: str) -> str:
-        """What of a text is embedded."""
+        """Cut a text to `max_tokens`."""
         if len(text) <= self.max_tokens:
             return text
         ends = offsets(text, self.vocabulary)

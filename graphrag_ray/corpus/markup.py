@@ -1,9 +1,9 @@
-"""The readable text of an HTML page, with its title and date.
+"""Extract the readable text of an HTML page, with its title and date.
 
-The rules of HTML make parsers slow on purpose-made pages: each start tag looks through all open elements,
-each unclosed `<b>` is opened again in every paragraph. A page of 1 MB can take hours. So `bounded` first
-writes a page with many tags anew, without what its text does not depend on (attributes, comments, scripts and
-formatting) and nested up to a depth, as in browsers. Every parser then reads it in linear time.
+HTML's rules make parsers slow on hostile pages: each start tag searches all open elements, each unclosed
+`<b>` is reopened in every paragraph. A page of 1 MB can take hours. So `bounded` first rewrites a page with
+many tags without what its text does not depend on (attributes, comments, scripts, formatting) and limits its
+depth, as browsers do. Every parser then reads it in linear time.
 """
 
 from __future__ import annotations
@@ -22,27 +22,17 @@ _PARAGRAPHS = frozenset(
 _LINES = frozenset(("caption", "dd", "dt", "legend", "li", "tr"))
 _CELLS = frozenset(("td", "th"))
 
+# Names of meta tags that hold a date, the most reliable first.
 _DATES = (
-    "article:published_time",
-    "og:published_time",
-    "datepublished",
-    "date",
-    "dc.date",
-    "dcterms.date",
-    "dc.date.issued",
-    "dcterms.issued",
-    "publish-date",
-    "publish_date",
-    "publication_date",
-    "pubdate",
+    *("article:published_time", "og:published_time", "datepublished", "date", "dc.date", "dcterms.date"),
+    *("dc.date.issued", "dcterms.issued", "publish-date", "publish_date", "publication_date", "pubdate"),
     "citation_publication_date",
 )
-"""Names of meta tags that hold a date, the surest first."""
 
 _CHARSET = re.compile(rb"<meta[^>]{1,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _SPACE = re.compile(r"[ \t\n\r\f\v\xa0]+")
-# Stand for a line break and for the end of a cell until spaces are folded: the parser lets no zero byte
-# through, and no page shows the other.
+# Placeholders for a line break and the end of a cell until spaces are folded: the parser removes zero bytes,
+# and pages do not show the other.
 _BREAK = "\0"
 _CELL = "\x1f"
 _AROUND_MARK = re.compile(r" ?([\0\x1f]) ?")
@@ -50,7 +40,7 @@ _AROUND_MARK = re.compile(r" ?([\0\x1f]) ?")
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """title and date are None where the page does not say."""
+    """Title and date are None if the page states none."""
 
     title: str | None
     date: str | None
@@ -58,17 +48,16 @@ class Page:
 
 
 def declared_charset(data: bytes) -> str | None:
-    """The encoding that a meta tag near the start of the page names."""
-    found = _CHARSET.search(data[:4096])
-    return found.group(1).decode("ascii", "replace") if found else None
+    """Return the encoding that a meta tag near the start of the page names."""
+    charset = _CHARSET.search(data[:4096])
+    return charset[1].decode("ascii", "replace") if charset else None
 
 
 def read_html(html: str) -> Page:
-    """Parse a page as a browser would.
+    """Parse a page as a browser would, in linear time (see `bounded`).
 
-    Blocks become paragraphs, list items and table rows lines, cells are parted by tabs; scripts,
-    styles, navigation and what only a browser shows go. Entities are decoded and white space is
-    folded, except in <pre>. Linear in the page (see `bounded`).
+    Blocks become paragraphs, list items and table rows become lines, cells are separated by tabs; scripts,
+    styles, navigation and interactive elements are dropped. White space is folded, except in <pre>.
     """
     from selectolax.lexbor import LexborHTMLParser
 
@@ -80,19 +69,19 @@ def read_html(html: str) -> Page:
 
 
 def _date(tree: Any) -> str | None:
-    found: dict[str, str] = {}
+    contents: dict[str, str] = {}
     for meta in tree.css("meta[content]"):
         attributes = meta.attributes
         name = attributes.get("property") or attributes.get("name") or attributes.get("itemprop") or ""
         content = " ".join((attributes.get("content") or "").split())
         if content:
-            found.setdefault(name.strip().lower(), content)
-    return next((found[name] for name in _DATES if name in found), None)
+            contents.setdefault(name.strip().lower(), content)
+    return next((contents[name] for name in _DATES if name in contents), None)
 
 
 @dataclass(slots=True)
 class _Writer:
-    """Collects paragraphs and the breaks between them; of several breaks the widest counts."""
+    """Collects paragraphs and the breaks between them; the widest of several breaks counts."""
 
     parts: list[str] = field(default_factory=list)
     line: list[str] = field(default_factory=list)
@@ -100,7 +89,7 @@ class _Writer:
     preformatted: int = 0
 
     def end_line(self, gap: int) -> None:
-        """gap: line breaks that must follow (1: next line, 2: next paragraph)."""
+        """End the line with at least `gap` line breaks (1: next line, 2: next paragraph)."""
         text = "".join(self.line)
         self.line.clear()
         if self.preformatted:
@@ -115,7 +104,7 @@ class _Writer:
         self.gap = max(self.gap, gap)
 
     def edge(self, tag: str, step: int) -> None:
-        """An element begins (step 1) or ends (-1)."""
+        """Begin (step 1) or end (-1) an element."""
         if tag in _PARAGRAPHS:
             self.end_line(2)
         elif tag in _LINES:
@@ -128,7 +117,7 @@ class _Writer:
 
 
 def _text(root: Any) -> str:
-    """Depth-first without recursion: pages nest deeper than Python's stack."""
+    """Walk depth-first, without recursion: pages nest deeper than Python's stack."""
     writer = _Writer()
     node, depth = root.first_child, 0
     while node is not None:
@@ -150,12 +139,10 @@ def _text(root: Any) -> str:
     return "".join(writer.parts)
 
 
+# A page with at most this many tags, and characters from one `<` to the next, is harmless.
 ORDINARY_TAGS = 1_000
-"""A page with no more is harmless as it is."""
 ORDINARY_RUN = 10_000
-"""Characters from one `<` to the next, likewise."""
-MAX_DEPTH = 512
-"""Of elements. Chromium has the same."""
+MAX_DEPTH = 512  # of elements, as in Chromium
 
 _TAG = re.compile(r"<(?:(/?)([a-zA-Z][^\s/>]*)|[!?/])")
 # A quotation mark opens a value only after "=".
@@ -166,68 +153,68 @@ _WITHOUT_CONTENT = frozenset(
     "area base basefont bgsound br col embed frame hr image img input keygen link meta param source track "  # noqa: SIM905
     "wbr".split()
 )
+# Closed by the next of their kind, so that they do not nest.
 _CLOSED_BY_OTHERS = frozenset(
     "body colgroup dd dt head html li p rb rp rt rtc tbody td tfoot th thead tr".split()  # noqa: SIM905
 )
-"""Closed by the next of their kind, so that they do not nest."""
-_FORMATTING = frozenset(
-    "a b big code em font i nobr s small strike strong tt u".split()  # noqa: SIM905
+_DROPPED = frozenset(
+    "a b big code em font i nobr s small strike strong tt u option optgroup plaintext".split()  # noqa: SIM905
 )
-_DROPPED = _FORMATTING | {"option", "optgroup", "plaintext"}
 _UNREAD = frozenset(("iframe", "script", "style"))
-_VERBATIM = frozenset(("noembed", "noframes", "textarea", "title", "xmp"))
-"""What they hold is text, whatever it looks like."""
+_VERBATIM = frozenset(("noembed", "noframes", "textarea", "title", "xmp"))  # their content is text
 _ENDS = {name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE) for name in _UNREAD | _VERBATIM}
+# Other parsing rules hold inside these. The content of an object is skipped, like that of an svg.
 _RENAMED = {"svg": "object", "math": "span"}
-"""Inside them other rules hold. What is in an object is not read, as in an svg."""
 
 
 def is_ordinary(html: str) -> bool:
-    """Whether any parser reads the page in no time."""
+    """Return whether any parser reads the page quickly."""
     return html.count("<") <= ORDINARY_TAGS and max(map(len, html.split("<"))) <= ORDINARY_RUN
 
 
 def bounded(html: str) -> str:
-    """The page with tags that say the same and nest at most MAX_DEPTH deep; deeper elements that begin a new
-    line become line breaks. Linear in the page."""
+    """Rewrite a page with equivalent tags that nest at most MAX_DEPTH deep, in linear time.
+
+    Deeper elements that begin a new line become line breaks.
+    """
     parts: list[str] = []
     open_: list[str] = []
-    at = 0
-    while found := _TAG.search(html, at):
-        # An escaped "<" cannot become a tag together with what follows a dropped one.
-        start = found.start()
-        parts.append(html[at:start].replace("<", "&lt;"))
-        if found[2] is None:  # a comment, a declaration or a processing instruction, none of which is text
+    position = 0
+    while tag := _TAG.search(html, position):
+        # Escaping prevents that a "<" becomes a tag together with what follows a dropped one.
+        start = tag.start()
+        parts.append(html[position:start].replace("<", "&lt;"))
+        if tag[2] is None:  # a comment, a declaration or a processing instruction
             if html.startswith("<!--", start):
                 end = _COMMENT_END.search(html, start + 2)
-                at = end.end() if end else len(html)
+                position = end.end() if end else len(html)
             else:
-                at = html.find(">", start) + 1 or len(html)
-                if html[start : start + 9].lower() == "<!doctype" and at - start <= ORDINARY_RUN:
-                    parts.append(html[start:at])
+                position = html.find(">", start) + 1 or len(html)
+                if html[start : start + 9].lower() == "<!doctype" and position - start <= ORDINARY_RUN:
+                    parts.append(html[start:position])
             continue
-        rest = _REST_OF_TAG.match(html, found.end())
+        rest = _REST_OF_TAG.match(html, tag.end())
         if rest is None:
             return "".join(parts)  # the file ends inside a tag
-        name, at = found[2].lower(), rest.end()
-        if found[1]:
+        name, position = tag[2].lower(), rest.end()
+        if tag[1]:
             name = _RENAMED.get(name, name)
             if open_ and open_[-1] == name:
                 # Only the innermost is closed for certain: an end tag of another may be ignored.
                 open_.pop()
             parts.append("" if name in _DROPPED else f"</{name}>")
         elif name in _UNREAD or name in _VERBATIM:
-            end = _ENDS[name].search(html, at)
+            end = _ENDS[name].search(html, position)
             stop = end.start() if end else len(html)
-            content = html[at:stop].replace("<", "&lt;")
+            content = html[position:stop]
             if name in ("title", "textarea"):
-                parts.append(f"<{name}>{content}</{name}>")
+                parts.append(f"<{name}>{content.replace('<', '&lt;')}</{name}>")
             elif name not in _UNREAD:
-                parts.append(html[at:stop].replace("&", "&amp;").replace("<", "&lt;"))
-            at = html.find(">", stop) + 1 or len(html)
+                parts.append(content.replace("&", "&amp;").replace("<", "&lt;"))
+            position = html.find(">", stop) + 1 or len(html)
         else:
-            parts.append(_start_tag(name, html[start:at], open_))
-    parts.append(html[at:].replace("<", "&lt;"))
+            parts.append(_start_tag(name, html[start:position], open_))
+    parts.append(html[position:].replace("<", "&lt;"))
     return "".join(parts)
 
 

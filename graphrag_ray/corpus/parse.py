@@ -1,7 +1,7 @@
-"""The built-in readers (`readers.py`), and rows that stand in no file.
+"""The built-in readers (`readers.py`), and documents from rows that are not in a file.
 
-A table file is streamed row by row and may have any size; text files are read whole. Faults of the data come
-out as `Unreadable` values.
+Table files are streamed row by row and may have any size; text files are read whole. Faults of the data
+become `Unreadable` values.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from graphrag_ray.corpus.readers import Reader
 from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Opener, Row, Table, jsonl_rows, open_parquet
 
 ROWS = "dataset"
-"""The path of documents that are rows of no file: of a dataset or a table in memory."""
+"""The path of documents that are rows of a dataset or of a table in memory."""
 
 ROW = "row"
-"""Stands before the number of a row of which the id is not known."""
+"""Prefix of the number of a row whose id is not known."""
 
+# CPU time limit of `input.strip_pattern` on a text: settings may come with a stranger's index.
 _STRIP_S, _STRIP_S_PER_CHARACTER = 2.0, 2e-6
-"""CPU time of `input.strip_pattern` on a text. Settings may come with a stranger's index."""
-_MAX_COLUMNS_TOLD = 50
-_NAME_LENGTH = 20
-"""Hex characters of what names a row by its content."""
+_MAX_LISTED_COLUMNS = 50
+_NAME_LENGTH = 20  # hex characters of the content hash that names a row
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*)")
 _NO_HEADER = "empty: no header row"
 _FENCE = re.compile(r" {0,3}(```|~~~)")
@@ -51,14 +50,14 @@ def _read_text(
         return
     text, title, date = clean(decoded.text), None, None
     if not text.strip():
-        why = "empty: no character but white space. If it should be, remove it from INPUT"
+        why = "empty: nothing but white space. If that is intended, remove it from INPUT"
         yield Unreadable(path, "", why, empty=True)
         return
     if kind == "html":
         page = read_html(text)
-        # a page can write a carriage return as an entity
+        # A page can contain a carriage return as an entity.
         text, title, date = clean(page.text), page.title, page.date
-        emptied_by = "no text besides markup, scripts and navigation"
+        why = "no text besides markup, scripts and navigation"
     else:
         if options.strip_pattern:
             limit_s = _STRIP_S + len(text) * _STRIP_S_PER_CHARACTER
@@ -70,15 +69,15 @@ def _read_text(
                 return
             text = text[match.end() :] if match else text
         title = _first_heading(text) if kind == "md" else None
-        emptied_by = "no text but what input.strip_pattern matches"
+        why = "no text besides what input.strip_pattern matches"
     if not text.strip():
-        yield Unreadable(path, "", f"empty: {emptied_by}")
+        yield Unreadable(path, "", f"empty: {why}")
     else:
         yield Document(path, "", title or PurePosixPath(path).stem, text, date, {}, decoded.encoding)
 
 
 def _first_heading(text: str) -> str | None:
-    """The first `# heading` of a markdown text that is not a comment in a block of code."""
+    """Return the first `# heading` of a Markdown text outside of code blocks."""
     fence = ""
     for match in re.finditer(r".+", text):
         line = match.group()
@@ -100,9 +99,9 @@ def _read_table(
         yield Unreadable(path, "", fault, empty=fault == _NO_HEADER and path.lower().endswith(".csv"))
         return
     assert isinstance(table, Table)
-    empty, seen = True, set[str]()
-    # Rows may each bring their own columns: if none of all has the text column, that is one fault of the file
-    # and not one a row. Until one has it, rows wait, without their values.
+    empty, ids = True, set[str]()
+    # Rows may have columns of their own. If none has the text column, that is one fault of the file rather
+    # than one per row. So rows wait, without their values, until one has it.
     known, columns, waiting = table.columns is not None, dict[str, None](), list[Row]()
     for row in table.rows:
         empty = False
@@ -111,15 +110,15 @@ def _read_table(
             waiting.append(row)
         else:
             waiting.append(Row(row.number, {k: v for k, v in row.values.items() if k == options.id_column}))
-            if len(columns) < _MAX_COLUMNS_TOLD:
+            if len(columns) < _MAX_LISTED_COLUMNS:
                 columns.update(dict.fromkeys(row.values))
         if known:
-            yield from (_document_of(path, one, options, seen) for one in waiting)
+            yield from (_document_of(path, one, options, ids) for one in waiting)
             waiting.clear()
     if columns and not known:
         yield Unreadable(path, "", missing_column(list(columns), options))
     else:
-        yield from (_document_of(path, one, options, seen) for one in waiting)
+        yield from (_document_of(path, one, options, ids) for one in waiting)
     if empty:
         yield Unreadable(path, "", "empty: no rows", empty=path.lower().endswith(".jsonl"))
 
@@ -133,14 +132,13 @@ def documents_of_stretch(
 ) -> Iterator[Document | Unreadable]:
     """Read a stretch of a .jsonl or .parquet file.
 
-    stream: of a .jsonl file, the stretch alone. names: ids of earlier rows by `input.id_column`, to which
-    those of this stretch are added.
+    Of a .jsonl file, `stream` holds only the stretch. `names` are the ids (`input.id_column`) of earlier
+    rows, to which those of the stretch are added.
     """
     if path.lower().endswith(".jsonl"):
         rows = jsonl_rows(stream, "utf-8", stretch.row, stretch.line)
     else:
-        groups = stretch.start, stretch.end
-        table = open_parquet(stream, options, groups, stretch.row)
+        table = open_parquet(stream, options, (stretch.start, stretch.end), stretch.row)
         if isinstance(table, NotText):
             yield Unreadable(path, "", table.reason)
             return
@@ -150,17 +148,16 @@ def documents_of_stretch(
 
 
 def segments_of(stream: BinaryIO, options: index_settings.Input) -> list[Segment]:
-    """The row groups of a .parquet file; none where it can only be read whole."""
+    """Return the row groups of a .parquet file; none if it must be read whole."""
     if not stream.seekable() or _fault_of(open_parquet(stream, options), options):
         return []
     return parquet_segments(stream)
 
 
 def documents_of(rows: Iterable[Row], options: index_settings.Input) -> Iterator[Document | Unreadable]:
-    """Read rows that stand in no file, whose order and cells that are null mean nothing.
+    """Read rows that are not in a file. Their order does not matter, and neither do null cells.
 
-    A row is named by `input.id_column`, or else by a hash of what it holds: rows that are equal are one
-    document then.
+    A row is named by `input.id_column`, or else by a hash of its content, so equal rows are one document.
     """
     for row in rows:
         if row.values is None:
@@ -176,36 +173,36 @@ def documents_of(rows: Iterable[Row], options: index_settings.Input) -> Iterator
 
 
 def _fault_of(table: Table | NotText, options: index_settings.Input) -> str:
-    """Why no row of a table can be read; "" where that is not known beforehand."""
+    """Return why no row of a table can be read; "" if some may be readable."""
     if isinstance(table, NotText):
         return table.reason
     return "" if table.columns is None else missing_column(table.columns, options)
 
 
 def missing_column(columns: Sequence[str], options: index_settings.Input) -> str:
-    """Why a table with these columns cannot be read; "" where it can."""
+    """Return why a table with these columns cannot be read; "" if it can."""
     if not columns:
         return _NO_HEADER
-    told = ", ".join(columns[:_MAX_COLUMNS_TOLD])
     for key, column in (("text_column", options.text_column), ("id_column", options.id_column)):
         if column is not None and column not in columns:
-            return f"no column {column!r}; the columns are: {told} (set input.{key})"
+            listed = ", ".join(columns[:_MAX_LISTED_COLUMNS])
+            return f"no column {column!r}; the columns are: {listed} (set input.{key})"
     return ""
 
 
-def _document_of(path: str, row: Row, options: index_settings.Input, seen: set[str]) -> Document | Unreadable:
-    """seen: the ids of earlier rows, and now this one's. An error that nobody foresaw costs the row."""
-    # A row of which no id is known is called by its number, which may be the id of another row.
+def _document_of(path: str, row: Row, options: index_settings.Input, ids: set[str]) -> Document | Unreadable:
+    """Return the document of a row and add its id to `ids`. An unexpected error costs only the row."""
+    # A row without a known id is named by its number, which may be the id of another row.
     number = f"{ROW} {row.number}" if options.id_column else str(row.number)
     place = "" if row.number == WHOLE_FILE else row.name or number
     try:
-        return _document(path, row, place, options, seen)
-    except Exception as e:  # noqa: BLE001 - whatever it is, it is about this row
+        return _document(path, row, place, options, ids)
+    except Exception as e:  # noqa: BLE001 - whatever it is, it concerns this row
         return Unreadable(path, place, unforeseen.told(e))
 
 
 def _document(
-    path: str, row: Row, place: str, options: index_settings.Input, seen: set[str]
+    path: str, row: Row, place: str, options: index_settings.Input, ids: set[str]
 ) -> Document | Unreadable:
     if row.values is None:
         return Unreadable(path, place, row.fault)
@@ -214,9 +211,9 @@ def _document(
         name = _as_line(row.values.get(options.id_column)) or ""
         if not name:
             return Unreadable(path, place, f"{place} has no id (column {options.id_column!r})")
-        if name in seen:
+        if name in ids:
             return Unreadable(path, name, f"{place} has the id {name!r} of an earlier row")
-        seen.add(name)
+        ids.add(name)
     text = row.values.get(options.text_column)
     if isinstance(text, bytes):
         try:
@@ -230,7 +227,7 @@ def _document(
     try:
         metadata = {clean(name): to_json(value) for name, value in row.values.items() if name not in own}
     except ValueError as e:
-        return Unreadable(path, name, f"row {name} has a value that cannot be kept: {e}")
+        return Unreadable(path, name, f"row {name} has a value that cannot be stored: {e}")
     title, date = (
         None if column is None else _as_line(row.values.get(column))
         for column in (options.title_column, options.date_column)
@@ -240,7 +237,7 @@ def _document(
 
 
 def _as_line(value: Any) -> str | None:
-    """An id, title or date as one line; None where there is none."""
+    """Return an id, title or date as one line; None if there is none."""
     if isinstance(value, Mapping | list | tuple):
         return None
     plain = to_json(value)

@@ -13,14 +13,14 @@ _OMISSION = re.compile(r"\[(?:…|\.\.\.)\]|…|\.\.\.")
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
 MAX_QUOTE_CHARACTERS = 400
 MIN_WORDS = 3
-"""A shorter quotation is a term, and stands in many places."""
+"""A shorter quotation is a term that occurs in many places."""
 
 
 def best_sentence(text: str, names: Sequence[str], *, is_start: bool = True) -> tuple[int, int]:
-    """(start, end) of the first of the sentences that hold most of the names, in any case.
+    """Return (start, end) of the first sentence that holds most of the names, ignoring case.
 
-    A sentence longer than MAX_QUOTE_CHARACTERS is cut after a word. Without names, or where none occurs: the
-    first sentence. (0, 0) for a text of white space. is_start: whether a document begins with the text
+    A sentence longer than MAX_QUOTE_CHARACTERS is cut after a word. Without any of the names it is the first
+    sentence; (0, 0) for a text of white space. `is_start` states whether a document begins with the text.
     """
     wanted = [name.casefold() for name in names if name]
     best, best_score = (0, 0), -1
@@ -33,13 +33,15 @@ def best_sentence(text: str, names: Sequence[str], *, is_start: bool = True) -> 
 
 
 def quotable(text: str, is_start: bool) -> list[tuple[int, int]]:
-    """(start, end) of the sentences of a chunk. Where it begins inside a sentence, which chunks of former
-    versions did inside a word or number as well, that one comes last and begins with its first whole word."""
+    """Return (start, end) of the sentences of a chunk.
+
+    If the chunk begins inside a sentence, that one comes last and starts at its first whole word.
+    """
     spans = sentences(text)
     if is_start or not spans:
         return spans
     start, end = spans[0]
-    first = text[start]  # scripts without capitals are given the benefit of the doubt
+    first = text[start]  # scripts without capitals get the benefit of the doubt
     if not (first.islower() or first.isdigit() or first in ".,;:!?%)]’"):
         return spans
     space = _SPACE.search(text, start, end)
@@ -47,7 +49,7 @@ def quotable(text: str, is_start: bool) -> list[tuple[int, int]]:
 
 
 def shortened(text: str, start: int, end: int) -> int:
-    """Where a quotation ends that is not to be longer than MAX_QUOTE_CHARACTERS."""
+    """Return the end of a quotation, limited to MAX_QUOTE_CHARACTERS."""
     most = start + MAX_QUOTE_CHARACTERS
     if end <= most:
         return end
@@ -55,14 +57,13 @@ def shortened(text: str, start: int, end: int) -> int:
 
 
 def quotes_in(quotation: str) -> list[str]:
-    """What stands before, between and after the marks of omission of a quotation: each stands in the text by
-    itself."""
+    """Split a quotation at marks of omission: each part occurs in the text by itself."""
     return [part for p in _OMISSION.split(quotation) if (part := p.strip())]
 
 
 def quoted(text: str) -> list[str]:
-    """What stands between balanced “ and ”, outermost, in order; an unclosed one is left out."""
-    out: list[str] = []
+    """Return the outermost texts between balanced “ and ”, in order; unclosed ones are ignored."""
+    quotes: list[str] = []
     depth, start = 0, 0
     for mark in _MARKS.finditer(text):
         if mark.group() == "“":
@@ -72,15 +73,15 @@ def quoted(text: str) -> list[str]:
         elif depth:
             depth -= 1
             if depth == 0:
-                out.append(text[start : mark.start()])
-    return out
+                quotes.append(text[start : mark.start()])
+    return quotes
 
 
 def can_be_found(quotation: str) -> bool:
-    """Whether it is long enough to be looked for as it stands."""
+    """Return whether a quotation is long enough to be searched verbatim."""
     return len(folded_words(quotation)) >= MIN_WORDS
 
 
 def folded_words(text: str) -> list[str]:
-    """Case-folded runs of letters and digits; in scripts without spaces every character is a word."""
+    """Return case-folded runs of letters and digits; in scripts without spaces every character is a word."""
     return [w.casefold() for w in _WORD.findall(text)]

@@ -1,13 +1,12 @@
 """Document readers: how the files of INPUT become documents, by extension.
 
-A reader is a plug-in of the entry-point group `graphrag_ray.readers`. Its name is the extension that it
-reads, without the dot:
+A reader is a plug-in of the entry-point group `graphrag_ray.readers`, named after the extension it reads,
+without the dot. The built-in formats use the same API (`parse.py`):
 
     [project.entry-points."graphrag_ray.readers"]
     epub = "my_package.epub:READER"
 
-The built-in formats use the same API (`parse.py`). Each process that reads looks its readers up by itself,
-so on a cluster the package must be installed on every node.
+Every process looks up its readers by itself, so on a cluster the package must be installed on every node.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ class Reader:
     """Reads the files of one format.
 
     Attributes:
-        read: called with a file, its path relative to INPUT and the settings under `input`. Yields a
-            `Document` for each text in the file, with that path and, if there can be several, a `row` that
-            tells them apart and stays the same from run to run; an `Unreadable` for what cannot be read.
-        streams: False: the file is a seekable stream of all its bytes, at most `input.max_bytes` of them.
-            True: the file may have any size, and only `read` is certain to work.
+        read: Takes a file, its path relative to INPUT and the settings under `input`. Yields a `Document` for
+            each text, with that path and, if there can be several, a `row` that identifies them from run to
+            run; and an `Unreadable` for what cannot be read.
+        streams: If False, the file is a seekable stream of at most `input.max_bytes`. If True, it may have
+            any size, and only its `read` is certain to work.
     """
 
     read: Callable[[BinaryIO, str, Input], Iterable[Document | Unreadable]]
@@ -63,30 +62,31 @@ READERS = Registry(
 
 
 def extensions() -> list[str]:
-    """What can be read, in lower case and with the dot; a file's own extension may have any case."""
+    """Return the extensions that can be read, in lower case and with the dot."""
     return [f".{name}" for name in READERS]
 
 
 def documents_in(
     path: str, stream: BinaryIO, options: Input, package: str = ""
 ) -> Iterator[Document | Unreadable]:
-    """Read one file: one value for a .txt, .md or .html file, one a row for a .jsonl, .csv or .parquet file.
+    """Read one file: a value per .txt, .md or .html file, or per row of a .jsonl, .csv or .parquet file.
 
     A fault of a whole file is one value with row "", and so is any fault of a reader from another package.
-    Errors of the stream itself (a network that fails) are raised: they say nothing about the document.
+    Errors of the stream itself (a failing network) are raised, since they say nothing about the document.
 
     Args:
-        path: relative to INPUT, with forward slashes.
-        stream: only `read` is used; by readers of .parquet files `seek` and `tell`, too.
-        package: the package whose reader the driver found for this file, or which read it before.
+        path: Relative to INPUT, with forward slashes; its extension may be in any case.
+        stream: Only `read` is used, and `seek` and `tell` for .parquet files.
+        options: Settings under `input`.
+        package: The package whose reader the driver found for this file, or which read it before.
     """
-    # A file system's names need not be UTF-8, but messages about them must be.
+    # File names need not be UTF-8, but messages about them must be.
     path = path.encode("utf-8", "backslashreplace").decode("utf-8")
     extension = PurePosixPath(path).suffix.lower()
     name = extension[1:]
     if name not in READERS:
         known = " ".join(sorted(extensions()))
-        why = f"no known kind of file: {extension or 'no extension'} (known: {known})"
+        why = f"unknown file format: {extension or 'no extension'} (known: {known})"
         if package:
             why = f"no reader for {extension}: install the package {package}, also on every node of a cluster"
         yield Unreadable(path, "", why)
@@ -97,41 +97,33 @@ def documents_in(
         yield Unreadable(path, "", str(e))
         return
     if not reader.streams:
-        data = _whole(stream, options.max_bytes)
-        if data is None:
-            limit = f"input.max_bytes ({options.max_bytes:,})"
-            yield Unreadable(path, "", f"larger than {limit}: split it, or raise the limit")
-            return
-        stream = io.BytesIO(data)
+        blocks, size = [], 0
+        while block := stream.read(_BLOCK_BYTES):
+            size += len(block)
+            if size > options.max_bytes:
+                limit = f"input.max_bytes ({options.max_bytes:,})"
+                yield Unreadable(path, "", f"larger than {limit}: split it, or raise the limit")
+                return
+            blocks.append(block)
+        stream = io.BytesIO(b"".join(blocks))
     if package := READERS.package_of(name):
         yield from _checked(reader, path, stream, options, f"the {extension} reader of the package {package}")
     else:
         yield from reader.read(stream, path, options)
 
 
-def _whole(stream: BinaryIO, limit: int) -> bytes | None:
-    """All bytes, or None where there are more than the limit."""
-    blocks, size = [], 0
-    while block := stream.read(_BLOCK_BYTES):
-        size += len(block)
-        if size > limit:
-            return None
-        blocks.append(block)
-    return b"".join(blocks)
-
-
 def _checked(
     reader: Reader, path: str, stream: BinaryIO, options: Input, who: str
 ) -> Iterator[Document | Unreadable]:
-    """What a reader of another package yields, made fit to be stored; its first error ends the file."""
+    """Yield what a reader of another package yields, made fit for storage; its first error ends the file."""
     rows: set[str] = set()
     try:
         for value in reader.read(stream, path, options):
-            found = _fit(value, path, who)
-            if found.row in rows:
-                raise ValueError(f"it yielded two documents with the row {found.row[:100]!r}")
-            rows.add(found.row)
-            yield found
+            checked = _fit(value, path, who)
+            if checked.row in rows:
+                raise ValueError(f"it yielded two documents with the row {checked.row[:100]!r}")
+            rows.add(checked.row)
+            yield checked
         if not rows:
             yield Unreadable(path, "", f"{who} found no document")
     except BaseException as e:
@@ -143,28 +135,27 @@ def _checked(
         yield Unreadable(path, "", f"{who} failed: {what}")
 
 
-def _fit(found: Any, path: str, who: str) -> Document | Unreadable:
-    """A document with clean text and metadata fit for JSON. Raises TypeError for values of a wrong type."""
-    if isinstance(found, Unreadable):
-        return Unreadable(path, one_line(found.row), f"{who}: {one_line(found.reason)}", found.empty is True)
-    if not isinstance(found, Document):
-        raise TypeError(f"it yielded a {type(found).__name__}, which is no Document or Unreadable")
+def _fit(value: Any, path: str, who: str) -> Document | Unreadable:
+    """Clean text and metadata. Raises TypeError for values of a wrong type."""
+    if isinstance(value, Unreadable):
+        return Unreadable(path, one_line(value.row), f"{who}: {one_line(value.reason)}", value.empty is True)
+    if not isinstance(value, Document):
+        raise TypeError(f"it yielded a {type(value).__name__}, which is no Document or Unreadable")
     for name in ("row", "title", "text", "encoding"):
-        if not isinstance(getattr(found, name), str):
-            raise TypeError(f"{name} of a document is a {type(getattr(found, name)).__name__}, not a str")
-    if not isinstance(found.date, str | None) or not isinstance(found.metadata, Mapping):
+        if not isinstance(getattr(value, name), str):
+            raise TypeError(f"{name} of a document is a {type(getattr(value, name)).__name__}, not a str")
+    if not isinstance(value.date, str | None) or not isinstance(value.metadata, Mapping):
         raise TypeError("date of a document must be a str or None, and metadata a mapping")
-    text, row = clean(found.text), one_line(found.row)
+    text, row = clean(value.text), one_line(value.row)
     if not text.strip():
-        return Unreadable(path, row, "empty: no character but white space")
-    title = one_line(found.title) or f"{PurePosixPath(path).stem} {row}".strip()
+        return Unreadable(path, row, "empty: nothing but white space")
     return replace(
-        found,
+        value,
         path=path,
         row=row,
-        title=title,
+        title=one_line(value.title) or f"{PurePosixPath(path).stem} {row}".strip(),
         text=text,
-        date=one_line(found.date) or None if found.date else None,
-        metadata=to_json(found.metadata),
-        encoding=one_line(found.encoding),
+        date=one_line(value.date or "") or None,
+        metadata=to_json(value.metadata),
+        encoding=one_line(value.encoding),
     )

@@ -14,25 +14,31 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 import orjson
 
 from graphrag_ray.base.index_settings import Input
-from graphrag_ray.corpus.decode import NotText, codec_of_bom, codec_of_head, decode
+from graphrag_ray.corpus.decode import NotText, codec_of_bom, codec_of_head, decode, zero_byte
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 HEAD_BYTES = 1 << 20
-"""What is looked at to tell how a file is written."""
+"""Bytes that are examined to determine the format of a file."""
+WHOLE_FILE = -1
+"""The number of a Row that reports a fault of the file, or of the rest of it."""
 _BATCH_ROWS = 256
 _DELIMITERS = (",", ";", "\t", "|")
 _MAX_FIELD = 2**31 - 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
-WHOLE_FILE = -1
-"""A Row with this number tells a fault of the file, or of all that is left of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """values: by column; None where the row cannot be used, and `fault` says why. name: of a row whose number
-    means nothing."""
+    """A row of a table.
+
+    Attributes:
+        number: From 1, in file order.
+        values: By column; None if the row is unusable.
+        fault: Why it is.
+        name: Name of a row whose number means nothing.
+    """
 
     number: int
     values: Mapping[str, Any] | None
@@ -43,20 +49,20 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """columns: None where only the rows know theirs (.jsonl). Rows are numbered from 1 in file order."""
+    """A table that is being read. `columns` is None if every row has its own (.jsonl)."""
 
     columns: list[str] | None
     rows: Iterator[Row]
 
 
 def open_jsonl(stream: BinaryIO, options: Input) -> Table | NotText:
-    """One JSON object a line. Empty lines are no rows; a line that is no object is a row with a fault."""
+    """Read one JSON object per line. Empty lines are skipped; other values are rows with a fault."""
     head, reader = _buffered(stream)
     if is_json_array(head):
         return NotText("a JSON array: write one object a line (.jsonl)")
     codec = codec_of_bom(head)
-    if codec is None and 0 in head:
-        return NotText(f"binary data (a zero byte at position {head.find(0)}), not text")
+    if codec is None and (fault := zero_byte(head)):
+        return fault
     lines: Iterator[bytes] = iter(reader)
     if codec is not None:
         wrapped = "utf-8-sig" if codec == "utf-8" else codec.rsplit("-", 1)[0]
@@ -66,16 +72,16 @@ def open_jsonl(stream: BinaryIO, options: Input) -> Table | NotText:
 
 
 def is_json_array(head: bytes) -> bool:
-    """Whether this is one array over several lines: told once instead of once a line."""
+    """Return whether this is one array over several lines, to report it once rather than once per line."""
     lines = [line.strip() for line in head.split(b"\n", 100) if line.strip()]
     if not lines or not lines[0].startswith(b"[") or lines[0].endswith(b"]"):
         return False
-    # a first line that is merely broken is followed by whole objects
+    # A first line that is merely broken is followed by whole objects.
     return len(lines) < 2 or bool(json_line(lines[1], "utf-8")[2])
 
 
 def jsonl_rows(lines: Iterable[bytes], codec: str, row: int = 1, line: int = 1) -> Iterator[Row]:
-    """row, line: numbers of the first."""
+    """Yield the rows of lines; `row` and `line` number the first ones."""
     number = row
     for line_number, text in enumerate(lines, start=line):
         if not text.strip():
@@ -92,12 +98,12 @@ def jsonl_rows(lines: Iterable[bytes], codec: str, row: int = 1, line: int = 1) 
 
 
 def json_line(line: bytes, codec: str) -> tuple[Any, str, str]:
-    """The value, what the line was decoded as, and a fault or ""."""
+    """Return the value, the encoding of the line, and a fault or ""."""
     try:
         return orjson.loads(line), codec, ""
     except orjson.JSONDecodeError:
         pass
-    # A second, slower look: other encodings, NaN, halves of surrogate pairs.
+    # A second, slower attempt: other encodings, NaN, halves of surrogate pairs.
     decoded = decode(line)
     if isinstance(decoded, NotText):
         return None, codec, decoded.reason
@@ -113,15 +119,18 @@ def json_line(line: bytes, codec: str) -> tuple[Any, str, str]:
 
 
 def open_csv(stream: BinaryIO, options: Input) -> Table | NotText:
-    """A header row, then one record a row; delimited by comma, or by the semicolon, tab or bar with
-    which the header holds `input.text_column`. Empty lines are no rows; a record that does not have the
-    header's fields is a row with a fault, since its text may be cut at an unquoted delimiter."""
+    """Read a header row, then one record per row; empty lines are skipped.
+
+    The delimiter is a comma, or the semicolon, tab or bar with which the header contains `input.text_column`.
+    A record with a wrong number of fields is a row with a fault, since its text may be cut at an unquoted
+    delimiter.
+    """
     head, reader = _buffered(stream)
     codec = codec_of_head(head)
     if isinstance(codec, NotText):
         return codec
     errors = "replace" if codec in ("utf-16", "utf-32") else "surrogateescape"
-    # the csv module finds record ends itself, inside quotes too
+    # The csv module finds the ends of records itself, inside quotes too.
     text = io.TextIOWrapper(reader, codec, errors=errors, newline="")
     csv.field_size_limit(_MAX_FIELD)
     first = next((line for line in text if line.strip()), "")
@@ -158,20 +167,21 @@ def _csv_rows(records: Any, columns: list[str], codec: str) -> Iterator[Row]:
             continue
         number, encoding = number + 1, codec
         if not all(map(str.isascii, record)) and _SURROGATE.search("".join(record)):
-            # Bytes that the file's codec cannot decode: such a row is decoded on its own, as a file would be.
+            # A row with bytes that the file's codec cannot decode is decoded by itself, like a file.
             fields = [value.encode(codec.removesuffix("-sig"), "surrogateescape") for value in record]
-            found = decode(b"\n".join(fields))
-            if isinstance(found, NotText):
-                yield Row(number, None, fault=found.reason)
+            decoded = decode(b"\n".join(fields))
+            if isinstance(decoded, NotText):
+                yield Row(number, None, fault=decoded.reason)
                 continue
-            record, encoding = [value.decode(found.codec, "replace") for value in fields], found.encoding
+            record = [value.decode(decoded.codec, "replace") for value in fields]
+            encoding = decoded.encoding
         while len(record) > len(columns) and not record[-1]:
             record.pop()
         if len(record) != len(columns):
             fault = f"{len(record)} fields where the header has {len(columns)}"
             yield Row(number, None, fault=f"{fault}: quote fields that hold a delimiter")
             continue
-        # of two columns with one name the first counts
+        # The first of two columns with the same name counts.
         values = dict(zip(reversed(columns), reversed(record), strict=True))
         yield Row(number, {name: values[name] for name in columns}, encoding)
 
@@ -179,13 +189,13 @@ def _csv_rows(records: Any, columns: list[str], codec: str) -> Iterator[Row]:
 def open_parquet(
     stream: BinaryIO, options: Input, groups: tuple[int, int] | None = None, row: int = 1
 ) -> Table | NotText:
-    """Parquet is read at places, so the stream must be seekable; one that is not is read whole.
+    """Read a parquet file; a stream that is not seekable is read whole.
 
-    Some hundred bytes can hold gigabytes of text: one long value in a dictionary, and rows that refer to it.
-    Such columns are therefore decoded as dictionaries, and `input.max_bytes` limits what the rows of one row
-    group may hold.
+    A few hundred bytes can hold gigabytes of text: one long dictionary value and rows that refer to it. So
+    such columns are decoded as dictionaries, and `input.max_bytes` limits what the rows of one row group may
+    hold.
 
-    groups: the first row group and the one after the last; None: all. row: the number of the first row.
+    `groups` are the first row group and the one after the last, None for all; `row` numbers the first row.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -194,61 +204,55 @@ def open_parquet(
     try:
         metadata = pq.read_metadata(source)
         source.seek(0)
-        groups_of_file = map(metadata.row_group, range(metadata.num_row_groups))
-        columns = (group.column(i) for group in groups_of_file for i in range(group.num_columns))
+        file_groups = map(metadata.row_group, range(metadata.num_row_groups))
+        columns = (group.column(i) for group in file_groups for i in range(group.num_columns))
         encoded = (c for c in columns if c.physical_type == "BYTE_ARRAY" and c.has_dictionary_page)
         dictionaries = list(dict.fromkeys(column.path_in_schema for column in encoded))
         file = pq.ParquetFile(source, metadata=metadata, read_dictionary=dictionaries)
     except (pa.ArrowException, OSError, ValueError) as e:
         source.raise_own_fault()
-        return NotText(f"not a parquet file that can be read: {e}")
+        return NotText(f"not a readable parquet file: {e}")
     start, end = groups or (0, file.metadata.num_row_groups)
     rows = _parquet_rows(file, source, range(start, end), row, options.max_bytes)
     return Table(list(file.schema_arrow.names), rows)
 
 
 def _parquet_rows(file: Any, source: _Watched, groups: range, number: int, max_bytes: int) -> Iterator[Row]:
-    """Damage costs the rest of its row group, and so does a batch with which the group exceeds max_bytes:
-    others are read by themselves."""
+    """Yield rows. Damage costs the rest of a row group, and so does a batch that exceeds max_bytes."""
     import pyarrow as pa
 
     for group in groups:
         metadata = file.metadata.row_group(group)
-        after, size = number + metadata.num_rows, 0
-        if metadata.total_byte_size > max_bytes:
-            yield _too_large(number, after, max_bytes)
-            number = after
-            continue
-        batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], use_threads=False)
-        while True:
+        after, size = number + metadata.num_rows, metadata.total_byte_size
+        batches: Any = iter(())
+        if size <= max_bytes:
+            size = 0
+            batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], use_threads=False)
+        while size <= max_bytes:
             try:
-                batch = next(batches)
-            except StopIteration:
-                break
+                batch = next(batches, None)
             except (pa.ArrowException, OSError, ValueError) as e:
                 source.raise_own_fault()
                 lost = f"rows {number} to {after - 1} of {file.metadata.num_rows}"
                 yield Row(WHOLE_FILE, None, fault=f"damaged: {lost} could not be read: {e}")
                 break
-            size += sum(map(_decoded_bytes, batch.columns))
-            if size > max_bytes:
-                yield _too_large(number, after, max_bytes)
+            if batch is None:
                 break
-            yield from arrow_rows(batch, number)
-            number += batch.num_rows
+            size += sum(map(_decoded_bytes, batch.columns))
+            if size <= max_bytes:
+                yield from arrow_rows(batch, number)
+                number += batch.num_rows
+        if size > max_bytes:
+            fault = (
+                f"rows {number} to {after - 1} are not read: with them, a row group holds more than "
+                f"input.max_bytes ({max_bytes:,}) when decoded. Write smaller row groups, or raise the limit"
+            )
+            yield Row(WHOLE_FILE, None, fault=fault)
         number = after
 
 
-def _too_large(number: int, after: int, max_bytes: int) -> Row:
-    fault = (
-        f"rows {number} to {after - 1} are not read: with them, a row group holds more than input.max_bytes "
-        f"({max_bytes:,}) when decoded. Write smaller row groups, or raise the limit"
-    )
-    return Row(WHOLE_FILE, None, fault=fault)
-
-
 def _decoded_bytes(array: pa.Array) -> int:
-    """Bytes of an array's values, those of a dictionary counted as often as they are referred to."""
+    """Return the bytes of an array's values, counting those of a dictionary once per reference."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -267,7 +271,7 @@ def _decoded_bytes(array: pa.Array) -> int:
 
 
 def arrow_rows(batch: pa.RecordBatch | pa.Table, number: int = 1) -> Iterator[Row]:
-    """number: of the first row."""
+    """Yield the rows of a batch; `number` is that of the first row."""
     columns = [(n, _in_microseconds(c)) for n, c in zip(batch.schema.names, batch.columns, strict=True)]
     for i in range(batch.num_rows):
         try:
@@ -277,7 +281,7 @@ def arrow_rows(batch: pa.RecordBatch | pa.Table, number: int = 1) -> Iterator[Ro
 
 
 def _in_microseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Python's times have microseconds; converting nanoseconds would need pandas."""
+    """Convert times to microseconds, like Python's; converting nanoseconds to Python would need pandas."""
     import pyarrow as pa
 
     kind = column.type
@@ -289,16 +293,12 @@ def _in_microseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunke
 
 
 Opener: TypeAlias = Callable[[BinaryIO, Input], Table | NotText]
-OPENERS: dict[str, Opener] = {
-    ".jsonl": open_jsonl,
-    ".csv": open_csv,
-    ".parquet": open_parquet,
-}
-"""Tables by extension, of documents and of questions."""
+OPENERS: dict[str, Opener] = {".jsonl": open_jsonl, ".csv": open_csv, ".parquet": open_parquet}
+"""Opens a table of documents or questions, by extension."""
 
 
 def _buffered(stream: BinaryIO) -> tuple[bytes, io.BufferedReader]:
-    """The first bytes, and a reader that begins with them: the stream need not be seekable."""
+    """Return the first bytes, and a reader that begins with them: the stream need not be seekable."""
     head = bytearray()
     while len(head) < HEAD_BYTES and (block := stream.read(HEAD_BYTES - len(head))):
         head += block
@@ -306,7 +306,7 @@ def _buffered(stream: BinaryIO) -> tuple[bytes, io.BufferedReader]:
 
 
 class _Replayed(io.RawIOBase):
-    """The head again, then the rest of the stream, which stays the caller's: it is not closed."""
+    """The head, then the rest of the stream, which is not closed because it belongs to the caller."""
 
     def __init__(self, head: bytes, stream: BinaryIO) -> None:
         self._head = memoryview(head)
@@ -317,18 +317,17 @@ class _Replayed(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         size = len(buffer)
-        if self._head:
-            data: bytes | memoryview = self._head[:size]
-            self._head = self._head[size:]
-        else:
-            data = self._stream.read(size)
+        data, self._head = self._head[:size], self._head[size:]
+        data = data or memoryview(self._stream.read(size))
         buffer[: len(data)] = data
         return len(data)
 
 
 class _Watched(io.RawIOBase):
-    """Remembers a fault of the stream itself: Arrow raises OSError for damaged files as well, but a
-    network that fails says nothing about the document."""
+    """Remembers an error of the stream itself.
+
+    Arrow raises OSError for damaged files as well, but a failing network says nothing about the document.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

@@ -1,8 +1,8 @@
 """Tokens: which vocabulary a model has, how many tokens a text has, and where each ends.
 
-All by quicktok, whose vocabularies come with the package: nothing is downloaded. Its time is linear even on
-what breaks others (50 MB of one letter, of spaces or of combining marks: 0.2 to 3 s), so that no text has to
-be split before it is encoded. Strings that look like special tokens are ordinary text.
+quicktok does the work; its vocabularies come with the package, so nothing is downloaded. It takes linear time
+even on what breaks others (50 MB of one letter, of spaces or of combining marks: 0.2 to 3 s), so no text has
+to be split before it is encoded. Strings that look like special tokens are ordinary text.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.ids import bounded_marks
 
 VOCABULARIES = ("cl100k_base", "o200k_base", "o200k_harmony", "llama3", "qwen3")
-"""The names that this room knows."""
 
 _OFFLINE_MODEL = re.compile(r"|offline-\d+")
 _DEFAULT = "o200k_base"
-# Its tokenizer brings text into Unicode NFC first, so its tokens are those of another text.
+# These tokenizers first normalise text to NFC, so their tokens are those of another text.
 _NORMALISING = frozenset(("qwen3",))
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # NFC joins no character of this class with one before it: ASCII, kana, CJK ideographs and punctuation,
-# leading Hangul jamo, Hangul syllables, U+FFFD (see `_encodable`). One of them and what follows it up to the
-# next changes by itself.
+# leading Hangul jamo, Hangul syllables, U+FFFD (see `_encodable`). So a text can be normalised piece by
+# piece, each up to the next such character.
 _NFC_APART = "\0-\x7f\u1100-\u1112\u3001-\u3029\u3030-\u3098\u309b-\u9fff\uac00-\ud7a3\ufffd"
 _NFC_PIECE = re.compile(f"[{_NFC_APART}]?[^{_NFC_APART}]+")
 _BLOCK_TOKENS = 1 << 20
@@ -39,38 +38,45 @@ _BLOCK_TOKENS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """known: whether it is the model's own for certain. Token ids (a logit bias) may be sent only then;
-    counts are estimates otherwise."""
+    """A vocabulary. `known`: it is certainly the model's own.
+
+    Token ids (a logit bias) may be sent only then; otherwise counts are estimates.
+    """
 
     name: str
     known: bool
 
 
 def vocabulary_for(model: str, override: str | None = None) -> Vocabulary:
-    """The vocabulary of a model.
+    """Return the vocabulary of a model.
 
-    model: its id, with or without an organisation in front ("openai/gpt-4o"); "" and "offline-<number>"
-    are the offline engine. override: `tokenizer` in the settings, taken at its word.
-    Raises SettingsError for an override that is no vocabulary.
+    Args:
+        model: Model id, with or without a prefix ("openai/gpt-4o"). "" and "offline-<number>" are the offline
+            engine.
+        override: `tokenizer` in the settings.
+
+    Raises:
+        SettingsError: If the override is not a vocabulary.
     """
     if override is not None:
         if override not in VOCABULARIES:
-            known = ", ".join(VOCABULARIES)
-            raise SettingsError(f"tokenizer {override!r} of model {model!r} is unknown; known are: {known}")
+            raise SettingsError(
+                f"Unknown tokenizer {override!r} of model {model!r}. Choose from: {', '.join(VOCABULARIES)}"
+            )
         return Vocabulary(override, known=True)
     if _OFFLINE_MODEL.fullmatch(model):
         return Vocabulary("cl100k_base", known=False)
     import tiktoken.model
 
     name = model.lower().rsplit("/", 1)[-1]
-    for one in (model, name):
+    for candidate in (model, name):
         with suppress(KeyError):
-            found = tiktoken.model.encoding_name_for_model(one)
-            if found in VOCABULARIES:
-                return Vocabulary(found, known=True)
+            encoding = tiktoken.model.encoding_name_for_model(candidate)
+            if encoding in VOCABULARIES:
+                return Vocabulary(encoding, known=True)
     import quicktok
 
-    # quicktok's own rule, without loading what it names: the longest family before "-" or "."
+    # quicktok's own rule, without loading the vocabulary: the longest family before "-" or ".".
     families: dict[str, str] = quicktok.MODEL_TO_ENCODING
     for family in sorted(families, key=len, reverse=True):
         if name == family or name.startswith((f"{family}-", f"{family}.")):
@@ -79,25 +85,22 @@ def vocabulary_for(model: str, override: str | None = None) -> Vocabulary:
 
 
 def count(text: str, vocabulary_name: str) -> int:
-    """How many tokens the text has."""
+    """Count the tokens of a text."""
     return int(_tokenizer(vocabulary_name).count(_encodable(text, vocabulary_name)))
 
 
 def count_many(texts: Sequence[str], vocabulary_name: str) -> npt.NDArray[np.int64]:
-    """How many tokens each text has; int64, in the order of the texts."""
-    # one thread: whoever calls us has shared out the cores already
+    """Count the tokens of each text."""
+    # One thread: callers have divided up the cores already.
     _, bounds = _tokenizer(vocabulary_name).encode_batch([_encodable(t, vocabulary_name) for t in texts], 1)
-    bounds = np.asarray(bounds, dtype=np.int64)
-    return np.asarray(bounds[1:] - bounds[:-1], dtype=np.int64)
+    return np.diff(np.asarray(bounds, dtype=np.int64))
 
 
 def offsets(text: str, vocabulary_name: str) -> npt.NDArray[np.int64]:
-    """Where each token of the text ends, in characters: int64, one a token, never decreasing, the last
-    is len(text).
+    """Return the character offset at which each token ends, never decreasing; the last is len(text).
 
-    A character may take several tokens. One that ends inside a character has the offset at which that
-    character starts, so that every offset is a place where the text can be cut. The same holds for
-    a token inside a piece of text that the vocabulary's tokenizer normalises (qwen3).
+    A token that ends inside a character gets the offset of that character, so that the text can be cut at
+    every offset. The same holds for a token inside a piece of text that the tokenizer normalises (qwen3).
     """
     text = _encodable(text, vocabulary_name)
     if vocabulary_name in _NORMALISING and not unicodedata.is_normalized("NFC", text):
@@ -106,34 +109,33 @@ def offsets(text: str, vocabulary_name: str) -> npt.NDArray[np.int64]:
 
 
 def _offsets(text: str, name: str) -> npt.NDArray[np.int64]:
-    """Offsets into a text that the tokenizer takes as it is."""
+    """Return offsets into a text that the tokenizer does not change."""
     token_ids, _ = _tokenizer(name).encode_batch([text], 1)
     lengths = _token_lengths(name)
     if text.isascii():
         return np.cumsum(lengths[token_ids])
-    # the byte more stands after the last token
+    # The extra byte follows the last token.
     data = np.frombuffer((text + "\n").encode("utf-8"), dtype=np.uint8)
-    result = np.empty(len(token_ids), dtype=np.int64)
+    offsets = np.empty(len(token_ids), dtype=np.int64)
     byte = character = 0
-    # by blocks: whole arrays of a 50 MB text would take more than 1 GB
+    # In blocks: whole arrays of a 50 MB text would take more than 1 GB.
     for first in range(0, len(token_ids), _BLOCK_TOKENS):
         ends = byte + np.cumsum(lengths[token_ids[first : first + _BLOCK_TOKENS]])
         begun = character + np.cumsum(_begins(data[byte : ends[-1]]))[ends - byte - 1]
-        # what follows a token may be the rest of its last character, which is not complete then
-        result[first : first + len(ends)] = begun - ~_begins(data[ends])
+        # What follows a token may be the rest of its last character, which is then incomplete.
+        offsets[first : first + len(ends)] = begun - ~_begins(data[ends])
         byte, character = int(ends[-1]), int(begun[-1])
-    return result
+    return offsets
 
 
 def _begins(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    """Which bytes of UTF-8 begin a character."""
+    """Return which bytes of UTF-8 begin a character."""
     return np.asarray((data & 0xC0) != 0x80)
 
 
 def _offsets_before_nfc(text: str, name: str) -> npt.NDArray[np.int64]:
-    """Offsets into `text` of the tokens of its NFC form; inside a piece that NFC changes, the piece's
-    start."""
-    # segments by turns unchanged and changed: where they start in the text and in its NFC form
+    """Return offsets into `text` of the tokens of its NFC form; the start of a piece for those inside it."""
+    # Segments are alternately unchanged and changed: their starts in the text and in its NFC form.
     starts, normal_starts, normal = [0], [0], []
     for match in _NFC_PIECE.finditer(text):
         piece = unicodedata.normalize("NFC", match.group())
@@ -151,8 +153,10 @@ def _offsets_before_nfc(text: str, name: str) -> npt.NDArray[np.int64]:
 
 
 def _encodable(text: str, vocabulary_name: str) -> str:
-    """Halves of surrogate pairs as U+FFFD: as many characters, and as many bytes as they would have. Likewise
-    marks that would take quadratic time to normalise."""
+    """Replace halves of surrogate pairs, and marks that take quadratic time to normalise, by U+FFFD.
+
+    The number of characters and bytes stays the same.
+    """
     if text.isascii():
         return text
     text = _SURROGATE.sub("\ufffd", text)
@@ -161,9 +165,9 @@ def _encodable(text: str, vocabulary_name: str) -> str:
 
 @cache
 def _token_lengths(name: str) -> npt.NDArray[np.int64]:
-    """In bytes, by token id."""
+    """Return the bytes of each token, by id."""
     tokenizer = _tokenizer(name)
-    # token_byte_values() would be one call, but is sorted by bytes, not by id
+    # token_byte_values() would be one call, but is sorted by bytes, not by id.
     size = len(tokenizer.token_byte_values())
     lengths = (len(tokenizer.decode_single_token_bytes(token)) for token in range(size))
     return np.fromiter(lengths, dtype=np.int64, count=size)
@@ -173,6 +177,6 @@ def _tokenizer(name: str) -> Any:
     import quicktok
 
     if name not in VOCABULARIES:
-        raise ValueError(f"unknown vocabulary {name!r}; known are: {', '.join(VOCABULARIES)}")
-    # kept by quicktok after the first call, which takes 0.1 to 0.4 s
+        raise ValueError(f"Unknown vocabulary {name!r}. Choose from: {', '.join(VOCABULARIES)}")
+    # quicktok caches it after the first call, which takes 0.1 to 0.4 s.
     return quicktok.get_encoding(name)

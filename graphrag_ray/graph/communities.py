@@ -18,7 +18,7 @@ from graphrag_ray.base.index_settings import Communities
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.hierarchy import Hierarchy, number_depth_first
 from graphrag_ray.graph.integer_arrays import Bools, Floats, Ints
-from graphrag_ray.graph.leiden import Edges, canonical, components, modularity, seeded_igraph
+from graphrag_ray.graph.leiden import Edges, canonical, components, modularity, seeded_igraph, subgraphs
 from graphrag_ray.graph.seeds import Past, Seeds, divide
 
 
@@ -42,7 +42,7 @@ def communities(
     Args:
         n_nodes: Number of nodes, which are numbered in id order.
         source, target, weight: [E] edges in any order. Self-loops and edges of weight 0 are ignored.
-        options: Settings of Leiden.
+        options: Settings.
         node_tokens: [N] tokens that each node adds to a report; None counts 1 each.
         pack_tokens: Maximum tokens of small components that share a community.
         past: The previous graph and its hierarchy, to change as little as possible.
@@ -62,8 +62,8 @@ def communities(
     seeds = None if past is None else Seeds(past, n_nodes, keys, edges)
     # Leiden divides the unlabelled components: all large ones at once for level 0.
     large = (label < 0) & (component >= 0)
-    nodes, inside = np.flatnonzero(large), np.flatnonzero(large[edges.ends[:, 0]])
-    subgraph = Edges((np.cumsum(large) - 1)[edges.ends[inside]], edges.weight[inside])
+    ((nodes, subgraph),) = subgraphs(np.where(large, 0, -1), 1, edges)
+    inside = np.flatnonzero(large[edges.ends[:, 0]])
     seed = None
     if seeds is not None and len(nodes):
         seed = seeds.for_level(-1, np.where(large, 0, -1), 1, inside).of(0, nodes)
@@ -145,29 +145,16 @@ def _split(
         of_node = position[leaf]
         inside = inside[edges[inside].inside(of_node)]
         level_seeds = seeds.for_level(len(parents) - 1, of_node, len(candidates), inside) if seeds else None
-        # Sort nodes and edges by community and number nodes within theirs.
-        starts = np.arange(len(candidates) + 1)
-        nodes = np.flatnonzero(of_node >= 0)
-        nodes = nodes[np.argsort(of_node[nodes], kind="stable")]
-        bounds = np.searchsorted(of_node[nodes], starts)
-        local = np.zeros(len(of_node), dtype=np.int64)
-        local[nodes] = np.arange(len(nodes)) - np.repeat(bounds[:-1], np.diff(bounds))
-        of_edge = of_node[edges.ends[inside, 0]]
-        sorted_edges = edges[inside[np.argsort(of_edge, kind="stable")]]
-        ends, edge_bounds = local[sorted_edges.ends], np.searchsorted(np.sort(of_edge), starts)
         new_parents: list[int] = []
         first = n
-        for c, community in enumerate(candidates.tolist()):
-            members = nodes[bounds[c] : bounds[c + 1]]
-            rows = slice(edge_bounds[c], edge_bounds[c + 1])
-            subgraph = Edges(ends[rows], sorted_edges.weight[rows])
+        for c, (members, subgraph) in enumerate(subgraphs(of_node, len(candidates), edges[inside])):
             seed = level_seeds.of(c, members) if level_seeds else None
             quality = partial(modularity, edges=subgraph)
             part = divide(len(members), subgraph, seed, options, generator, quality)
             k = int(part.max()) + 1
             if k > 1:
                 leaf[members] = n + part
-                new_parents.extend([community] * k)
+                new_parents += [int(candidates[c])] * k
                 n += k
         parents.append(np.array(new_parents, dtype=np.int64))
         sizes = np.bincount(leaf[leaf >= first] - first, minlength=n - first)

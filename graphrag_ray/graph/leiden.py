@@ -180,6 +180,22 @@ class Edges:
         return together
 
 
+def subgraphs(label: Ints, n_labels: int, edges: Edges) -> Iterator[tuple[Ints, Edges]]:
+    """Yield the nodes of each label 0…n_labels-1, and the edges among them in positions of these nodes."""
+    labels = np.arange(n_labels + 1)
+    nodes = np.argsort(label, kind="stable")
+    bounds = np.searchsorted(label[nodes], labels)
+    edges = edges[edges.inside(label)]
+    of_edge = label[edges.ends[:, 0]]
+    edges = edges[np.argsort(of_edge, kind="stable")]
+    edge_bounds = np.searchsorted(np.sort(of_edge), labels)
+    position = np.empty(len(label), dtype=np.int64)
+    for k in range(n_labels):
+        members, inside = nodes[bounds[k] : bounds[k + 1]], edges[edge_bounds[k] : edge_bounds[k + 1]]
+        position[members] = np.arange(len(members))
+        yield members, Edges(position[inside.ends], inside.weight)
+
+
 def canonical(n_nodes: int, source: Ints, target: Ints, weight: Floats) -> Edges:
     """Convert edges in any order and direction; self-loops and edges of weight 0 are ignored.
 

@@ -53,14 +53,6 @@ class Elements:
     claim_place: Ints
     claim_tokens: Ints
 
-    @property
-    def n_nodes(self) -> int:
-        return len(self.node_tokens)
-
-    @property
-    def n_edges(self) -> int:
-        return len(self.edge_source)
-
 
 def arrange(
     hierarchy: Hierarchy,
@@ -140,10 +132,6 @@ class ContextPlan:
     tokens: int
     left_out: int
 
-    @property
-    def reports(self) -> Ints:
-        return self.of(REPORT)
-
     def of(self, kind: int) -> Ints:
         chosen: Ints = self.indices[self.kinds == kind]
         return chosen
@@ -159,7 +147,6 @@ class ReplacementProgress:
     next: int = 0
     report_cost: int = 0
     replaced: list[int] = field(default_factory=list)
-    failed: list[int] = field(default_factory=list)
 
 
 class Planner:
@@ -187,17 +174,13 @@ class Planner:
         self._edge_low = np.searchsorted(elements.edge_community, communities)
         self._edge_high = np.searchsorted(elements.edge_community, hierarchy.last)
         # The claims that may be shown, and [N+1] where those of each place begin among them.
-        places = np.arange(elements.n_nodes + 1)
+        places = np.arange(len(elements.node_tokens) + 1)
         first = np.searchsorted(elements.claim_place, places)
         rank = np.arange(len(elements.claim_place)) - first[elements.claim_place]
         self._claims = np.flatnonzero(rank < max_claims_per_entity)
         self._claim_start = np.searchsorted(elements.claim_place[self._claims], places)
         self._claim_low = self._claim_start[hierarchy.start]
         self._claim_high = self._claim_start[hierarchy.end]
-        self._by_parent = np.argsort(hierarchy.parent, kind="stable")
-        parents = hierarchy.parent[self._by_parent]
-        self._child_low = np.searchsorted(parents, communities)
-        self._child_high = np.searchsorted(parents, communities, side="right")
         self._node_cost, self._edge_cost, self._claim_cost = (
             np.minimum(tokens, element_cap(budget)) + NUMBER_TOKENS
             for tokens in (elements.node_tokens, elements.edge_tokens, elements.claim_tokens)
@@ -215,7 +198,7 @@ class Planner:
     def start(self, community: int) -> ReplacementProgress:
         """Rank sub-communities for replacement, by falling element tokens, ties by smallest node id."""
         total = int(self.totals[community])
-        children = self._by_parent[self._child_low[community] : self._child_high[community]]
+        children = self.hierarchy.children(community)
         if total <= self.available or not len(children):
             return ReplacementProgress(community, [], total)
         h = self.hierarchy
@@ -238,9 +221,7 @@ class Planner:
             if child not in report_tokens:
                 return child
             tokens = report_tokens[child]
-            if tokens is None:
-                progress.failed.append(child)
-            elif (cost := self._report_cost(tokens)) < self.totals[child]:
+            if tokens is not None and (cost := self._report_cost(tokens)) < self.totals[child]:
                 progress.replaced.append(child)
                 progress.total += cost - int(self.totals[child])
                 progress.report_cost += cost

@@ -13,7 +13,7 @@ import numpy as np
 
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.graph.integer_arrays import Ints
-from graphrag_ray.graph.leiden import Edges, canonical_labels, components
+from graphrag_ray.graph.leiden import Edges, canonical_labels, components, subgraphs
 
 MOST_NODES = 10_000
 """Callers should use another clustering for larger graphs, whose eigenvectors take too long."""
@@ -46,19 +46,11 @@ def _divide(n: int, edges: Edges, n_clusters: int, seed: int, depth: int) -> Int
     alone = np.flatnonzero((share == size)[component])
     label[alone] = len(size) + alone
     next_label = len(size) + n
-    order = np.argsort(component, kind="stable")
-    bounds = np.concatenate([[0], np.cumsum(size)])
-    of_edge = component[edges.ends[:, 0]]
-    by_component = np.argsort(of_edge, kind="stable")
-    edge_bounds = np.searchsorted(of_edge[by_component], np.arange(len(size) + 1))
-    local = np.empty(n, dtype=np.int64)
-    for c in np.flatnonzero((share > 1) & (share < size)).tolist():
-        nodes = order[bounds[c] : bounds[c + 1]]
-        local[nodes] = np.arange(len(nodes))
-        inside = edges[by_component[edge_bounds[c] : edge_bounds[c + 1]]]
-        part = _cluster(len(nodes), Edges(local[inside.ends], inside.weight), int(share[c]), seed, depth)
-        label[nodes] = next_label + part
-        next_label += int(part.max()) + 1
+    for c, (nodes, inside) in enumerate(subgraphs(component, len(size), edges)):
+        if 1 < share[c] < size[c]:
+            part = _cluster(len(nodes), inside, int(share[c]), seed, depth)
+            label[nodes] = next_label + part
+            next_label += int(part.max()) + 1
     return canonical_labels(label)
 
 

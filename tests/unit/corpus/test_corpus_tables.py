@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base import ids, schema
 from graphrag_ray.base.index_settings import Chunking
-from graphrag_ray.corpus.chunks import MAX_HEADER_FIELD, documents_table, header_of, text_units_table
+from graphrag_ray.corpus.chunks import documents_table, header_of, text_units_table
 from graphrag_ray.corpus.document import Document
+from graphrag_ray.corpus.document_titles import MAX_TITLE
 from graphrag_ray.corpus.tokens import count
 
 V = "cl100k_base"
@@ -113,7 +114,7 @@ def test_a_header_that_nobody_chose_says_no_title_that_says_nothing_new() -> Non
 
 def test_a_title_as_long_as_a_text_is_shortened_in_the_header() -> None:
     header = header_of(Document("a", "", "word " * 1000, "x"), Chunking(prepend=("title",)))("")
-    assert len(header) <= MAX_HEADER_FIELD + len("Title: \n\n")
+    assert len(header) <= MAX_TITLE + len("Title: \n\n")
     assert header.endswith("…\n\n")
 
 

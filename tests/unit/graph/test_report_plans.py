@@ -159,19 +159,17 @@ class Naive:
     def total(self, c: int) -> int:
         return sum(self.cost(*item) for item in self.inside(c))
 
-    def plan(self, c: int) -> tuple[list[tuple[int, int]], int, list[int], list[int]]:
+    def plan(self, c: int) -> tuple[list[tuple[int, int]], int, list[int]]:
         children = [k for k in range(self.h.n_communities) if self.h.parent[k] == c]
         children.sort(key=lambda k: (-self.total(k), min(self.h.order[sorted(self.members(k))])))
-        wanted, replaced, failed = self.inside(c), [], []
+        wanted, replaced = self.inside(c), []
         for child in children:
             reports = [(REPORT, r) for r in replaced]
             in_reports = sum(self.cost(*r) for r in reports)
             fits = in_reports + sum(self.cost(*i) for i in wanted) <= self.available
             if fits or in_reports > self.available:
                 break
-            if self.case.reports[child] is None:
-                failed.append(child)
-            elif self.cost(REPORT, child) < self.total(child):
+            if self.case.reports[child] is not None and self.cost(REPORT, child) < self.total(child):
                 replaced.append(child)
                 wanted -= self.inside(child)
         edges = [i for kind, i in wanted if kind == EDGE]
@@ -184,7 +182,7 @@ class Naive:
                 break
             shown.append(item)
             left -= self.cost(*item)
-        return shown, len(order) - len(shown), replaced, failed
+        return shown, len(order) - len(shown), replaced
 
     def degree_among(self, edges: list[int]) -> dict[int, int]:
         ends = {i: (int(self.e.edge_source[i]), int(self.e.edge_target[i])) for i in edges}
@@ -224,10 +222,10 @@ def test_a_plan_is_what_the_rules_say(case: Case) -> None:
     planner, naive = Planner(case.hierarchy, case.elements, case.budget, MAX_CLAIMS), Naive(case)
     for community in range(case.hierarchy.n_communities):
         plan, progress = planned(planner, community, case.reports)
-        shown, left_out, replaced, failed = naive.plan(community)
+        shown, left_out, replaced = naive.plan(community)
         assert items(plan) == shown
         assert plan.left_out == left_out
-        assert (progress.replaced, progress.failed) == (replaced, failed)
+        assert progress.replaced == replaced
         assert plan.tokens == HEADING_TOKENS + sum(naive.cost(*i) for i in shown) <= case.budget
         assert shown, "a context is never empty"
 
@@ -275,9 +273,9 @@ def test_the_members_of_a_replaced_community_are_not_shown_again_but_its_edges_t
     assert plan.left_out == 0
 
 
-def test_a_failed_report_keeps_its_elements_and_is_named() -> None:
+def test_a_failed_report_keeps_its_elements() -> None:
     plan, progress = planned(two(), 0, {1: None, 2: 10})
-    assert (progress.failed, progress.replaced) == ([1], [2])
+    assert progress.replaced == [2]
     assert {0, 1, 2} <= set(plan.of(NODE).tolist())
 
 
@@ -294,7 +292,7 @@ def test_once_the_reports_fill_the_context_no_other_is_waited_for() -> None:
     h = hierarchy_of([[[3 * k, 3 * k + 1, 3 * k + 2] for k in range(9)]])
     planner = Planner(h, elements_of(h, [60] * 27, []), MIN_CONTEXT_TOKENS)
     plan, _ = planned(planner, 0, {1: 90, 2: 90, 3: 90})
-    assert plan.reports.tolist() == [1, 2]
+    assert plan.of(REPORT).tolist() == [1, 2]
     assert plan.left_out == 19
 
 
@@ -326,7 +324,7 @@ def test_a_context_in_which_everything_fits_does_not_depend_on_degrees_elsewhere
     case: Case, degrees: list[int]
 ) -> None:
     e = case.elements
-    other = replace(e, edge_degree=ints(degrees[: e.n_edges]))
+    other = replace(e, edge_degree=ints(degrees[: len(e.edge_source)]))
     for community in range(case.hierarchy.n_communities):
         plan, changed = (
             planned(Planner(case.hierarchy, x, case.budget, MAX_CLAIMS), community, case.reports)[0]

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.graph.plan import HEADING_TOKENS, NUMBER_TOKENS, report_cap
+from graphrag_ray.graph.plan import HEADING_TOKENS, NUMBER_TOKENS, REPORT, report_cap
 from graphrag_ray.graph.schedule import ReportsAlone
 
 
@@ -14,13 +14,13 @@ def schedule(children, tokens, budget=1000):
 
 def test_the_longest_reports_go_in_first_as_many_as_fit():
     (plan,) = schedule([[0, 1, 2, 3]], [300, 400, 200, 400]).ready(9)
-    assert plan.reports.tolist() == [1, 3] and plan.left_out == 2
+    assert plan.of(REPORT).tolist() == [1, 3] and plan.left_out == 2
 
 
 def test_reports_that_failed_are_left_out_and_nothing_is_asked_where_none_is_left():
     one = schedule([[0, 1], [2]], [None, 50, None])
     (plan,) = one.ready(9)
-    assert plan.reports.tolist() == [1] and plan.left_out == 1
+    assert plan.of(REPORT).tolist() == [1] and plan.left_out == 1
     assert one.without == [1]
     one.done(0, 10)
     assert one.finished
@@ -43,6 +43,6 @@ def test_no_context_is_above_its_budget(tokens, budget):
         assert not any(tokens) and one.finished
         return
     (plan,) = one.ready(1)
-    taken = [min(tokens[c], report_cap(budget)) + NUMBER_TOKENS for c in plan.reports.tolist()]
+    taken = [min(tokens[c], report_cap(budget)) + NUMBER_TOKENS for c in plan.of(REPORT).tolist()]
     assert sum(taken) + HEADING_TOKENS <= budget
-    assert plan.tokens <= budget and len(plan.reports) + plan.left_out == len(tokens)
+    assert plan.tokens <= budget and len(plan.of(REPORT)) + plan.left_out == len(tokens)
