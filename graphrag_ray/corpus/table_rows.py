@@ -211,7 +211,7 @@ def open_parquet(
         file = pq.ParquetFile(source, metadata=metadata, read_dictionary=dictionaries)
     except (pa.ArrowException, OSError, ValueError) as e:
         source.raise_own_fault()
-        return NotText(f"not a readable parquet file: {e}")
+        return NotText(f"damaged, or not a parquet file: {e}")
     start, end = groups or (0, file.metadata.num_row_groups)
     rows = _parquet_rows(file, source, range(start, end), row, options.max_bytes)
     return Table(list(file.schema_arrow.names), rows)

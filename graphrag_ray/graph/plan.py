@@ -132,6 +132,10 @@ class ContextPlan:
     tokens: int
     left_out: int
 
+    @property
+    def reports(self) -> Ints:
+        return self.of(REPORT)
+
     def of(self, kind: int) -> Ints:
         chosen: Ints = self.indices[self.kinds == kind]
         return chosen
