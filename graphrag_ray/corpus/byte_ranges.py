@@ -24,11 +24,9 @@ _SEGMENTS_PER_STRETCH = 8  # possible ends per maximum size of a stretch, on ave
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A range of a table file.
+    """A range of bytes of a .jsonl file or of row groups of a .parquet file.
 
-    Attributes:
-        start, end: Bytes of a .jsonl file, row groups of a .parquet file.
-        row, line: Numbers of the first row and line, from 1.
+    `row` and `line` are the numbers of the first ones, from 1.
     """
 
     start: int
@@ -39,21 +37,14 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A range that is not split.
-
-    Attributes:
-        start, end: As in `Stretch`.
-        rows, lines: How many it has.
-        size: In bytes.
-        rank: Hash of where it begins; "" if no stretch may begin there.
-    """
+    """A range that is not split, as in `Stretch`, with its numbers of rows and lines."""
 
     start: int
     end: int
     rows: int
     lines: int
-    size: int
-    rank: str
+    size: int  # in bytes
+    rank: str  # hash of where it begins; "" if no stretch may begin there
 
 
 def jsonl_is_split(head: bytes, text_column: str) -> bool:
@@ -71,10 +62,7 @@ def jsonl_is_split(head: bytes, text_column: str) -> bool:
 def jsonl_segments(lines: Iterable[bytes], start: int, limit: int) -> list[Segment]:
     """Return segments of consecutive lines, at least one of which may begin a stretch.
 
-    Args:
-        lines: Lines with their line ends.
-        start: Offset of the first line in the file.
-        limit: Maximum bytes of a stretch.
+    `start` is the offset of the first line in the file, `limit` the maximum size of a stretch in bytes.
     """
     segments: list[Segment] = []
     offset, rows, n_lines, rank = start, 0, 0, ""

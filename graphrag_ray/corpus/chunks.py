@@ -44,9 +44,7 @@ def chunk(text: str, options: index_settings.Chunking, vocabulary: str, header: 
     character that is not white space is in a chunk.
 
     Args:
-        text: Text of a document.
         options: Size "document" makes the whole text one chunk.
-        vocabulary: One of `tokens.VOCABULARIES`.
         header: Text above every chunk, whose tokens count within `size`.
     """
     if not text.strip():

@@ -38,11 +38,9 @@ class Document:
     Attributes:
         path: Relative to INPUT, with forward slashes.
         row: Id or number of the row inside a table file; "" for a file that is one document.
-        title: The title, or the name of the file.
         text: Decoded, with \\n line ends. All offsets count its characters.
         date: As written; None if there is none.
         metadata: The other columns of a table's row, JSON-compatible; empty for plain files.
-        encoding: What the bytes were decoded as.
     """
 
     path: str
@@ -78,7 +76,6 @@ class Unreadable:
     """A file, or a row of a table file, that yields no document.
 
     Attributes:
-        path: As in `Document`.
         row: As in `Document`; "" for a whole file, or for all of it from some row on.
         reason: What is wrong and, unless it is obvious, what to do.
         empty: A whole file without a character: a fault only if it held something before.

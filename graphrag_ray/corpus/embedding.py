@@ -11,16 +11,11 @@ from graphrag_ray.corpus.tokens import offsets, vocabulary_for
 
 @dataclass(frozen=True, slots=True)
 class Embedder:
-    """Embeds texts by a model.
-
-    Attributes:
-        dimensions: Requested dimensions; None for the model's own.
-        max_tokens: Texts are cut to this length, because embedding models refuse longer ones.
-    """
+    """Embeds texts by a model."""
 
     call: CallParameters
-    dimensions: int | None
-    max_tokens: int
+    dimensions: int | None  # None: the model's own
+    max_tokens: int  # texts are cut to this length, because embedding models refuse longer ones
     vocabulary: str
 
     @classmethod

@@ -77,7 +77,6 @@ def documents_in(
     Args:
         path: Relative to INPUT, with forward slashes; its extension may be in any case.
         stream: Only `read` is used, and `seek` and `tell` for .parquet files.
-        options: Settings under `input`.
         package: The package whose reader the driver found for this file, or which read it before.
     """
     # File names need not be UTF-8, but messages about them must be.

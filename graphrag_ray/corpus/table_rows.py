@@ -31,20 +31,13 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table.
-
-    Attributes:
-        number: From 1, in file order.
-        values: By column; None if the row is unusable.
-        fault: Why it is.
-        name: Name of a row whose number means nothing.
-    """
+    """A row of a table, numbered from 1 in file order."""
 
     number: int
-    values: Mapping[str, Any] | None
+    values: Mapping[str, Any] | None  # by column; None if the row is unusable
     encoding: str = "utf-8"
-    fault: str = ""
-    name: str = ""
+    fault: str = ""  # why the row is unusable
+    name: str = ""  # of a row whose number means nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,23 +32,15 @@ _MIN_WEIGHT = 1e-4  # Edge weights must be positive.
 
 @dataclass(frozen=True)
 class ClusteredLevel:
-    """A level of n nodes and its clustering.
+    """A level of n nodes and its clustering."""
 
-    Attributes:
-        edges: The graph that was clustered: links of the level and links by meaning, weighted.
-        inner: How the graph was divided. Its leaves are the clusters, except where these were split further.
-        cluster: [n] cluster of each node, 0…k-1, numbered by their smallest nodes.
-        packed: [k] True for clusters of nodes without edges, which share a cluster.
-        neighbours: Nearest neighbours per node that were linked.
-        centres: Cell centres of the neighbour search; None if all pairs were compared.
-    """
-
-    edges: Edges
+    edges: Edges  # the graph that was clustered: links of the level and links by meaning, weighted
+    # How the graph was divided. Its leaves are the clusters, except where these were split further.
     inner: Hierarchy
-    cluster: Ints
-    packed: Bools
-    neighbours: int
-    centres: Vectors | None = None
+    cluster: Ints  # [n] cluster of each node, 0…k-1, numbered by their smallest nodes
+    packed: Bools  # [k] True for clusters of nodes without edges, which share a cluster
+    neighbours: int  # nearest neighbours per node that were linked
+    centres: Vectors | None = None  # cell centres of the neighbour search; None if all pairs were compared
 
     @property
     def links(self) -> Edges:
@@ -59,23 +51,15 @@ class ClusteredLevel:
 
 @dataclass(frozen=True)
 class NodesOfLevel:
-    """The nodes of a level to be clustered.
-
-    Attributes:
-        links: Edges of weight 1.
-        vectors: [n, dimensions] of length 1; zeros if unknown.
-        tokens: [n] tokens that each node adds to a report, which limit the size of packs.
-        keys: [n] 64-bit identifiers.
-        past: This level in the previous snapshot, if any; it is changed as little as possible.
-        neighbours, centres: Of `ClusteredLevel` in the previous snapshot.
-    """
+    """The nodes of a level to be clustered."""
 
     links: Edges
-    vectors: Vectors
-    tokens: Ints
-    keys: npt.NDArray[np.uint64]
+    vectors: Vectors  # [n, dimensions] of length 1; zeros if unknown
+    tokens: Ints  # [n] tokens that each node adds to a report, which limit the size of packs
+    keys: npt.NDArray[np.uint64]  # [n] 64-bit identifiers
+    # This level in the previous snapshot, if any; it is changed as little as possible.
     past: Past | None = None
-    neighbours: int | None = None
+    neighbours: int | None = None  # of `ClusteredLevel` in the previous snapshot
     centres: Vectors | None = None
 
 

@@ -25,10 +25,7 @@ def stable_batches(hashes: Sequence[str], sizes: Sequence[int], limit: int) -> l
     Rényi (1958), in which distant places hardly affect each other. Local maxima of the hashes, the usual
     choice for content-defined chunking, leave gaps of any length.
 
-    Args:
-        hashes: Content hash of each item.
-        sizes: Size of each item, not negative.
-        limit: Maximum total size of a batch. Only a single item exceeds it.
+    `hashes` are of the items' content. Only a batch of a single item exceeds the `limit` of the total size.
     """
     n = len(hashes)
     if n == 0:

@@ -42,7 +42,6 @@ def communities(
     Args:
         n_nodes: Number of nodes, which are numbered in id order.
         source, target, weight: [E] edges in any order. Self-loops and edges of weight 0 are ignored.
-        options: Settings.
         node_tokens: [N] tokens that each node adds to a report; None counts 1 each.
         pack_tokens: Maximum tokens of small components that share a community.
         past: The previous graph and its hierarchy, to change as little as possible.

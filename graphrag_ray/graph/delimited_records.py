@@ -29,18 +29,12 @@ _MAX_STRENGTH = 100.0  # Prompts ask for 1 to 10; values up to 100 are accepted 
 
 @dataclass(frozen=True, slots=True)
 class EntityRecord:
-    """An entity.
+    """An entity."""
 
-    Attributes:
-        title: The name as written, white space folded; from the extraction dialogue, the entity key.
-        type: In upper case.
-        turn: 0 for the first reply, 1, … for gleanings.
-    """
-
-    title: str
+    title: str  # the name as written, white space folded; from the extraction dialogue, the entity key
     type: str
     description: str
-    turn: int = 0
+    turn: int = 0  # 0 for the first reply, 1, … for gleanings
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +55,6 @@ class ClaimRecord:
     Attributes:
         subject: As written; from the claims dialogue on, an entity key, whether or not the chunk has it.
         object: Likewise, or "NONE".
-        type: In upper case.
         status: TRUE, FALSE or SUSPECTED.
         start_date, end_date: ISO 8601, as precise as the text (2014, 2014-06, 2014-06-11); None if not
             stated.
@@ -80,21 +73,16 @@ class ClaimRecord:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records of one reply, in order.
-
-    Attributes:
-        unusable: Number of pieces that look like records but are malformed or cut off.
-        unreadable: Number of strengths (set to 1), statuses (set to SUSPECTED) and dates (set to None) that
-            could not be parsed.
-        complete: Whether the completion delimiter is present.
-    """
+    """The records of one reply, in order."""
 
     entities: tuple[EntityRecord, ...] = ()
     relationships: tuple[RelationshipRecord, ...] = ()
     claims: tuple[ClaimRecord, ...] = ()
-    unusable: int = 0
+    unusable: int = 0  # number of pieces that look like records but are malformed or cut off
+    # Number of strengths (set to 1), statuses (set to SUSPECTED) and dates (set to None) that could not be
+    # parsed.
     unreadable: int = 0
-    complete: bool = False
+    complete: bool = False  # whether the completion delimiter is present
 
     @property
     def is_answer(self) -> bool:
@@ -106,10 +94,8 @@ class Records:
 def parse_records(text: str, *, truncated: bool = False) -> Records:
     """Parse the entities and relationships of a reply.
 
-    Args:
-        text: The reply.
-        truncated: The endpoint reported a cut-off reply. Then a last record that nothing closes is incomplete
-            in any form; otherwise, only if it opened a parenthesis.
+    If the endpoint reported a cut-off reply (`truncated`), a last record that nothing closes is incomplete in
+    any form; otherwise, only if it opened a parenthesis.
     """
     entities: list[EntityRecord] = []
     relationships: list[RelationshipRecord] = []

@@ -30,12 +30,7 @@ JOINED_TEXTS = 3
 
 @dataclass(frozen=True)
 class TokensOf:
-    """Tokenizer functions.
-
-    Attributes:
-        count: Number of tokens of a text (`corpus.tokens.count`).
-        ends: Character offset at which each token ends (`corpus.tokens.offsets`, ten times slower).
-    """
+    """Tokenizer functions: `corpus.tokens.count`, and `corpus.tokens.offsets`, which is ten times slower."""
 
     count: Callable[[str], int]
     ends: Callable[[str], Sequence[int]]
@@ -43,20 +38,14 @@ class TokensOf:
 
 @dataclass(frozen=True, slots=True)
 class DescribeSpec:
-    """Prompt, call parameters and limits.
-
-    Attributes:
-        max_output_tokens: Length of one summary, stated in the prompt.
-        batch_tokens: Maximum tokens of the descriptions in one call.
-        joined_tokens: Up to JOINED_TEXTS descriptions of at most this many tokens together are joined.
-    """
+    """Prompt, call parameters and limits."""
 
     prompt: Prompt
     call: CallParameters
     language: str
-    max_output_tokens: int
-    batch_tokens: int
-    joined_tokens: int = 0
+    max_output_tokens: int  # length of one summary, stated in the prompt
+    batch_tokens: int  # maximum tokens of the descriptions in one call
+    joined_tokens: int = 0  # up to JOINED_TEXTS descriptions of at most this many tokens together are joined
 
 
 def describe_spec(prompts: Mapping[str, Prompt], settings: Settings) -> DescribeSpec:

@@ -46,45 +46,32 @@ class ShownChunk:
 
 @dataclass(frozen=True)
 class ExtractSpec:
-    """Prompts and options of extraction. Picklable if `key` is.
-
-    Attributes:
-        examples: Few-shot examples with the delimiters filled in.
-        entity_types: In any case; prompts show them in upper case.
-        language: Language of the descriptions. Names keep the spelling of the text.
-        key: `aliases.EntityNames.key`, which applies aliases and the block list.
-    """
+    """Prompts and options of extraction. Picklable if `key` is."""
 
     extract: Prompt
-    examples: str
+    examples: str  # few-shot examples with the delimiters filled in
     glean_check: Prompt
     glean: Prompt
     correct: Prompt
     call: CallParameters
-    entity_types: tuple[str, ...]
+    entity_types: tuple[str, ...]  # in any case; prompts show them in upper case
     max_gleanings: int
+    # Language of the descriptions. Names keep the spelling of the text.
     language: str
+    # `aliases.EntityNames.key`, which applies aliases and the block list.
     key: Key = field(default=entity_key)
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractedRecords:
-    """The records of a chunk, by turn and position in the reply.
-
-    Attributes:
-        unusable: Number of malformed records.
-        odd_glean_replies: Number of gleaning turns that were unusable or ended the gleaning without a plain
-            no.
-        blocked: Number of records with a name on the block list.
-        unreadable_strengths: Number of relationships whose strength was set to 1.
-    """
+    """The records of a chunk, by turn and position in the reply."""
 
     entities: tuple[EntityRecord, ...]
     relationships: tuple[RelationshipRecord, ...]
-    unusable: int
-    odd_glean_replies: int
-    blocked: int = 0
-    unreadable_strengths: int = 0
+    unusable: int  # number of malformed records
+    odd_glean_replies: int  # number of gleaning replies that were unusable or not a plain yes or no
+    blocked: int = 0  # number of records with a name on the block list
+    unreadable_strengths: int = 0  # number of relationships whose strength was set to 1
 
 
 def extract_spec(prompts: Mapping[str, Prompt], settings: Settings, key: Key = entity_key) -> ExtractSpec:
@@ -234,12 +221,7 @@ class ClaimsSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecords:
-    """The claims of a chunk, in the order of the reply.
-
-    Attributes:
-        unusable: Number of malformed claims.
-        blocked: Number of claims whose subject is on the block list.
-    """
+    """The claims of a chunk, with the number of malformed ones and of those with a blocked subject."""
 
     claims: tuple[ClaimRecord, ...]
     unusable: int

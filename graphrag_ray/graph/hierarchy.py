@@ -86,7 +86,6 @@ def number_depth_first(
     Args:
         leaf: [N] smallest community of each node; -1 for none. Every community has at least one node.
         parent, level, packed: [C] of the communities.
-        modularity: Of level 0.
     """
     size = np.bincount(leaf[leaf >= 0], minlength=len(parent))
     smallest = np.full(len(parent), len(leaf), dtype=np.int64)

@@ -66,19 +66,12 @@ def first_rows(code: Ints, n_codes: int) -> Ints:
 
 
 class TextUnits(NamedTuple):
-    """Text units by key.
+    """Text units by key."""
 
-    Attributes:
-        key: [rows] position of each row's key in `keys`.
-        keys: Distinct keys, sorted.
-        lists: For each key its distinct text unit ids, by document and position.
-        n_units: For each key the number of these ids.
-    """
-
-    key: Ints
-    keys: pa.Array
-    lists: pa.ListArray
-    n_units: Ints
+    key: Ints  # position of each row's key in `keys`
+    keys: pa.Array  # distinct and sorted
+    lists: pa.ListArray  # distinct text unit ids of each key, by document and position
+    n_units: Ints  # their number
 
 
 def text_units_by_key(instances: pa.Table, key_column: str) -> TextUnits:

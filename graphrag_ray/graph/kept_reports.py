@@ -33,20 +33,13 @@ _ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
 class Shown(NamedTuple):
-    """A record that a context showed. (A NamedTuple pickles several times as fast as a dataclass.)
-
-    Attributes:
-        id: First 64 bits of the id.
-        text: Hash of the fields.
-        size: Characters of the fields.
-        evidence: Sketch of the chunks behind the record.
-    """
+    """A record that a context showed. (A NamedTuple pickles several times as fast as a dataclass.)"""
 
     section: str
-    id: int
-    text: int
-    size: int
-    evidence: Evidence
+    id: int  # first 64 bits
+    text: int  # hash of the fields
+    size: int  # characters of the fields
+    evidence: Evidence  # the chunks behind the record
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +68,10 @@ class Earlier:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What an update removed.
+    """What an update removed."""
 
-    Attributes:
-        elements: First 64 bits of the ids of elements that are gone or rested on a deleted document.
-        deleted: Whether the update deleted a document.
-    """
-
-    elements: Hashes
-    deleted: bool
+    elements: Hashes  # first 64 bits of the ids of those that are gone or rested on a deleted document
+    deleted: bool  # whether it deleted a document
 
 
 def evidence(chunks: Iterable[str]) -> Evidence:
@@ -137,12 +125,7 @@ def standing(
 ) -> Report | None:
     """Return the earlier report, adapted to today's context; None if it has to be written again.
 
-    Args:
-        earlier: The report and what it was written from.
-        now: Sketch of today's context.
-        records: The records of today's context.
-        below: The share of the context that differs must be smaller.
-        lost: What the update removed.
+    `now` and `records` describe today's context. A share of less than `below` of the context may differ.
     """
     before = earlier.sketch
     # An identical context is an ordinary item, and the journal holds its reply.

@@ -60,9 +60,7 @@ def leiden(
     """Run Leiden once; communities are numbered 0…k-1 by their smallest nodes.
 
     Args:
-        n_nodes: Number of nodes.
         ends, weight: [E, 2] and [E] edges in canonical order, which decides ties.
-        options: Settings of Leiden.
         generator: From `seeded_igraph`. It is restarted, so that equal graphs have equal communities.
         initial: [n_nodes] partition to start from.
         fixed: [n_nodes] nodes that stay with those that they are connected to in `initial`.

@@ -42,7 +42,6 @@ def nearest_neighbours(
 
     Args:
         vectors: [N, D], finite, of any length.
-        k: Number of neighbours.
         centres: Cell centres of a similar matrix, so that results change little; used while there are about
             sqrt(N) of them.
 
@@ -120,21 +119,14 @@ def _unit_rows(vectors: Vectors) -> tuple[Ints, Vectors]:
 
 @dataclass(frozen=True)
 class _Search:
-    """Searches neighbours as keys: one integer for a cosine and a row, the larger the better.
+    """Searches neighbours as keys: one integer for a cosine and a row, the larger the better."""
 
-    Attributes:
-        rows: [R] row numbers, ascending, below base / 2.
-        unit: [R, D] their vectors.
-        dtype: Of keys.
-        nothing: The key of no row.
-    """
-
-    rows: Ints
-    unit: Vectors
+    rows: Ints  # [R] row numbers, ascending, below base / 2
+    unit: Vectors  # [R, D] their vectors
     base: int
     k: int
     dtype: np.dtype[Any]
-    nothing: int
+    nothing: int  # the key of no row
 
     def by_cells(self, centres: Vectors) -> Keys:
         """[R, k] keys of each row's neighbours in the cells nearest to it, best first."""

@@ -31,25 +31,17 @@ class Elements:
     """Nodes by place, edges sorted by community, claims sorted by the place of their subject.
 
     Token counts are `report_context.record_tokens` of each record: its line without the local number.
-
-    Attributes:
-        node_tokens: [N] by place.
-        edge_source, edge_target: [E] places of the two ends.
-        edge_tokens: [E].
-        edge_degree: [E] combined degree: the sum of the two ends' degrees in the whole graph (paper 3.1.5).
-        edge_id_rank: [E] rank of the relationship's id among all of them; breaks ties.
-        edge_community: [E] ascending: the smallest community that holds both ends, -1 if none does.
-        claim_place: [K] ascending: place of the subject. Claims without a matched subject are not included.
-        claim_tokens: [K].
     """
 
-    node_tokens: Ints
-    edge_source: Ints
+    node_tokens: Ints  # [N] by place
+    edge_source: Ints  # [E] places of the two ends
     edge_target: Ints
     edge_tokens: Ints
+    # [E] combined degree: the sum of the two ends' degrees in the whole graph (paper 3.1.5).
     edge_degree: Ints
-    edge_id_rank: Ints
-    edge_community: Ints
+    edge_id_rank: Ints  # [E] rank of the relationship's id among all of them; breaks ties
+    edge_community: Ints  # [E] ascending: the smallest community that holds both ends, -1 if none does
+    # [K] ascending: place of the subject. Claims without a matched subject are not included.
     claim_place: Ints
     claim_tokens: Ints
 
@@ -117,20 +109,15 @@ def report_cap(budget: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ContextPlan:
-    """A context as integers.
-
-    Attributes:
-        kinds, indices: [R] records by falling priority. NODE and CHUNK: a place; EDGE and CLAIM: a position
-            in `Elements`; REPORT: a community.
-        tokens: Upper bound, headings included.
-        left_out: Number of records that did not fit.
-    """
+    """A context as integers."""
 
     community: int
+    # [R] records by falling priority. NODE and CHUNK: a place; EDGE and CLAIM: a position in `Elements`;
+    # REPORT: a community.
     kinds: npt.NDArray[np.int8]
     indices: Ints
-    tokens: int
-    left_out: int
+    tokens: int  # upper bound, headings included
+    left_out: int  # number of records that did not fit
 
     @property
     def reports(self) -> Ints:

@@ -25,10 +25,8 @@ def log_likelihood(n_ab: Ints, n_a: Ints, n_b: Ints, n_units: int) -> Floats:
     3.84 is p = .05 for one degree of freedom. Relationships are rarer than joint occurrences, so chance is,
     if anything, overestimated.
 
-    Args:
-        n_ab: [E] text units that state the relationship.
-        n_a, n_b: [E] text units that hold each end.
-        n_units: Text units of the corpus.
+    `n_ab`, `n_a` and `n_b` [E] count the text units that state the relationship and that hold each end,
+    `n_units` those of the corpus.
     """
     together = np.asarray(n_ab, dtype=np.float64)
     a, b = (np.maximum(np.asarray(n, dtype=np.float64), together) for n in (n_a, n_b))
@@ -74,11 +72,8 @@ def keep_relationships(
     ratio alone would cut off whatever occurs nearly everywhere, such as the host of a podcast: meeting it is
     never a surprise.
 
-    Args:
-        source, target: [E] nodes.
-        n_ab: [E] text units that state the relationship.
-        frequency: [N] text units of each node.
-        n_units: Text units of the corpus.
+    Text units are counted per relationship (`n_ab` [E]), per node (`frequency` [N]) and in the corpus
+    (`n_units`).
     """
     association = log_likelihood(n_ab, frequency[source], frequency[target], n_units * _SENTENCES_PER_UNIT)
     significant = association >= max(min_log_likelihood, np.finfo(np.float64).tiny)

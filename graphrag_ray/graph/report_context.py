@@ -151,8 +151,6 @@ def render(
 
     Args:
         shown: Records by falling priority, which sections and numbers follow.
-        budget: Maximum tokens.
-        count: Tokenizer.
         left_out: Records that were left out before.
         longest: Maximum tokens of a record; by default `element_cap` or `report_cap`.
     """

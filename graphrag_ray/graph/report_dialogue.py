@@ -44,23 +44,16 @@ class ReportDraft(JsonReply):
 
 @dataclass(frozen=True)
 class ReportSpec:
-    """What all reports of a run have in common.
-
-    Attributes:
-        role: The persona that writes.
-        rating_criterion: What the rating 0–10 measures.
-        max_tokens: Length that the prompt asks for; `call` holds the hard limit.
-        about: A line on the corpus; "" if nothing is known or the prompt has no place for it.
-    """
+    """What all reports of a run have in common."""
 
     prompt: Prompt
     correct: Prompt
     call: CallParameters
-    role: str
-    rating_criterion: str
+    role: str  # the persona that writes
+    rating_criterion: str  # what the rating 0–10 measures
     language: str
-    max_tokens: int
-    about: str = ""
+    max_tokens: int  # length that the prompt asks for; `call` holds the hard limit
+    about: str = ""  # A line on the corpus; "" if nothing is known or the prompt has no place for it
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,7 @@ class Schedule:
     """Schedules the reports of one hierarchy.
 
     The state is a few integers per community; 110,000 communities over 800,000 nodes take 0.3 s to set up.
-
-    Args:
-        hierarchy, elements: The graph.
-        budget: Maximum tokens of a context.
-        max_claims_per_entity: Claims shown per entity.
-        known: Communities that have a report already, with the tokens of its record.
+    `known` are communities that have a report already, with the tokens of its record.
     """
 
     def __init__(
@@ -126,7 +121,6 @@ class ReportsAlone:
     Args:
         children: Numbers of the level below, for each community.
         tokens: Tokens of each record of the level below; None if there is none.
-        budget: Maximum tokens of a context.
         kind: Kind of the level below: REPORT or CHUNK.
         in_order: Whether to show what fits in the order of its numbers.
         places: What plans call each record of the level below; None: its number.

@@ -27,12 +27,7 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class Past:
-    """A previous graph and its hierarchy.
-
-    Attributes:
-        node_keys: [M] first 64 bits of each node's id, by the node numbers of that graph.
-        source, target, weight: [E] its edges.
-    """
+    """A previous graph and its hierarchy. `node_keys` [M] are the first 64 bits of its nodes' ids."""
 
     hierarchy: Hierarchy
     node_keys: npt.NDArray[np.uint64]
@@ -43,19 +38,12 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """What is known of a community's nodes [n] and of their previous division.
+    """What is known of a community's nodes [n] and of their previous division."""
 
-    Attributes:
-        start: Previous group of each node; -1 for newcomers.
-        newcomer: Nodes that were not in the community that this one continues.
-        touched: Nodes with an edge that is new, gone or has another weight.
-        same: Whether members and edges are unchanged.
-    """
-
-    start: Ints
-    newcomer: Bools
-    touched: Bools
-    same: bool
+    start: Ints  # previous group of each node; -1 for newcomers
+    newcomer: Bools  # nodes that were not in the community that this one continues
+    touched: Bools  # nodes with an edge that is new, gone or has another weight
+    same: bool  # whether members and edges are unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +94,8 @@ class Seeds:
     def for_level(self, level: int, label: Ints, n_labels: int, edges: npt.NDArray[np.intp]) -> LevelSeeds:
         """Return seeds for dividing communities of `level` (-1: the graph).
 
-        Args:
-            level: Level of the communities.
-            label: [N] community of each node, 0…n_labels-1; -1 for those that are not divided.
-            n_labels: Number of communities.
-            edges: Positions of the edges inside a community.
+        `label` [N] is the community of each node, 0…n_labels-1, or -1 if it is not divided; `edges` are the
+        positions of the edges inside a community.
         """
         old = self._at(level)
         new = np.full(self._n_all, -1, dtype=np.int64)

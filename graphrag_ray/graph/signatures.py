@@ -32,11 +32,7 @@ def signatures(
 
     The last column sums the degrees of its edges if the context is cut, because they decide what is left out.
 
-    Args:
-        hierarchy, elements: The graph.
-        contents: Hashes of the texts of nodes, edges and claims, in the order of the elements.
-        ids: [C] of the communities, which identify their members and levels.
-        is_cut: [C] whether the context may not hold everything.
+    `contents` are hashes of the texts of nodes, edges and claims; `ids` [C] identify members and levels.
     """
     h, e = hierarchy, elements
     communities = np.arange(h.n_communities)

@@ -58,7 +58,6 @@ def soft_clusters(vectors: Vectors, sizes: Ints, most: int, reduction: Reduction
             caller must limit their number (`summary_tree.MOST_NODES`).
         sizes: [n] tokens of each node.
         most: Maximum tokens of a cluster, except of a single node.
-        reduction: How vectors are reduced.
     """
     if not len(vectors):
         return []
@@ -187,10 +186,7 @@ def split_to_size(members: Ints, vectors: Vectors, sizes: Ints, most: int) -> li
     Members are halved along their principal direction (Boley 1998), but at the middle by size and not at the
     mean, so that few rounds suffice even if all vectors are equal.
 
-    Args:
-        members: Ascending node numbers.
-        vectors, sizes: [nodes, dimensions] and [nodes] of all nodes.
-        most: Maximum total size of a piece.
+    `members` are ascending; `vectors` and `sizes` are those of all nodes.
     """
     pending, pieces = [members], []
     while pending:

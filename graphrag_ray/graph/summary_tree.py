@@ -64,16 +64,11 @@ class Clusters(Sequence[Ints]):
 
 @dataclass(frozen=True)
 class TreeLevel:
-    """The clusters of a level.
-
-    Attributes:
-        born: [clusters] 64-bit names, which clusters keep when nodes join or leave them.
-        usual: Average size of a cluster when the level was last clustered afresh.
-    """
+    """The clusters of a level."""
 
     clusters: Clusters
-    born: Keys
-    usual: float
+    born: Keys  # [clusters] 64-bit names, which clusters keep when nodes join or leave them
+    usual: float  # average size of a cluster when the level was last clustered afresh
 
 
 @dataclass(frozen=True)
@@ -88,10 +83,7 @@ class EarlierLevel:
 class KeptLevel:
     """What remains of a level.
 
-    Attributes:
-        clusters, born: Clusters that stay, and their names.
-        divided, of_divided: Members of clusters that became too long, to be divided, and their names.
-        usual: See `TreeLevel`.
+    `divided` and `of_divided` are the members and names of clusters that became too long and must be divided.
     """
 
     clusters: Clusters
@@ -122,12 +114,7 @@ def kept(
 ) -> KeptLevel | None:
     """Update the previous clusters; None if there are none, too many nodes are new or clusters shrank.
 
-    Args:
-        keys: [n] 64-bit keys of today's nodes.
-        vectors: [n, dimensions].
-        sizes: [n] tokens.
-        most: Maximum tokens of a cluster.
-        earlier: The level of the previous tree.
+    `keys` (64 bits), `vectors` and `sizes` (tokens) describe today's nodes; `most` is the limit of a cluster.
     """
     if earlier is None or not len(keys) or not len(earlier.nodes):
         return None
@@ -225,15 +212,10 @@ def goes_on(n_nodes: int, height: int, most_levels: int) -> bool:
 
 @dataclass(frozen=True)
 class SummaryTree:
-    """All levels as communities, which are numbered from the topmost level, level 0.
+    """All levels as communities, which are numbered from the topmost level, level 0."""
 
-    Attributes:
-        levels: Clusters of each level, lowest first.
-        main: For each level, the cluster of each node that is its parent (`main_clusters`).
-    """
-
-    levels: Sequence[Clusters]
-    main: Sequence[Ints]
+    levels: Sequence[Clusters]  # clusters of each level, lowest first
+    main: Sequence[Ints]  # for each level, the cluster of each node that is its parent (`main_clusters`)
 
     @cached_property
     def first(self) -> Ints:
