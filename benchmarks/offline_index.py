@@ -28,7 +28,7 @@ from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.descriptions import describe, describe_spec
 from graphrag_ray.graph.extraction_dialogue import ExtractedRecords, ShownChunk, extract, extract_spec
 from graphrag_ray.graph.hierarchy import Hierarchy
-from graphrag_ray.graph.integer_arrays import degrees, graph_arrays, id_prefixes
+from graphrag_ray.graph.integer_arrays import degrees, id_prefixes
 from graphrag_ray.graph.plan import EDGE, NODE, ContextPlan, arrange
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
 from graphrag_ray.graph.report_dialogue import Report, full_content, report, report_spec
@@ -91,10 +91,8 @@ def build(chunks: Sequence[tuple[merge.ExtractedFrom, str]], settings: Settings)
             row["description"] = described(kind, name, row.pop("descriptions"), spec_d)
     clock.lap("describe")
     ids = pa.array([n["id"] for n in nodes])
-    source, target = graph_arrays(
-        [pa.chunked_array([ids])],
-        pa.chunked_array([[e["source_id"] for e in edges]]),
-        pa.chunked_array([[e["target_id"] for e in edges]]),
+    source, target = (
+        node_numbers(ids, pa.array([e[end] for e in edges])) for end in ("source_id", "target_id")
     )
     weight = np.array([e["weight"] for e in edges])
     node_tokens, edge_tokens = element_tokens(nodes, edges)
@@ -124,11 +122,11 @@ def merged(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Merged and pruned rows with their `descriptions`, as `merge_stage.py` does it by partition."""
     instances = merge.sort_instances(merge.entity_instance_rows(extractions))
-    links = merge.sort_instances(merge.relationship_instance_rows(extractions).table)
+    links = merge.sort_instances(merge.relationship_instance_rows(extractions))
     entities, relationships = merge.merge_entities(instances), merge.merge_relationships(links)
     lower = lower_case_words(instances["description"].to_pylist())
     weak = pc.is_in(entities["id"], value_set=weak_names(instances, lower)).to_numpy()
-    source, target = graph_arrays([entities["id"]], relationships["source_id"], relationships["target_id"])
+    source, target = (node_numbers(entities["id"], relationships[end]) for end in ("source_id", "target_id"))
     frequency = entities["frequency"].to_numpy()
     n_ab = pc.list_value_length(relationships["text_unit_ids"]).to_numpy().astype(np.int64)
     between = ~weak[source] & ~weak[target]
@@ -143,6 +141,11 @@ def merged(
         entities.append_column("descriptions", lists(instances)).filter(pa.array(kept)).to_pylist(),
         relationships.append_column("descriptions", lists(links)).filter(pa.array(kept_edges)).to_pylist(),
     )
+
+
+def node_numbers(ids: pa.Array | pa.ChunkedArray, ends: pa.Array | pa.ChunkedArray) -> Any:
+    """The position of each end of relationships among the ids of entities."""
+    return pc.index_in(ends, value_set=ids).to_numpy().astype(np.int64)
 
 
 def lists(instances: pa.Table) -> pa.ChunkedArray:

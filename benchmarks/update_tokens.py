@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from simulated import endpoint
 
 from graphrag_ray import open_index
@@ -41,7 +42,7 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.graph import report_context
 from graphrag_ray.graph.communities import communities
-from graphrag_ray.graph.integer_arrays import graph_arrays, id_prefixes
+from graphrag_ray.graph.integer_arrays import id_prefixes
 from graphrag_ray.indexing.index import Indexed, index
 from graphrag_ray.store.files import Store
 
@@ -184,7 +185,8 @@ def _afresh(root: Path, settings: Settings) -> float:
         report_context.record_tokens(report_context.entity("", *row), lambda text: count(text, vocabulary))
         for row in rows
     ]
-    ends = graph_arrays([entities["id"]], edges["source_id"], edges["target_id"])
+    places = (pc.index_in(edges[end], value_set=entities["id"]) for end in ("source_id", "target_id"))
+    ends = tuple(place.to_numpy().astype(np.int64) for place in places)
     keys = id_prefixes(entities["id"])
     weight = edges["weight"].cast(pa.float64()).to_numpy()
     half = settings.reports.context_tokens // 2

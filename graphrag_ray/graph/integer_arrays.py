@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -122,32 +121,6 @@ def _prefixes(strings: pa.Array, half: int) -> npt.NDArray[np.uint64] | None:
     digits = digits[:, half * _PREFIX_DIGITS : (half + 1) * _PREFIX_DIGITS]
     octets = np.ascontiguousarray((digits[:, 0::2] << 4) | digits[:, 1::2])
     return octets.view(">u8").ravel().astype(np.uint64)
-
-
-def graph_arrays(
-    entity_ids: Sequence[pa.ChunkedArray | pa.Array],
-    source_id: pa.ChunkedArray | pa.Array,
-    target_id: pa.ChunkedArray | pa.Array,
-) -> tuple[Ints, Ints]:
-    """Return relationships as node numbers: (source [E], target [E]).
-
-    Args:
-        entity_ids: The id columns of the entity table's parts, in order. A node's number is its position.
-        source_id, target_id: [E] ids of the ends.
-
-    Raises:
-        ValueError: If an end is not in the entity table.
-    """
-    parts = [c for part in entity_ids for c in (part.chunks if isinstance(part, pa.ChunkedArray) else [part])]
-    nodes = pa.chunked_array(parts, type=parts[0].type if parts else pa.string()).combine_chunks()
-    ends = []
-    for column in (source_id, target_id):
-        node = pc.index_in(column, value_set=nodes)
-        if node.null_count:
-            missing = column.filter(pc.is_null(node))[0].as_py()
-            raise ValueError(f"Relationship end {missing!r} is not in the entity table")
-        ends.append(np.asarray(node.to_numpy(), dtype=np.int64))
-    return ends[0], ends[1]
 
 
 def degrees(source: Ints, target: Ints, n_nodes: int) -> Ints:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from graphrag_ray.base.ids import entity_id
 from graphrag_ray.base.index_settings import Communities
 from graphrag_ray.graph.communities import communities, edge_order
-from graphrag_ray.graph.integer_arrays import graph_arrays, id_prefixes
+from graphrag_ray.graph.integer_arrays import id_prefixes
 from graphrag_ray.graph.leiden import components, leiden, seeded_igraph
 
 DEFAULT = Communities()
@@ -160,8 +160,8 @@ def test_the_order_of_entities_does_not_matter():
         ids = sorted(entity_id(t) for t in name)
         title = {entity_id(t): t for t in name}
         back = {f"NAME {v}": v for v in range(200)}
-        ends = [pa.array([entity_id(f"NAME {e[i]}") for e in edges]) for i in (0, 1)]
-        h = communities(200, *graph_arrays([pa.array(ids)], *ends), weight, DEFAULT)
+        source, target = (np.array([ids.index(entity_id(f"NAME {e[i]}")) for e in edges]) for i in (0, 1))
+        h = communities(200, source, target, weight, DEFAULT)
         return [
             [back[title[ids[node]]] for node in h.order[h.start[c] : h.end[c]]]
             for c in range(h.n_communities)

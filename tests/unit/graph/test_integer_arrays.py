@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base import ids
-from graphrag_ray.graph.integer_arrays import codes, degrees, graph_arrays, id_prefixes, same_lists
+from graphrag_ray.graph.integer_arrays import codes, degrees, id_prefixes, same_lists
 
 IDS = sorted(ids.entity_id(f"NAME {i}") for i in range(50))
 
@@ -24,32 +24,6 @@ def test_prefixes_read_from_buffers_are_those_of_ids():
 @pytest.mark.parametrize("odd", [None, "short", "G" * 32, "A" * 32, "é" * 16])
 def test_what_is_not_an_id_has_no_prefix(odd):
     assert id_prefixes(pa.array([IDS[0], odd])) is None
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 49), st.integers(0, 49)), max_size=60),
-    st.integers(0, 50),
-    st.booleans(),
-)
-def test_ends_become_places_in_the_parts_of_the_entity_table(pairs, cut, hashed):
-    names = IDS if hashed else [f"e{i}" for i in range(50)]
-    parts = [pa.array(names[:cut], type=pa.string()), pa.chunked_array([names[cut:]], type=pa.string())]
-    ends = [pa.chunked_array([[names[p[i]] for p in pairs]], type=pa.string()) for i in (0, 1)]
-    source, target = graph_arrays(parts, *ends)
-    assert list(zip(source.tolist(), target.tolist(), strict=True)) == pairs
-
-
-@pytest.mark.parametrize("missing", [ids.entity_id("NOBODY"), "nobody"])
-def test_an_end_that_is_no_entity_is_named(missing):
-    with pytest.raises(ValueError, match=missing):
-        graph_arrays([pa.array(IDS)], pa.array([IDS[0]]), pa.array([missing]))
-
-
-def test_a_graph_without_anything_is_a_graph():
-    empty = pa.array([], type=pa.string())
-    source, target = graph_arrays([], empty, empty)
-    assert len(source) == len(target) == 0
-    assert degrees(source, target, 3).tolist() == [0, 0, 0]
 
 
 def test_degrees_count_relationships_at_both_ends():
