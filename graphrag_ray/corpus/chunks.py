@@ -91,11 +91,11 @@ class _Cutter:
                 start = done  # a long word leaves no room for an overlap
                 end, n_tokens = self._end(start, done, last)
             # A chunk takes in a small remainder if there is room.
-            most = self.length + self.min_new - 1
+            max_tokens = self.length + self.min_new - 1
             small_rest = end < last and self._token(last) - self._token(end) < self.min_new
-            if small_rest and last - start <= _MAX_TOKEN_CHARACTERS * most:
+            if small_rest and last - start <= _MAX_TOKEN_CHARACTERS * max_tokens:
                 whole = tokens.count(self.text[start:last], self.vocabulary)
-                if whole <= most:
+                if whole <= max_tokens:
                     end, n_tokens = last, whole
             yield Chunk(start, end, n_tokens)
             if end == last:

@@ -39,10 +39,10 @@ def title_name(title: str | None, path: str, row: str) -> str:
     That is its title without final brackets, as in Mercury (planet), or the name of its file; "" if the title
     only counts the rows of a table.
     """
-    own = own_title(title, path, row)
-    if not own:
+    named = own_title(title, path, row)
+    if not named:
         return "" if row else " ".join(_NOT_WORD.split(PurePosixPath(path).stem)).strip()
-    return _BRACKETED.sub("", own) or own
+    return _BRACKETED.sub("", named) or named
 
 
 def label(title: str | None, date: str | None, path: str, row: str, text: str = "", more: str = "") -> str:

@@ -223,9 +223,9 @@ def _document(
     text = clean(text) if isinstance(text, str) else ""
     if not text.strip():
         return Unreadable(path, name, f"row {name} has no text (column {options.text_column!r})")
-    own = (options.text_column, options.id_column, options.title_column, options.date_column)
+    used = (options.text_column, options.id_column, options.title_column, options.date_column)
     try:
-        metadata = {clean(name): to_json(value) for name, value in row.values.items() if name not in own}
+        metadata = {clean(name): to_json(value) for name, value in row.values.items() if name not in used}
     except ValueError as e:
         return Unreadable(path, name, f"row {name} has a value that cannot be stored: {e}")
     title, date = (

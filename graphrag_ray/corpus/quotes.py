@@ -50,10 +50,10 @@ def quotable(text: str, is_start: bool) -> list[tuple[int, int]]:
 
 def shortened(text: str, start: int, end: int) -> int:
     """Return the end of a quotation, limited to MAX_QUOTE_CHARACTERS."""
-    most = start + MAX_QUOTE_CHARACTERS
-    if end <= most:
+    limit = start + MAX_QUOTE_CHARACTERS
+    if end <= limit:
         return end
-    return start + len(text[start : last_word_end(text, start, most) or most].rstrip())
+    return start + len(text[start : last_word_end(text, start, limit) or limit].rstrip())
 
 
 def quotes_in(quotation: str) -> list[str]:

@@ -291,29 +291,26 @@ OPENERS: dict[str, Opener] = {".jsonl": open_jsonl, ".csv": open_csv, ".parquet"
 
 
 def _buffered(stream: BinaryIO) -> tuple[bytes, io.BufferedReader]:
-    """Return the first bytes, and a reader that begins with them: the stream need not be seekable."""
-    head = bytearray()
-    while len(head) < HEAD_BYTES and (block := stream.read(HEAD_BYTES - len(head))):
-        head += block
-    return bytes(head), io.BufferedReader(_Replayed(bytes(head), stream), HEAD_BYTES)
+    """Return the first HEAD_BYTES, and a reader that begins with them: the stream need not be seekable."""
+    reader = io.BufferedReader(_Raw(stream), HEAD_BYTES)
+    return reader.peek(HEAD_BYTES), reader
 
 
-class _Replayed(io.RawIOBase):
-    """The head, then the rest of the stream, which is not closed because it belongs to the caller."""
+class _Raw(io.RawIOBase):
+    """Fills every buffer from a stream, and leaves closing it to the caller."""
 
-    def __init__(self, head: bytes, stream: BinaryIO) -> None:
-        self._head = memoryview(head)
+    def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        size = len(buffer)
-        data, self._head = self._head[:size], self._head[size:]
-        data = data or memoryview(self._stream.read(size))
-        buffer[: len(data)] = data
-        return len(data)
+        size = 0
+        while size < len(buffer) and (block := self._stream.read(len(buffer) - size)):
+            buffer[size : size + len(block)] = block
+            size += len(block)
+        return size
 
 
 class _Watched(io.RawIOBase):

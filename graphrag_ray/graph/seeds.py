@@ -135,7 +135,7 @@ def divide(
 ) -> Ints:
     """Divide a graph, or a community, into connected groups 0…k-1: the group of each node [n_nodes].
 
-    `quality` of a division is what is compared with TOLERANCE.
+    `quality` rates a division; see TOLERANCE.
     """
     if seed is not None and seed.same:
         return canonical_labels(seed.start)

@@ -155,7 +155,7 @@ def _lowest(bic: Callable[[int], float], most: int) -> int:
         tried = sorted({*tried, *between})
 
 
-def _with_company(clusters: list[Ints], vectors: Vectors, sizes: Ints, most: int) -> list[Ints]:
+def _with_company(clusters: list[Ints], vectors: Vectors, sizes: Ints, max_tokens: int) -> list[Ints]:
     """Move every single row to the nearest cluster that has room."""
     others = [c for c in clusters if len(c) > 1]
     covered = np.zeros(len(vectors), dtype=np.bool_)
@@ -165,7 +165,7 @@ def _with_company(clusters: list[Ints], vectors: Vectors, sizes: Ints, most: int
     if not single or not others:
         return [*others, *(np.array([row]) for row in single)]
     centres = np.stack([vectors[c].mean(axis=0) for c in others])
-    free = np.array([most - sizes[c].sum() for c in others])
+    free = np.array([max_tokens - sizes[c].sum() for c in others])
     for row in single:
         cosines = np.round(centres @ vectors[row], _DIGITS)
         cosines[free < sizes[row]] = -np.inf
@@ -173,25 +173,25 @@ def _with_company(clusters: list[Ints], vectors: Vectors, sizes: Ints, most: int
         if free[nearest] < sizes[row]:
             others.append(np.array([row]))
             centres = np.concatenate([centres, vectors[row : row + 1]])
-            free = np.append(free, most - sizes[row])
+            free = np.append(free, max_tokens - sizes[row])
         else:
             others[nearest] = np.sort(np.append(others[nearest], row))
             free[nearest] -= sizes[row]
     return others
 
 
-def split_to_size(members: Ints, vectors: Vectors, sizes: Ints, most: int) -> list[Ints]:
-    """Halve a set of nodes until each piece has at most `most` in total, or one member; pieces are ascending.
+def split_to_size(members: Ints, vectors: Vectors, sizes: Ints, max_size: int) -> list[Ints]:
+    """Halve a set of nodes until each piece has a total size of at most `max_size`, or one member.
 
     Members are halved along their principal direction (Boley 1998), but at the middle by size and not at the
     mean, so that few rounds suffice even if all vectors are equal.
 
-    `members` are ascending; `vectors` and `sizes` are those of all nodes.
+    Members and pieces are ascending; `vectors` and `sizes` are those of all nodes.
     """
     pending, pieces = [members], []
     while pending:
         piece = pending.pop()
-        if len(piece) < 2 or sizes[piece].sum() <= most:
+        if len(piece) < 2 or sizes[piece].sum() <= max_size:
             pieces.append(piece)
             continue
         order = np.argsort(_projected(vectors, piece), kind="stable")

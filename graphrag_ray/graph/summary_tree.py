@@ -24,8 +24,9 @@ Keys = npt.NDArray[np.uint64]
 
 MOST_NODES = 2_000
 """Maximum nodes that are clustered at once, which takes some 20 seconds of one core."""
-_MAX_NEW_SHARE = 0.3  # A level with a larger share of new nodes is clustered afresh,
-_MIN_SIZE_SHARE = 0.5  # and one whose clusters shrank below this share of their former average size.
+# A level is clustered afresh if it has more new nodes, or if its clusters shrank below this share of their
+# size.
+_MAX_NEW_SHARE, _MIN_SIZE_SHARE = 0.3, 0.5
 MIN_NODES = 11  # A level with no more nodes is the last, as in RAPTOR's code.
 _PER_GROUP = MOST_NODES // 2
 _BLOCK_ROWS = 65_536
