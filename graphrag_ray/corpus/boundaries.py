@@ -14,16 +14,13 @@ from dataclasses import dataclass
 
 import regex
 
-MAX_WORD = 64
-"""Maximum characters of a word that is kept whole. An address may be longer."""
+MAX_WORD = 64  # maximum characters of a word that is kept whole; an address may be longer
 _LOOK_AHEAD = 8
 _MAX_CLUSTER = 64
 
 STOPS = ".!?…‽؟۔।॥።။។。！？｡"
-FULL_WIDTH = "。！？｡"
-"""The stops that no white space follows."""
-CLOSERS = "\"'”’»)]」』）】》〉"
-"""What may follow a stop."""
+FULL_WIDTH = "。！？｡"  # the stops that no white space follows
+CLOSERS = "\"'”’»)]」』）】》〉"  # what may follow a stop
 _CLOSING = re.escape(CLOSERS)
 _GAP = re.compile(rf"[{FULL_WIDTH}]++[{FULL_WIDTH}{_CLOSING}]*+\s*+|(?<!\s)\s++")
 _AFTER_STOP = re.compile(rf"[{STOPS}][{STOPS}{_CLOSING}]*+\Z")

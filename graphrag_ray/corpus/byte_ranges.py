@@ -24,15 +24,12 @@ _SEGMENTS_PER_STRETCH = 8  # possible ends per maximum size of a stretch, on ave
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A range of bytes of a .jsonl file or of row groups of a .parquet file.
-
-    `row` and `line` are the numbers of the first ones, from 1.
-    """
+    """A range of bytes of a .jsonl file, or of row groups of a .parquet file."""
 
     start: int
     end: int
-    row: int = 1
-    line: int = 1
+    row: int = 1  # number of the first row
+    line: int = 1  # number of the first line
 
 
 @dataclass(frozen=True, slots=True)

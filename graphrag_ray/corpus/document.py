@@ -22,10 +22,8 @@ import orjson
 from graphrag_ray.base import ids
 from graphrag_ray.base.wording import shortened
 
-PREFIX = "metadata."
-"""Prefix for a metadata column whose name is also a field of documents."""
-MAX_SAID = 300
-"""Maximum characters of a metadata column above a chunk: one can hold a text."""
+PREFIX = "metadata."  # prefix for a metadata column whose name is also a field of documents
+MAX_SAID = 300  # maximum characters of a metadata column above a chunk: one can hold a text
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _INT64 = 2**63
 _MAX_DEPTH = 100

@@ -11,8 +11,7 @@ from pathlib import PurePosixPath
 
 from graphrag_ray.base.wording import shortened
 
-MAX_TITLE = 300
-"""Maximum characters of a title or date that are shown: a title can be a paragraph by mistake."""
+MAX_TITLE = 300  # maximum characters of a title or date that are shown: a title can be a paragraph by mistake
 
 _MARKS = "#*_=-> \t\n\r"  # may precede a title at the start of a text
 _NOT_WORD = re.compile(r"[\W_]+")

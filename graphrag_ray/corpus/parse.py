@@ -25,11 +25,9 @@ from graphrag_ray.corpus.markup import declared_charset, read_html
 from graphrag_ray.corpus.readers import Reader
 from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Opener, Row, Table, jsonl_rows, open_parquet
 
-ROWS = "dataset"
-"""The path of documents that are rows of a dataset or of a table in memory."""
+ROWS = "dataset"  # the path of documents that are rows of a dataset or of a table in memory
 
-ROW = "row"
-"""Prefix of the number of a row whose id is not known."""
+ROW = "row"  # prefix of the number of a row whose id is not known
 
 # CPU time limit of `input.strip_pattern` on a text: settings may come with a stranger's index.
 _STRIP_S, _STRIP_S_PER_CHARACTER = 2.0, 2e-6

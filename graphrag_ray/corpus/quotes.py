@@ -12,8 +12,7 @@ _MARKS = re.compile("[“”]")
 _OMISSION = re.compile(r"\[(?:…|\.\.\.)\]|…|\.\.\.")
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
 MAX_QUOTE_CHARACTERS = 400
-MIN_WORDS = 3
-"""A shorter quotation is a term that occurs in many places."""
+MIN_WORDS = 3  # A shorter quotation is a term that occurs in many places
 
 
 def best_sentence(text: str, names: Sequence[str], *, is_start: bool = True) -> tuple[int, int]:

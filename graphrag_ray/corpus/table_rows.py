@@ -19,10 +19,8 @@ from graphrag_ray.corpus.decode import NotText, codec_of_bom, codec_of_head, dec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-HEAD_BYTES = 1 << 20
-"""Bytes that are examined to determine the format of a file."""
-WHOLE_FILE = -1
-"""The number of a Row that reports a fault of the file, or of the rest of it."""
+HEAD_BYTES = 1 << 20  # bytes that are examined to determine the format of a file
+WHOLE_FILE = -1  # the number of a Row that reports a fault of the file, or of the rest of it
 _BATCH_ROWS = 256
 _DELIMITERS = (",", ";", "\t", "|")
 _MAX_FIELD = 2**31 - 1

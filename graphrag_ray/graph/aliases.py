@@ -18,15 +18,10 @@ from graphrag_ray.base.ids import entity_key
 
 @dataclass(frozen=True, slots=True)
 class EntityNames:
-    """Resolved aliases and the block list.
+    """Resolved aliases and the block list."""
 
-    Attributes:
-        aliases: Entity key -> canonical entity key. No canonical key is itself an alias.
-        blocked: Entity keys that never become entities.
-    """
-
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    blocked: frozenset[str] = frozenset()
+    aliases: Mapping[str, str] = field(default_factory=dict)  # entity key -> canonical key, which is no alias
+    blocked: frozenset[str] = frozenset()  # entity keys that never become entities
 
     def key(self, name: str) -> str | None:
         """Return the key of a name as written; None if it is empty or blocked."""

@@ -23,11 +23,11 @@ from graphrag_ray.graph.seeds import Past
 from graphrag_ray.graph.soft_clusters import split_to_size
 from graphrag_ray.graph.spectral import spectral
 
-MAX_CLUSTER_RATIO = 0.9  # A level with more clusters per node is the last.
-MAX_NEIGHBOURS = 100  # Links by meaning per node, however dense the graph is.
-_BLOCK_ROWS = 1 << 16  # Edges whose vectors are in memory at a time.
-_BLOCK_PAIRS = 1 << 21  # Pairs of edges examined at a time.
-_MIN_WEIGHT = 1e-4  # Edge weights must be positive.
+MAX_CLUSTER_RATIO = 0.9  # a level with more clusters per node is the last
+MAX_NEIGHBOURS = 100  # links by meaning per node, however dense the graph is
+_BLOCK_ROWS = 1 << 16  # edges whose vectors are in memory at a time
+_BLOCK_PAIRS = 1 << 21  # pairs of edges examined at a time
+_MIN_WEIGHT = 1e-4  # edge weights must be positive
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,7 @@ class ClusteredLevel:
     """A level of n nodes and its clustering."""
 
     edges: Edges  # the graph that was clustered: links of the level and links by meaning, weighted
-    # How the graph was divided. Its leaves are the clusters, except where these were split further.
-    inner: Hierarchy
+    inner: Hierarchy  # its leaves are the clusters, except where these were split further
     cluster: Ints  # [n] cluster of each node, 0…k-1, numbered by their smallest nodes
     packed: Bools  # [k] True for clusters of nodes without edges, which share a cluster
     neighbours: int  # nearest neighbours per node that were linked
@@ -57,8 +56,7 @@ class NodesOfLevel:
     vectors: Vectors  # [n, dimensions] of length 1; zeros if unknown
     tokens: Ints  # [n] tokens that each node adds to a report, which limit the size of packs
     keys: npt.NDArray[np.uint64]  # [n] 64-bit identifiers
-    # This level in the previous snapshot, if any; it is changed as little as possible.
-    past: Past | None = None
+    past: Past | None = None  # the level in the previous snapshot, to change as little as possible
     neighbours: int | None = None  # of `ClusteredLevel` in the previous snapshot
     centres: Vectors | None = None
 

@@ -40,7 +40,7 @@ def communities(
     largest component are in no community.
 
     Args:
-        n_nodes: Number of nodes, which are numbered in id order.
+        n_nodes: Number of nodes.
         source, target, weight: [E] edges in any order. Self-loops and edges of weight 0 are ignored.
         node_tokens: [N] tokens that each node adds to a report; None counts 1 each.
         pack_tokens: Maximum tokens of small components that share a community.

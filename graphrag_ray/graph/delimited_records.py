@@ -21,10 +21,9 @@ COMPLETION = "<|COMPLETE|>"
 DELIMITERS: Mapping[str, str] = {"field": FIELD, "record": RECORD, "completion": COMPLETION}
 """The delimiters by their placeholder in prompts."""
 
-NONE = "NONE"
-"""The object of a claim that has none."""
+NONE = "NONE"  # the object of a claim that has none
 
-_MAX_STRENGTH = 100.0  # Prompts ask for 1 to 10; values up to 100 are accepted from models that use percent.
+_MAX_STRENGTH = 100.0  # prompts ask for 1 to 10; values up to 100 are accepted from models that use percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +49,16 @@ class RelationshipRecord:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
-    """A claim.
+    """A claim."""
 
-    Attributes:
-        subject: As written; from the claims dialogue on, an entity key, whether or not the chunk has it.
-        object: Likewise, or "NONE".
-        status: TRUE, FALSE or SUSPECTED.
-        start_date, end_date: ISO 8601, as precise as the text (2014, 2014-06, 2014-06-11); None if not
-            stated.
-        source_text: Quotes from the chunk, joined by " […] "; "" if none.
-    """
-
-    subject: str
-    object: str
+    subject: str  # as written; from the claims dialogue on, an entity key, whether or not the chunk has it
+    object: str  # likewise, or "NONE"
     type: str
-    status: str
-    start_date: str | None
+    status: str  # TRUE, FALSE or SUSPECTED
+    start_date: str | None  # ISO 8601, as precise as the text (2014, 2014-06, 2014-06-11); None if not stated
     end_date: str | None
     description: str
-    source_text: str
+    source_text: str  # quotes from the chunk, joined by " […] "; "" if none
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +68,10 @@ class Records:
     entities: tuple[EntityRecord, ...] = ()
     relationships: tuple[RelationshipRecord, ...] = ()
     claims: tuple[ClaimRecord, ...] = ()
-    unusable: int = 0  # number of pieces that look like records but are malformed or cut off
-    # Number of strengths (set to 1), statuses (set to SUSPECTED) and dates (set to None) that could not be
-    # parsed.
-    unreadable: int = 0
+    unusable: int = 0  # number of malformed or cut-off records
+    unreadable: int = (
+        0  # number of strengths (set to 1), statuses (SUSPECTED) and dates (None) not understood
+    )
     complete: bool = False  # whether the completion delimiter is present
 
     @property

@@ -24,8 +24,7 @@ from graphrag_ray.graph.batches import stable_batches
 _SENTENCE_ENDS = (*".!?…。！？।؟", *"\"'”’)]»」")
 _UNIFIED_QUOTES = dict.fromkeys(map(ord, '"“”„‟«»'), None) | dict.fromkeys(map(ord, "‘’"), "'")
 
-JOINED_TEXTS = 3
-"""Maximum number of descriptions that are joined instead of summarised: more would repeat each other."""
+JOINED_TEXTS = 3  # more descriptions are summarised instead of joined, because they repeat each other
 
 
 @dataclass(frozen=True)

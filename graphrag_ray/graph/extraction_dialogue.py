@@ -56,9 +56,7 @@ class ExtractSpec:
     call: CallParameters
     entity_types: tuple[str, ...]  # in any case; prompts show them in upper case
     max_gleanings: int
-    # Language of the descriptions. Names keep the spelling of the text.
-    language: str
-    # `aliases.EntityNames.key`, which applies aliases and the block list.
+    language: str  # of the descriptions; names keep the spelling of the text
     key: Key = field(default=entity_key)
 
 

@@ -18,27 +18,16 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """Communities 0…C-1 in depth-first order over nodes 0…N-1, which are numbered in id order.
+    """Communities 0…C-1 in depth-first order over nodes 0…N-1, which are numbered in id order."""
 
-    Attributes:
-        order: [N] node at each place. Places start[c]:end[c] are the members of community c. Nodes in no
-            community (outside the largest component, if only that is wanted) come last.
-        level: [C] 0 is the coarsest.
-        parent: [C] community number, -1 at the root.
-        start, end: [C] range of places.
-        last: [C] communities c…last[c]-1 are c and all its descendants.
-        packed: [C] True for several small components that share a report.
-        modularity: Weighted modularity of level 0.
-    """
-
-    order: Ints
-    level: Ints
-    parent: Ints
-    start: Ints
+    order: Ints  # [N] node at each place; nodes in no community come last
+    level: Ints  # [C] 0 is the coarsest
+    parent: Ints  # [C] community number, -1 at the root
+    start: Ints  # [C] range of the places of its members
     end: Ints
-    last: Ints
-    packed: npt.NDArray[np.bool_]
-    modularity: float
+    last: Ints  # [C] communities c…last[c]-1 are c and all its descendants
+    packed: npt.NDArray[np.bool_]  # [C] True for several small components that share a report
+    modularity: float  # weighted modularity of level 0
 
     @property
     def n_communities(self) -> int:

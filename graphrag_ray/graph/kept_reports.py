@@ -28,7 +28,7 @@ Evidence: TypeAlias = tuple[int, ...]
 the resemblance and containment of documents")."""
 
 SKETCH_SIZE = 128
-_REWRITTEN_OVERLAP = 0.5  # Reports with this much common evidence are two versions of one report.
+_REWRITTEN_OVERLAP = 0.5  # reports with this much common evidence are two versions of one report
 _ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 

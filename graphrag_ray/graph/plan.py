@@ -37,12 +37,10 @@ class Elements:
     edge_source: Ints  # [E] places of the two ends
     edge_target: Ints
     edge_tokens: Ints
-    # [E] combined degree: the sum of the two ends' degrees in the whole graph (paper 3.1.5).
-    edge_degree: Ints
+    edge_degree: Ints  # [E] combined degree: the sum of the ends' degrees in the whole graph (paper 3.1.5)
     edge_id_rank: Ints  # [E] rank of the relationship's id among all of them; breaks ties
     edge_community: Ints  # [E] ascending: the smallest community that holds both ends, -1 if none does
-    # [K] ascending: place of the subject. Claims without a matched subject are not included.
-    claim_place: Ints
+    claim_place: Ints  # [K] ascending: place of the subject; claims without a matched one are not included
     claim_tokens: Ints
 
 
@@ -84,17 +82,14 @@ def arrange(
     return elements, claim_order
 
 
-NODE, EDGE, CLAIM, REPORT, CHUNK = range(5)
-"""Kinds of records in a plan."""
+NODE, EDGE, CLAIM, REPORT, CHUNK = range(5)  # kinds of records in a plan
 
 NUMBER_TOKENS = 3
 """Tokens of a local number: up to nine digits in most vocabularies, three in those that split digits."""
 
-HEADING_TOKENS = 64
-"""Maximum tokens of the headings of all sections together, with reports of one hierarchy."""
+HEADING_TOKENS = 64  # maximum tokens of the headings of all sections together, with reports of one hierarchy
 
-MIN_CONTEXT_TOKENS = 4 * HEADING_TOKENS
-"""Below this a context may not hold an edge with its two ends."""
+MIN_CONTEXT_TOKENS = 4 * HEADING_TOKENS  # below this a context may not hold an edge with its two ends
 
 
 def element_cap(budget: int) -> int:
@@ -112,8 +107,7 @@ class ContextPlan:
     """A context as integers."""
 
     community: int
-    # [R] records by falling priority. NODE and CHUNK: a place; EDGE and CLAIM: a position in `Elements`;
-    # REPORT: a community.
+    # [R] records by falling priority: a place (NODE, CHUNK), a row of `Elements` (EDGE, CLAIM), a community
     kinds: npt.NDArray[np.int8]
     indices: Ints
     tokens: int  # upper bound, headings included

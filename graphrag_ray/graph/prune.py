@@ -10,7 +10,7 @@ import numpy as np
 
 from graphrag_ray.graph.integer_arrays import Bools, Floats, Ints, run_starts
 
-_REPEATED = 3  # A relationship stated by this many text units is no accident of one passage.
+_REPEATED = 3  # a relationship stated by this many text units is no accident of one passage
 
 # Roughly, in a chunk of 600 tokens. Relationships are found within a sentence, so chance must explain that
 # two names share a sentence, not a chunk. Text units are counted: a name's number of text units approximates

@@ -58,22 +58,15 @@ class ReportSpec:
 
 @dataclass(frozen=True)
 class Report:
-    """A report. References in its texts hold string ids: `[Data: Entities (<id>, <id>)]`.
-
-    Attributes:
-        rating: 0–10; None for a summary.
-        findings: 1–10 pairs of summary and explanation; none for a summary.
-        references: Distinct cited records, in order.
-        dropped_references: Number of cited numbers that the context did not hold.
-    """
+    """A report. References in its texts hold string ids: `[Data: Entities (<id>, <id>)]`."""
 
     title: str
     summary: str
-    rating: float | None
+    rating: float | None  # 0–10; None for a summary
     rating_explanation: str
-    findings: tuple[tuple[str, str], ...]
-    references: tuple[records.Reference, ...]
-    dropped_references: int
+    findings: tuple[tuple[str, str], ...]  # 1–10 pairs of summary and explanation; none for a summary
+    references: tuple[records.Reference, ...]  # distinct cited records, in order
+    dropped_references: int  # number of cited numbers that the context did not hold
 
 
 def report_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> ReportSpec:

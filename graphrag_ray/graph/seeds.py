@@ -21,8 +21,7 @@ from graphrag_ray.graph.hierarchy import Hierarchy
 from graphrag_ray.graph.integer_arrays import Bools, Floats, Ints
 from graphrag_ray.graph.leiden import Edges, canonical, canonical_labels, components, leiden
 
-TOLERANCE = 0.01
-"""Share of modularity that may be given up to keep communities unchanged."""
+TOLERANCE = 0.01  # share of modularity that may be given up to keep communities unchanged
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ LOCAL_NEIGHBOURS = 10
 MEMBERSHIP = 0.1
 MAX_COMPONENTS = 49
 
-MAX_CLUSTERS = 3  # Clusters per text. A text that is divided again stays in its likeliest one.
-MAX_PART_SHARE = 0.8  # If one part has more of the texts, dividing again did not help.
+MAX_CLUSTERS = 3  # per text; a text that is divided again stays in its likeliest one
+MAX_PART_SHARE = 0.8  # if one part has more of the texts, dividing again did not help
 _LADDER = (1, 2, 3, 4, 6, 8, 11, 16, 22, 32, MAX_COMPONENTS)
 _SEED = 20_240_131
 _DIGITS = 4

@@ -15,8 +15,7 @@ from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.leiden import Edges, canonical_labels, components, subgraphs
 
-MOST_NODES = 10_000
-"""Callers should use another clustering for larger graphs, whose eigenvectors take too long."""
+MOST_NODES = 10_000  # the eigenvectors of larger graphs take too long: use another clustering
 AT_ONCE = 64
 _DEPTH = 4  # maximum nesting of divisions
 _MIN_WEIGHT = 1e-9  # smallest affinity, as a share of the largest

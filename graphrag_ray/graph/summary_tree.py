@@ -22,12 +22,10 @@ from graphrag_ray.graph.soft_clusters import split_to_size
 
 Keys = npt.NDArray[np.uint64]
 
-MOST_NODES = 2_000
-"""Maximum nodes that are clustered at once, which takes some 20 seconds of one core."""
-# A level is clustered afresh if it has more new nodes, or if its clusters shrank below this share of their
-# size.
-_MAX_NEW_SHARE, _MIN_SIZE_SHARE = 0.3, 0.5
-MIN_NODES = 11  # A level with no more nodes is the last, as in RAPTOR's code.
+MOST_NODES = 2_000  # maximum nodes that are clustered at once, which takes some 20 seconds of one core
+_MAX_NEW_SHARE = 0.3  # of a level's nodes; with more, the level is clustered afresh
+_MIN_SIZE_SHARE = 0.5  # of the former average size of clusters; below, likewise
+MIN_NODES = 11  # a level with no more nodes is the last, as in RAPTOR's code
 _PER_GROUP = MOST_NODES // 2
 _BLOCK_ROWS = 65_536
 
