@@ -182,11 +182,10 @@ class Planner:
 
     def start(self, community: int) -> ReplacementProgress:
         """Rank sub-communities for replacement, by falling element tokens, ties by smallest node id."""
-        total = int(self.totals[community])
-        children = self.hierarchy.children(community)
+        h, total = self.hierarchy, int(self.totals[community])
+        children = h.children(community)
         if total <= self.available or not len(children):
             return ReplacementProgress(community, [], total)
-        h = self.hierarchy
         smallest = np.array([int(h.order[h.start[c] : h.end[c]].min()) for c in children])
         ranked: list[int] = children[np.lexsort((smallest, -self.totals[children]))].tolist()
         return ReplacementProgress(community, ranked, total)
