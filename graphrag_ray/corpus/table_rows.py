@@ -290,7 +290,8 @@ OPENERS: dict[str, Opener] = {".jsonl": open_jsonl, ".csv": open_csv, ".parquet"
 
 def _buffered(stream: BinaryIO) -> tuple[bytes, io.BufferedReader]:
     """Return the first HEAD_BYTES, and a reader that begins with them: the stream need not be seekable."""
-    reader = io.BufferedReader(_Raw(stream), HEAD_BYTES)
+    raw: Any = _Raw(stream)
+    reader = io.BufferedReader(raw, HEAD_BYTES)
     return reader.peek(HEAD_BYTES), reader
 
 

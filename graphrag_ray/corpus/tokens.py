@@ -93,7 +93,7 @@ def count_many(texts: Sequence[str], vocabulary_name: str) -> npt.NDArray[np.int
     """Count the tokens of each text."""
     # One thread: callers have divided up the cores already.
     _, bounds = _tokenizer(vocabulary_name).encode_batch([_encodable(t, vocabulary_name) for t in texts], 1)
-    return np.diff(np.asarray(bounds, dtype=np.int64))
+    return np.asarray(np.diff(bounds), dtype=np.int64)
 
 
 def offsets(text: str, vocabulary_name: str) -> npt.NDArray[np.int64]:

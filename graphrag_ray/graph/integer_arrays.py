@@ -42,7 +42,7 @@ def codes(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, pa.Array]:
 
 def run_starts(sorted_codes: Ints) -> Bools:
     """True where a value differs from the one before."""
-    return np.diff(sorted_codes, prepend=sorted_codes[:1] - 1) != 0
+    return np.asarray(np.diff(sorted_codes, prepend=sorted_codes[:1] - 1) != 0)
 
 
 def same_lists(left: pa.Array, right: pa.Array) -> Bools:
