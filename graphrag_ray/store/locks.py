@@ -152,7 +152,7 @@ def check(store: Store, epoch: int) -> None:
         other = _holder(store, _highest(store)) or "another writer"
         raise LockLost(
             f"The lock on {store.url} was taken over by {other}, because this writer gave no sign of life "
-            f"for {STALE_S:.0f} s. Nothing is lost: when the other writer is done, run the same command again."
+            f"for {STALE_S:.0f} s. Nothing is lost: run the same command again when the other one is done."
         )
 
 

@@ -216,7 +216,7 @@ def decoded(field: pa.Field, pages: Sequence[bytes | memoryview], rows: int, val
 
 @lru_cache(256)
 def _footer_template(field: pa.Field) -> tuple[bytes, list[tuple[int, int, str]]]:
-    """Return the footer of a file with one such column, and where its numbers of rows, values and bytes are."""
+    """Return the footer of a file with such a column, and where its counts of rows, values and bytes are."""
     row = pa.table({field.name: pa.nulls(1, field.type)}, schema=pa.schema([field]))
     data = encode(row, dictionary=())  # Without Arrow's types, which are slow to parse.
     footer = _footer(data)

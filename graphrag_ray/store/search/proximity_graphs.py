@@ -154,7 +154,7 @@ def _rank(wanted: Any, codes: Any, node: Any, keys: Any, n: Any) -> Any:
 
 @_compiled
 def _rank_all(wanted: Any, codes: Any, nodes: Any, keys: Any, n: Any, at: Any) -> Any:
-    """Insert nodes among n keys; return the new number of keys and the lowest changed position, at most `at`."""
+    """Insert nodes among n keys; return their new number and the lowest changed position, at most `at`."""
     for i in range(-_PREFETCH_NODES, len(nodes)):
         if i + _PREFETCH_NODES < len(nodes):
             _prefetch_row(codes, nodes[i + _PREFETCH_NODES], len(wanted), _CACHE_LINE)
