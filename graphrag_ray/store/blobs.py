@@ -51,14 +51,7 @@ _lock = threading.Lock()
 
 
 def write(store: Store, table: str, made_from: str, data: bytes, rows: int) -> Part:
-    """Store a part unless it exists already.
-
-    Args:
-        made_from: Hex hash of the inputs, by which `made` finds the part again.
-
-    Raises:
-        StoreError: If the storage fails.
-    """
+    """Store a part unless it exists. `made_from` is a hex hash of its inputs, by which `made` finds it."""
     checksums = [zlib.crc32(data[i : i + BLOCK_BYTES]) for i in range(0, len(data), BLOCK_BYTES)]
     packed_checksums = struct.pack(f"<{len(checksums)}I", *checksums)
     tail = _TAIL.pack(len(data), BLOCK_BYTES, len(checksums), zlib.crc32(packed_checksums), _MAGIC)
@@ -82,24 +75,15 @@ def made_from(path: str) -> str:
 
 
 def opened(store: Store, part: Part) -> Blob:
-    """Open a part, reading only its tail.
-
-    Raises:
-        CorruptPart: If the part is missing or damaged.
-        StoreError: If the storage fails.
-    """
+    """Open a part, reading only its tail. Raises CorruptPart if it is missing or damaged."""
     with damage_told(store, part.path):
         return Blob(store, part)
 
 
 class Blob:
-    """An opened part; implements `mapped_arrays.ByteSource`.
+    """An opened part; implements `mapped_arrays.ByteSource`."""
 
-    Attributes:
-        data: [bytes] Memory-mapped. Only ranges passed to `need` may be read.
-    """
-
-    data: npt.NDArray[np.uint8]
+    data: npt.NDArray[np.uint8]  # Memory-mapped; only ranges passed to `need` may be read.
 
     def __init__(self, store: Store, part: Part) -> None:
         self.store, self.part = store, part
@@ -139,12 +123,7 @@ class Blob:
             os.close(copy)
 
     def need(self, starts: Ints, ends: Ints) -> None:
-        """Fetch and verify byte ranges, so that they can be read from `data`.
-
-        Raises:
-            CorruptPart: If a block does not match its checksum.
-            StoreError: If the storage fails.
-        """
+        """Fetch and verify byte ranges of `data`. Raises CorruptPart if a checksum does not match."""
         nonempty = ends > starts
         blocks = expand_ranges(starts[nonempty] // BLOCK_BYTES, -(-ends[nonempty] // BLOCK_BYTES))[0]
         unverified = np.unique(blocks[~self._verified[blocks]])
@@ -210,11 +189,7 @@ class Blob:
 
 
 def _parse_tail(end: npt.NDArray[np.uint8], file_bytes: int) -> tuple[int, npt.NDArray[np.uint32]] | None:
-    """Return the number of data bytes and the block checksums, or None if the tail is invalid.
-
-    Args:
-        end: The last bytes of a file of `file_bytes`.
-    """
+    """Return the number of data bytes and the block checksums from a file's last bytes; None if invalid."""
     if len(end) < _TAIL.size:
         return None
     size, block, count, checksum, magic = _TAIL.unpack(end[-_TAIL.size :].tobytes())
@@ -237,10 +212,9 @@ def delete_copies(store: Store, paths: Iterable[str]) -> None:
 
 
 def _copy_name(store: Store, part: Part) -> str:
-    """Name a copy after its store, its path and its size.
+    """Name a copy after its store, as another index may use the same path, and after its path and size.
 
-    The store, because another index could give a part of its own the name of one of ours. The size, because
-    a process that has mapped a file is killed if that file shrinks.
+    A process that has mapped a file is killed if that file shrinks.
     """
     return f"{_copy_prefix(store, part.path)}-{part.bytes}{SUFFIX}"
 
@@ -263,11 +237,9 @@ def _cache_path() -> Path:
 def _cache_folder() -> Path:
     """Return the cache folder, creating it if needed. Raises StoreError if others could write to it."""
     folder = _cache_path()
-    try:
+    with _explain_cache_errors():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
-    except OSError as e:
-        raise StoreError(f"Cannot use the cache folder {folder}: {e.strerror}. {_USE_ANOTHER_FOLDER}") from e
     writable_by_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if writable_by_others or (hasattr(os, "geteuid") and status.st_uid != os.geteuid()):
         raise StoreError(
@@ -282,9 +254,8 @@ def _explain_cache_errors() -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        raise StoreError(
-            f"Cannot write to the cache folder {_cache_path()}: {e.strerror}. {_USE_ANOTHER_FOLDER}"
-        ) from e
+        folder = _cache_path()
+        raise StoreError(f"Cannot use the cache folder {folder}: {e.strerror}. {_USE_ANOTHER_FOLDER}") from e
 
 
 def _open_sparse(path: Path, size: int) -> int:

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -73,10 +74,7 @@ def compact(
     store: Store, dialogue: str, *, at_least: int = 8, check: Callable[[], object] = lambda: None
 ) -> int:
     """Merge the small parts of a dialogue (`due`); return by how many their number fell."""
-
-    def damaged(error: CorruptPart) -> None:
-        _log.warning("%s. The part is not merged", error)
-
+    damaged = partial(_log.warning, "%s. The part is not merged")
     pieces = due(store, dialogue, at_least)
     return sum(merge_parts(store, dialogue, parts, check, damaged) for parts in pieces)
 
@@ -107,11 +105,8 @@ def merge_parts(
 ) -> int:
     """Merge neighbouring parts into parts of TARGET_BYTES; return by how many their number fell.
 
-    Rows are sorted by time, so that items requested together are stored together.
-
-    Args:
-        check: Called before each write or deletion; raises when the lock is lost.
-        damaged: Called for parts that cannot be read; they stay as they are (see `damaged_files.py`).
+    Rows are sorted by time, so that items requested together are stored together. `check` is called before
+    each write or deletion and raises when the lock is lost, `damaged` for each unreadable part, which stays.
     """
     fewer = 0
     for merged, tables in _groups(store, parts, damaged):
@@ -186,11 +181,8 @@ def _merge(
 def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.inf) -> JournalTotals:
     """Total a journal, counting every paid reply once, even those that lost to another.
 
-    Needs about 8 bytes per row and 9 per item.
-
-    Args:
-        since: Unix seconds; earlier rows do not count. Parts without later rows are not read.
-        until: Unix seconds; rows from then on do not count. Items are those of all parts read.
+    Only rows from `since` to before `until` (unix seconds) count, but items are those of all parts with rows
+    since then. Needs about 8 bytes per row and 9 per item.
     """
     result, seen = JournalTotals(), _DistinctValues()
     times: list[float] = []
@@ -231,10 +223,7 @@ def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.
 
 
 class _DistinctValues:
-    """A set of 64-bit values as sorted runs, each more than twice as long as the next.
-
-    So a lookup takes a few binary searches, and a value moves only a few times.
-    """
+    """A set of 64-bit values as sorted runs, each over twice as long as the next, so that few values move."""
 
     def __init__(self) -> None:
         self.runs: list[npt.NDArray[np.uint64]] = []
@@ -288,12 +277,7 @@ def dialogues(store: Store) -> list[str]:
 
 
 def look(store: Store, dialogue: str, keep: Prefixes, *, unreadable: bool = False) -> Trimmed:
-    """Return what `trim` would remove.
-
-    Args:
-        keep: First 64 bits of the keys that stay.
-        unreadable: Whether to remove damaged parts, whose items are unknown.
-    """
+    """Return what `trim` would remove: all keys not in `keep`, and damaged parts if `unreadable` is true."""
 
     def keys_of(part: FileInfo) -> Prefixes | None:
         try:

@@ -17,20 +17,14 @@ FOLDER = "damaged"
 
 
 def set_aside(store: Store, paths: Iterable[str], *, check: Callable[[], object] = lambda: None) -> list[str]:
-    """Move the damaged ones of some table or journal parts; return their new paths.
-
-    Args:
-        check: Called before each move; raises when the lock is lost.
-    """
+    """Move the damaged ones of some parts; return their new paths. `check` raises when the lock is lost."""
     return [move_to_damaged(store, path, check=check) for path in unsound(store, paths)]
 
 
 def move_to_damaged(store: Store, path: str, *, check: Callable[[], object] = lambda: None) -> str:
-    """Move a damaged file; return its new path.
+    """Move a damaged file; return its new path. Raises FileNotFoundError if it is gone.
 
-    Raises:
-        StoreError: If reads return fewer bytes than are stored: then the reading fails, not the file.
-        FileNotFoundError: If the file is gone.
+    Raises StoreError if reads return fewer bytes than are stored: then the reading fails, not the file.
     """
     for _ in range(parquet.READS):
         data = store.read(path)
@@ -60,10 +54,7 @@ def differing(store: Store, parts: Iterable[Part]) -> dict[str, str]:
 
 
 def unsound(store: Store, paths: Iterable[str]) -> list[str]:
-    """Return the paths whose bytes do not match the hash in their name; missing files do not count.
-
-    Reads every byte.
-    """
+    """Return the paths of existing files that do not match the hash in their name. Reads every byte."""
 
     def is_sound(path: str) -> bool:
         try:

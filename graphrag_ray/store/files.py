@@ -116,9 +116,6 @@ class Store:
     def __hash__(self) -> int:
         return hash(self.url)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Store, (self.url, self.options)
-
     @property
     def can_create(self) -> bool:
         """False if `create` cannot keep two writers apart, as on memory:// and sftp://."""
@@ -216,9 +213,8 @@ class Store:
                 "list", folder, lambda backend: [FileInfo(*file) for file in backend.list(below)]
             )
         except FileNotFoundError as e:  # A missing folder is no error, so the bucket is missing.
-            raise StoreError(
-                f"Cannot list {self.url}: {_reason(e)}. Create the bucket or correct the URL."
-            ) from e
+            advice = "Create the bucket or correct the URL."
+            raise StoreError(f"Cannot list {self.url}: {_reason(e)}. {advice}") from e
         return sorted(infos, key=attrgetter("path"))
 
     def delete(self, path: str) -> None:
@@ -306,10 +302,7 @@ class _RangeReader(io.RawIOBase):
 
 
 def _normalize(url: str) -> tuple[str, str]:
-    """Return (URL without trailing slash, protocol).
-
-    A local path becomes absolute, so that it means the same in workers with another working directory.
-    """
+    """Return the URL and its protocol. A local path becomes absolute: workers have other folders."""
     if not url.strip():
         raise SettingsError("The storage URL is empty. Give a folder or a URL such as s3://bucket/folder.")
     protocol, separator, rest = url.partition("://")

@@ -136,11 +136,8 @@ def _parts_of(manifests: Iterable[Manifest]) -> set[str]:
 def carry_out(store: Store, found: CleaningPlan, check: Callable[[], object]) -> None:
     """Execute a plan under the lock with which it was made.
 
-    Args:
-        check: Called before everything that cannot be undone; raises when the lock is lost.
-
-    Raises:
-        StoreError: Also if somebody else committed a snapshot meanwhile.
+    `check` is called before everything that cannot be undone, and raises when the lock is lost. Raises
+    StoreError if somebody else committed a snapshot meanwhile.
     """
     check()
     if found.kept:

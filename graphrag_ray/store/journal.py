@@ -127,9 +127,8 @@ def _vanishing(store: Store, dialogue: str) -> StoreError:
 class JournalWriter:
     """Collects rows and writes them as parts. Threads may append while another flushes.
 
-    Args:
-        writer_id: Letters, digits, "_" and "-"; unique among all writers that this journal ever had.
-        on_written: Called with the path and the rows of each part that was written.
+    `writer_id` is unique among all writers that this journal ever had. `on_written` is called with the path
+    and the rows of each part that was written.
     """
 
     def __init__(
@@ -317,8 +316,7 @@ class JournalIndex:
 
     Args:
         parts: The keys of each part, by path.
-        strict: Whether damage that is found when rows are read raises CorruptPart. Otherwise the part is left
-            out with a warning, like those found when loading.
+        strict: Whether damage found when reading rows raises CorruptPart instead of a warning.
     """
 
     def __init__(
@@ -334,10 +332,7 @@ class JournalIndex:
 
     @classmethod
     def load(cls, store: Store, dialogue: str, *, strict: bool = False) -> JournalIndex:
-        """Read the keys of all parts.
-
-        Damaged parts are left out with a warning and listed in `damaged`; their items are requested again.
-        """
+        """Read the keys of all parts. Damaged ones are left out with a warning and listed in `damaged`."""
         index = cls(store, dialogue, NONE, strict)
         index._load()
         return index
@@ -417,10 +412,8 @@ class JournalIndex:
 
     @_reloading
     def is_done(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Return which keys have a done row; reads only the rows of retried items.
-
-        Two of a million keys share their first 64 bits in one of 37 million indexes.
-        """
+        """Return which keys have a done row; reads only the rows of retried items."""
+        # Two of a million keys share their first 64 bits in one of 37 million indexes.
         return _is_in(journal_rows.key_prefixes(keys), self._done())
 
     def turns(self, key: str) -> list[JournalRow]:
@@ -478,10 +471,7 @@ class JournalIndex:
         return list(keys)
 
     def _places(self) -> tuple[list[str], Prefixes, npt.NDArray[np.uint32]]:
-        """Return the paths of all parts, the sorted prefixes of all, and the part of each prefix.
-
-        Searching one part after another would get slower with their number.
-        """
+        """Return the paths of all parts, their sorted prefixes, and the part of each prefix."""
         if self._known_places is None:
             by_part = [keys.prefixes for keys in self._parts.values()]
             prefixes = np.concatenate([np.empty(0, np.uint64), *by_part])

@@ -59,15 +59,11 @@ class Holder:
 
 
 class Lock:
-    """A lock that is held. As a context manager it beats in the background and is released at the end.
-
-    Attributes:
-        lost: Whether the heartbeat has noticed that somebody took over: stop spending.
-    """
+    """A lock that is held. As a context manager it beats in the background and is released at the end."""
 
     def __init__(self, store: Store, epoch: int, holder: Holder) -> None:
         self.epoch, self.holder = epoch, holder
-        self.lost = False
+        self.lost = False  # Whether the heartbeat noticed that somebody took over: stop spending.
         self._store = store
         self._beats = 0
         self._quiet_s = 0.0
@@ -108,10 +104,7 @@ class Lock:
             self.beat()
 
     def keep_beating(self, interval_s: float | None = None) -> None:
-        """Beat in a background thread until released, every BEAT_S seconds by default.
-
-        A heartbeat that cannot be written is retried with the next; `check` finds out if that was too late.
-        """
+        """Beat in a background thread until released; failed beats only warn, as `check` decides."""
 
         def run() -> None:
             while not self._released.wait(BEAT_S if interval_s is None else interval_s):
@@ -157,17 +150,11 @@ def check(store: Store, epoch: int) -> None:
 
 
 def acquire(store: Store, note: str = "", *, stale_s: float | None = None) -> Lock:
-    """Become the one writer.
+    """Become the one writer, or raise LockHeld, which says who holds the lock and since when.
 
     Takes over a lock that was released, whose process died on this machine, or whose heartbeat did not change
-    for a while. Otherwise it finds out within one heartbeat that the holder lives.
-
-    Args:
-        note: What the writer does, for others to read.
-        stale_s: Seconds without a heartbeat after which to take over; STALE_S by default.
-
-    Raises:
-        LockHeld: Says who holds the lock and since when.
+    for `stale_s` seconds (STALE_S by default). Otherwise it finds out within one heartbeat that the holder
+    lives. `note` tells others what the writer does.
     """
     epoch = _highest(store)
     patience_s = STALE_S if stale_s is None else stale_s
@@ -202,10 +189,7 @@ def acquire(store: Store, note: str = "", *, stale_s: float | None = None) -> Lo
 
 
 def holder(store: Store) -> Holder | None:
-    """Return who holds the lock, or None if it is free or the holder died on this machine.
-
-    Does not tell whether a holder elsewhere lives.
-    """
+    """Return who holds the lock, dead or alive elsewhere; None if it is free or died on this machine."""
     epoch = _highest(store)
     owner = None if not epoch or _beat(store, epoch).get("released") else _holder(store, epoch)
     return None if owner is None or _is_dead(owner) else owner

@@ -93,9 +93,7 @@ def _plain(type_: pa.DataType) -> pa.DataType:
 def read_whole(store: Store, path: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a whole file, check the hash in its name, and decode all or some columns.
 
-    Raises:
-        CorruptPart: If the file is not what was written.
-        FileNotFoundError: If it is missing.
+    Raises CorruptPart if the file is not what was written, and FileNotFoundError if it is missing.
     """
     return _decode(store, path, pa.BufferReader(read_bytes(store, path)), columns)
 
@@ -127,9 +125,7 @@ def read_columns(store: Store, path: str, columns: Sequence[str], size: int | No
     """Read some columns. Raises like `read_whole`.
 
     Small files are read whole. Of large ones only the columns are read, and their page checksums are checked.
-
-    Args:
-        size: Bytes, if known from a listing.
+    A known `size` (bytes) saves a request.
     """
     if (store.size(path) or 0 if size is None else size) <= WHOLE_BYTES:
         return read_whole(store, path, columns)

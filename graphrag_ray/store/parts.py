@@ -48,13 +48,10 @@ class Part:
 def write_part(store: Store, table_name: str, table: pa.Table) -> Part:
     """Store a table as one part unless a part with the same content exists.
 
-    Args:
-        table_name: Of a table of the snapshot, or `<stage>/<table>` for an intermediate one.
+    An intermediate table is named `<stage>/<table>`.
     """
     if not _TABLE.fullmatch(table_name):
-        raise ValueError(
-            f"A table's name must consist of lower-case letters, digits and '_', not {table_name!r}"
-        )
+        raise ValueError(f"A table's name must be lower-case letters, digits and '_', not {table_name!r}")
     folder = INTERMEDIATE if "/" in table_name else TABLES
     data = parquet.encode(table)
     path = f"{folder}/{table_name}/part-{parquet.content_hash(data)}.parquet"
@@ -88,11 +85,7 @@ def write_parts(
 def read_part(store: Store, part: Part | str, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a part and check its hash, or read some columns and check their page checksums.
 
-    Args:
-        columns: Names; those that the part lacks are left out.
-
-    Raises:
-        CorruptPart: If the part is missing, truncated, unreadable or not what was written.
+    Columns that the part lacks are left out. Raises CorruptPart if it is missing or not what was written.
     """
     path = part.path if isinstance(part, Part) else part
     with damage_told(store, path):
@@ -143,14 +136,11 @@ def read_table(
     columns: Sequence[str] | None = None,
     schema: pa.Schema | None = None,
 ) -> pa.Table:
-    """Read a table from its parts, in their order.
+    """Read a table from its parts, in their order. Raises CorruptPart.
 
     Args:
         schema: Schema of the whole table; columns that a part of an older version lacks are null. Needed if
             there may be no parts.
-
-    Raises:
-        CorruptPart: If a part is missing or damaged.
     """
     if schema is not None and columns is not None:
         schema = pa.schema([schema.field(name) for name in columns])

@@ -72,12 +72,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Manifest:
-        """Build a manifest, ignoring unknown fields.
-
-        Raises:
-            StoreError: If the format is newer.
-            ValueError, KeyError: If the content is no manifest.
-        """
+        """Build a manifest, ignoring unknown fields. Raises StoreError for a newer format."""
         found = data["format"]
         if not isinstance(found, int) or found > FORMAT:
             raise StoreError(
@@ -142,22 +137,15 @@ def next_number(store: Store) -> int:
 
 
 def load(store: Store, number: int) -> Manifest:
-    """Read one snapshot.
-
-    Raises:
-        IndexNotFound: If there is no such snapshot.
-        CorruptPart: If its manifest is damaged.
-        StoreError: If its format is newer.
-    """
+    """Read one snapshot. Raises IndexNotFound, CorruptPart, or StoreError for a newer format."""
     path = _path(number)
     for left in reversed(range(READS)):
         try:
             return parse(store, path, store.read(path))
         except FileNotFoundError:
             existing = ", ".join(map(str, numbers(store))) or "none"
-            raise IndexNotFound(
-                f"{store.url} has no snapshot {number}. Existing snapshots: {existing}."
-            ) from None
+            message = f"{store.url} has no snapshot {number}. Existing snapshots: {existing}."
+            raise IndexNotFound(message) from None
         except CorruptPart:
             if not left:
                 raise
@@ -193,9 +181,8 @@ def _digest(content: Mapping[str, Any]) -> str:
 def latest(store: Store) -> Manifest | None:
     """Read the newest snapshot; None if there is none.
 
-    Raises:
-        CorruptPart: If it is damaged or missing. Callers get an older one only by asking for it.
-        StoreError: If its format is newer.
+    Raises CorruptPart if it is damaged or missing (callers get an older one only by asking for it), and
+    StoreError if its format is newer.
     """
     try:
         newest = newest_number(store)
@@ -217,10 +204,7 @@ def latest(store: Store) -> Manifest | None:
 
 
 def readable(store: Store) -> tuple[Manifest | None, list[CorruptPart]]:
-    """Return the newest readable snapshot, and the damage above it (manifests, the hint).
-
-    For a run that will remake what is damaged.
-    """
+    """Return the newest readable snapshot, and the damage above it, for a run that will remake that."""
     problems: list[CorruptPart] = []
     existing = numbers(store)
     try:
@@ -238,12 +222,9 @@ def readable(store: Store) -> tuple[Manifest | None, list[CorruptPart]]:
 
 
 def set_aside(store: Store, error: CorruptPart, *, check: Callable[[], object] = lambda: None) -> str | None:
-    """Move a damaged manifest or hint to `damaged/`, and delete the hint, which readers do not need.
+    """Move a damaged manifest or hint to `damaged/`; return its new path, or None if it was missing.
 
-    The caller holds the lock.
-
-    Returns:
-        The new path, or None if the file was missing.
+    Also deletes the hint, which readers do not need. The caller holds the lock.
     """
     check()
     moved = None
@@ -341,8 +322,7 @@ def _path(number: int) -> str:
 def newest_number(store: Store) -> int | None:
     """Return the number of the newest snapshot in two or three requests; None if there is none.
 
-    Raises:
-        CorruptPart: If the hint names a snapshot that is missing.
+    Raises CorruptPart if the hint names a snapshot that is missing.
     """
     try:
         hint = _read_hint(store)

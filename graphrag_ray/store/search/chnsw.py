@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.store.search import mapped_arrays
-from graphrag_ray.store.search.mapped_arrays import ByteSource, Ints, MappedArray
+from graphrag_ray.store.search.mapped_arrays import ByteSource, Ints, MappedArray, ids_of
 from graphrag_ray.store.search.vectors import DIGITS, Floats, Found, unit
 
 M, EF_BUILD = 32, 100  # The paper's values.
@@ -76,23 +76,19 @@ class ChnswIndex:
 
         Returns:
             Ids and cosines, best first, ties by id.
-
-        Raises:
-            ValueError: For a vector with other dimensions.
         """
         if not self.n_levels:
             return []
         places, cosines, counts = (array[0].tolist() for array in self.places(wanted[None], k, ef))
         chosen = np.array([p for row, n in zip(places, counts, strict=True) for p in row[:n]], np.int64)
-        ids = iter(mapped_arrays.ids_of(self.arrays["high"].take(chosen), self.arrays["low"].take(chosen)))
+        ids = iter(ids_of(self.arrays["high"].take(chosen), self.arrays["low"].take(chosen)))
         return [[(next(ids), cosine) for cosine in row[:n]] for row, n in zip(cosines, counts, strict=True)]
 
     def places(self, wanted: Floats, k: int, ef: int = EF) -> tuple[Ints, _Exact, Ints]:
         """Like `nearest`, for many questions.
 
         Returns:
-            Positions and cosines, both [questions, levels, at most k], and how many are valid
-            [questions, levels].
+            Positions and cosines, [questions, levels, at most k]; how many are valid, [questions, levels].
         """
         if wanted.shape[1] != self.dimensions:
             raise ValueError(f"The index has {self.dimensions} dimensions, not {wanted.shape[1]}")

@@ -113,9 +113,6 @@ def changed(
         gone: Ids of records to remove.
         ids: Ids of records to add, in the shard's language; may be removed ones with other texts.
         failed: As for `build`.
-
-    Raises:
-        ValueError: For an invalid id.
     """
     kept = mapped_arrays.kept_records(shard, gone)
     old = {name: array.whole() for name, array in shard.arrays.items()}
@@ -206,12 +203,7 @@ def read(source: ByteSource) -> KeywordShard:
 def search(
     shards: Sequence[KeywordShard], question: str, k: int, among: Sequence[str] | None = None
 ) -> list[Found]:
-    """Return the k records with the highest scores among those with a word of the question.
-
-    Args:
-        shards: All shards of a kind.
-        among: Ids to which the search is limited.
-    """
+    """Return the k records with the highest scores, in all shards of a kind or only `among` some ids."""
     hashes = {language: _hash_question(question, language) for language in {s.language for s in shards}}
     postings = [shard.postings(hashes[shard.language]) for shard in shards]
     n, n_words = sum(map(len, shards)), sum(s.n_words for s in shards)
@@ -248,10 +240,9 @@ def _score(
     allowed: Halves | None,
     threshold: float,
 ) -> tuple[Ints, npt.NDArray[np.float64]]:
-    """Return the positions, sorted, and scores of all records that can be among the k best.
+    """Return the sorted positions and the scores of all records that can be among the k best.
 
-    Args:
-        threshold: The score that k records of other shards reach.
+    `threshold` is the score that k records of other shards reach.
     """
     rarest_first = sorted(postings, key=lambda word: (-idf[word], word))
     # The most that the words from each one on can add to a score: each adds less than its idf.

@@ -103,9 +103,6 @@ def build(
         chunk: [links] Position in `chunks`.
         name: [links] Position in `names`.
         weight: [links] Of several links between the same two nodes the heaviest counts.
-
-    Raises:
-        ValueError: For an invalid id.
     """
     chunk_halves, chunk_order = sorted_halves(chunks)
     name_halves, name_order = sorted_halves(list(names))

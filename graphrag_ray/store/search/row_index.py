@@ -115,12 +115,9 @@ class RowIndex:
         return f"entry.{group}" in self.arrays
 
     def found(self, group: str, high: Keys, low: Keys, most: int | None = None) -> RowEntries:
-        """Find the rows that hold one of some ids. A row that holds several occurs with each.
+        """Find the rows that hold one of some ids, given as halves. A row with several ids occurs with each.
 
-        Args:
-            high: First halves of the ids.
-            low: Second halves.
-            most: Limit per id; the rows with the highest values are returned.
+        `most` limits the rows per id to those with the highest values.
         """
         entries, heads = self.arrays[f"entry.{group}"], self.arrays[f"top.{group}"].whole()
         left = np.maximum(np.searchsorted(heads, high, "left") - 1, 0) * STEP
@@ -215,13 +212,7 @@ def _falling_values(entries: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
 def build(
     part_rows: Sequence[int], groups: Mapping[str, npt.NDArray[Any]], pages: Mapping[str, Pages] = {}
 ) -> bytes:
-    """Return the bytes of an index.
-
-    Args:
-        part_rows: Number of rows of each part.
-        groups: Entries by group name, in any order.
-        pages: By column.
-    """
+    """Return the bytes of an index: rows per part, entries by group in any order, and pages by column."""
     return _packed(part_rows, {name: e.take(_entry_order(e)) for name, e in groups.items()}, pages)
 
 

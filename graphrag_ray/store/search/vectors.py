@@ -95,9 +95,6 @@ def build(ids: Sequence[str], vectors: Floats, signs: bool = False) -> bytes:
     Args:
         vectors: [ids, dimensions] Of any length.
         signs: Whether the index is large and needs signs.
-
-    Raises:
-        ValueError: For an invalid id.
     """
     sorted_ids, order = mapped_arrays.sorted_halves(ids)
     matrix = unit(vectors[order])
@@ -113,9 +110,6 @@ def changed(shard: VectorShard, gone: Sequence[str], ids: Sequence[str], vectors
         gone: Ids of records to remove.
         ids: Ids of records to add; may be removed ones with other vectors.
         vectors: [ids, dimensions]
-
-    Raises:
-        ValueError: For an invalid id.
     """
     kept = mapped_arrays.kept_records(shard, gone)
     old_ids = shard.arrays["high"].whole()[kept], shard.arrays["low"].whole()[kept]
@@ -189,9 +183,7 @@ def search(
 ) -> list[Found]:
     """Return the k records with the highest cosine similarity to a vector of length 1.
 
-    Args:
-        shards: All shards of a kind.
-        among: Ids to which the search is limited.
+    Searches all shards of a kind, or only `among` some ids.
     """
     if k <= 0:
         return []

@@ -364,7 +364,7 @@ def test_old_snapshots_go_and_their_parts_follow_when_nobody_can_be_reading(stor
         gc.carry_out(store, found, lock.check)
         assert snapshots.numbers(store) == [3] and found.snapshots == [1, 2]
         assert len(store.list("tables")) == 4, "somebody may have opened a snapshot a moment ago"
-        with pytest.raises(IndexNotFound, match="no snapshot 2. Existing snapshots: 3"):
+        with pytest.raises(IndexNotFound, match=r"no snapshot 2. Existing snapshots: 3"):
             snapshots.open_latest(store, 2)
         found = gc.plan(store, gc.Options(keep=1, grace_s=0), lock)
         assert found.forgotten == [1, 2] and {i.path for i in found.parts} == {p.path for p in own[:2]}
