@@ -45,8 +45,7 @@ def differing(store: Store, parts: Iterable[Part]) -> dict[str, str]:
     stored = {info.path: info.bytes for info in list_all(store)}
     problems = {}
     for part in parts:
-        size = stored.get(part.path)
-        if size is None:
+        if (size := stored.get(part.path)) is None:
             problems[part.path] = "is missing"
         elif size != part.bytes:
             problems[part.path] = f"has {size:,} of {part.bytes:,} bytes"

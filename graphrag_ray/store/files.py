@@ -63,17 +63,13 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """A listed file.
+    """A listed file."""
 
-    Attributes:
-        path: Relative to the store.
-        bytes: Size.
-        modified: Unix seconds by the clock of the storage; None if unknown.
-    """
-
-    path: str
+    path: str  # Relative to the store.
     bytes: int
-    modified: float | None = field(default=None, compare=False)
+    modified: float | None = field(
+        default=None, compare=False
+    )  # Unix seconds by the storage's clock, if known.
 
 
 class Store:
@@ -167,9 +163,8 @@ class Store:
     def create(self, path: str, data: bytes) -> bool:
         """Create a file unless it exists; return whether this call created it.
 
-        An attempt that succeeded but was answered by an error, or was sent twice on its way, is refused
-        because of its own success. So a refusal counts as success if the file holds `data`. Competing callers
-        must put something unique in it.
+        A request that is repeated after its success was not acknowledged is refused. So a refusal counts as
+        success if the file holds `data`, which must be unique among competing callers.
         """
         if not self.can_create and self.url not in _warned:
             _warned.add(self.url)

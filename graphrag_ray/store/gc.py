@@ -1,12 +1,10 @@
 """Garbage collection: remove what no kept snapshot needs.
 
 A snapshot is removed in two steps. First its manifest moves to `gc/snapshots/<n>.json`; its parts stay for
-the grace period, for readers that have it open. A later call deletes the parts that nothing references any
-more, and the manifest. Unreferenced parts of killed runs are deleted once they are older than the grace
-period.
-
-Callers hold the lock, so no run is writing. Ages are differences between two times of the storage itself, so
-no two machines' clocks are compared. Killed at any moment, it leaves every kept snapshot readable.
+the grace period, for readers that have it open. A later call deletes them and the manifest. Unreferenced
+parts of killed runs are deleted after the grace period, too. Callers hold the lock, so no run is writing.
+Ages are differences between times of the storage, so no two machines' clocks are compared. Killed at any
+moment, it leaves every kept snapshot readable.
 """
 
 from __future__ import annotations

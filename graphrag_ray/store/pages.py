@@ -253,8 +253,6 @@ class _ThriftReader:
         self.data, self.at = data, at
 
     def struct(self, depth: int) -> Struct:
-        if depth > MAX_NESTING:
-            raise ValueError("a Thrift structure is nested too deeply")
         fields: Struct = {}
         number = 0
         while header := self.byte():
@@ -266,6 +264,8 @@ class _ThriftReader:
         return fields
 
     def value(self, kind: int, depth: int) -> Any:
+        if depth > MAX_NESTING:
+            raise ValueError("a Thrift structure is nested too deeply")
         if kind == BYTE:
             return self.byte()
         if kind in (TRUE, FALSE):  # In a list.
@@ -280,8 +280,6 @@ class _ThriftReader:
             return self.struct(depth + 1)
         if kind != LIST:
             raise ValueError(f"a Thrift structure holds a value of type {kind}")
-        if depth > MAX_NESTING:
-            raise ValueError("a Thrift structure is nested too deeply")
         header = self.byte()
         size = header >> 4 if header >> 4 < 15 else self.unsigned()
         if size > len(self.data) - self.at:  # Each item takes at least one byte.

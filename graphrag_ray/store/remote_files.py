@@ -24,16 +24,12 @@ _TRANSIENT_STATUS = {408, 409, 425, 429, 500, 502, 503, 504}
 _TRANSIENT_ERRNO = {errno.EBUSY, errno.EAGAIN, errno.ETIMEDOUT, getattr(errno, "EREMOTEIO", errno.EIO)}
 # Class names (of any base class), because the packages that define them may not be installed.
 _TRANSIENT_NAMES = {
-    "ClientConnectionError",  # aiohttp
-    "ClientPayloadError",
-    "ConnectionError",  # botocore
-    "HTTPClientError",
-    "IncompleteReadError",
-    "ResponseParserError",  # A 503 whose body is not XML.
-    "ServiceRequestError",  # azure
-    "ServiceResponseError",
+    "ClientConnectionError", "ClientPayloadError",  # aiohttp
+    "ConnectionError", "HTTPClientError", "IncompleteReadError",  # botocore
+    "ResponseParserError",  # botocore: a 503 whose body is not XML.
+    "ServiceRequestError", "ServiceResponseError",  # azure
     "TransportError",  # google
-}
+}  # fmt: skip
 
 
 class ObjectFiles:
@@ -147,14 +143,8 @@ class ObjectFiles:
 def open_elsewhere(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """Return the file system of a URL outside of any store, for reading, and the path in it.
 
-    The URL may be chained. The file system retries by itself and does not cache listings.
-
-    Args:
-        options: As for a `Store`.
-
-    Raises:
-        ValueError: If the protocol is unknown.
-        ImportError: If its package is not installed.
+    The URL may be chained. `options` are those of a `Store`. The file system retries by itself and does not
+    cache listings. Raises ValueError for an unknown protocol and ImportError if its package is not installed.
     """
     import fsspec
 

@@ -19,14 +19,8 @@ from typing import Any
 
 import orjson
 
-from graphrag_ray.base.errors import (
-    CorruptPart,
-    IndexNotFound,
-    LockLost,
-    SnapshotConflict,
-    SnapshotRemoved,
-    StoreError,
-)
+from graphrag_ray.base import errors
+from graphrag_ray.base.errors import CorruptPart, IndexNotFound, StoreError
 from graphrag_ray.store import damaged_files, locks, runs, untrusted_json
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import READS, content_hash, damaged
@@ -86,25 +80,24 @@ def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = la
     """Make a snapshot the newest one, or change nothing.
 
     Args:
-        check: Called just before and just after; raises when the lock is lost. A writer that was paused in
-            between takes its snapshot back if its successor has removed some of the new parts.
+        check: Called just before and just after; raises LockLost. A writer that was paused in between takes
+            its snapshot back if its successor has removed some of the new parts.
 
     Raises:
-        SnapshotConflict: If its number is taken: somebody else committed since `next_number`.
-        LockLost: If `check` found that and parts are missing.
+        SnapshotConflict: If its number is taken, because somebody else committed since `next_number`.
     """
     # The nonce distinguishes this manifest from an equal one by another writer.
     data = seal({**manifest.to_json(), "nonce": secrets.token_hex(8)})
     path = _path(manifest.number)
     check()
     if not store.create(path, data):
-        raise SnapshotConflict(
+        raise errors.SnapshotConflict(
             f"{store.url_of(path)} exists: another run committed it during this run. Nothing of this run is "
             "lost: run the same command again to continue from that snapshot."
         )
     try:
         check()
-    except LockLost:
+    except errors.LockLost:
         if missing_parts(store, manifest):
             store.delete(path)
             raise
@@ -290,7 +283,7 @@ def check_there(store: Store, manifest: Manifest) -> None:
         return
     newest = newest_number(store)
     advice = f"open the newest, {newest}" if newest else "no snapshot is left"
-    raise SnapshotRemoved(
+    raise errors.SnapshotRemoved(
         f"Snapshot {manifest.number} of {store.url} was removed while it was being read (by `gc`): {advice}"
     )
 

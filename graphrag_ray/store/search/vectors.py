@@ -1,6 +1,6 @@
 """Vector search by cosine similarity.
 
-A shard of the index is one file, of which only the parts that are used are read. Small indexes are searched
+A shard of the index is one file, of which only some parts are read. Small indexes are searched
 exhaustively. Large ones store float16 vectors and the sign of each number less the mean. A question scans all
 signs, a sixteenth of the bytes, and keeps the vectors that differ in the fewest; of these it keeps those
 whose signs, scaled by their spread, have the highest products with it; of these it computes the scores.

@@ -1,8 +1,8 @@
 """Personalized PageRank over names and chunks that visits only a part of the graph.
 
-A walker starts at the names and chunks of a question (restarts). At each step it restarts with probability
-1 - DAMPING; else it follows a link of its node, with a probability proportional to the link's weight, from a
-name to a chunk that contains it or back. A chunk's score is the share of time the walker spends there.
+A walker starts at the names and chunks of a question (restarts). At each step it restarts with probability 1
+- DAMPING; else it follows a link, with a probability proportional to its weight, from a name to a chunk that
+contains it or back. A chunk's score is the share of time that the walker spends there.
 
 Scores are computed by forward push (Andersen, Chung and Lang 2006, "Local Graph Partitioning using PageRank
 Vectors", section 3.1), pushing all eligible nodes together in rounds. What arrived at a node is pushed on
