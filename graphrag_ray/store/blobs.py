@@ -212,14 +212,12 @@ def delete_copies(store: Store, paths: Iterable[str]) -> None:
 
 
 def _copy_name(store: Store, part: Part) -> str:
-    """Name a copy after its store, as another index may use the same path, and after its path and size.
-
-    A process that has mapped a file is killed if that file shrinks.
-    """
+    # The size is part of the name because a process that has mapped a file is killed if that file shrinks.
     return f"{_copy_prefix(store, part.path)}-{part.bytes}{SUFFIX}"
 
 
 def _copy_prefix(store: Store, path: str) -> str:
+    # The store is part of the name because another index may have a part with the same path.
     return hashlib.sha256(f"{store.url}\0{path}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 

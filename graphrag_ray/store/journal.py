@@ -249,10 +249,7 @@ class DecodedPart:
         self.table = table
         self._order = np.argsort(prefixes, kind="stable")
         self._prefixes = prefixes[self._order]
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.table.nbytes) + 16 * len(self._order)
+        self.nbytes = int(table.nbytes) + 16 * len(prefixes)
 
     def rows_of(self, prefixes: Prefixes) -> pa.Table:
         """Return the rows whose keys begin with one of the prefixes."""

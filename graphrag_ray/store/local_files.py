@@ -99,24 +99,19 @@ class LocalFiles:
 
     def _walk(self, folder: str) -> Iterator[tuple[str, int, float | None]]:
         self._resolve(f"{folder}/" if folder else "")
-        pending = [folder]
-        while pending:
-            parent = pending.pop()
-            try:
-                entries = os.scandir(self._absolute(parent) if parent else self.root)
-            except FileNotFoundError:
-                continue
-            with entries:
-                for entry in entries:
-                    path = f"{parent}/{entry.name}" if parent else entry.name
-                    if entry.is_symlink() and entry.is_dir():
-                        raise self._symlink_error(path)
-                    if entry.is_dir():
-                        pending.append(path)
-                    else:
-                        with contextlib.suppress(FileNotFoundError):  # Deleted meanwhile.
-                            status = entry.stat()
-                            yield path, status.st_size, status.st_mtime
+
+        def fail(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise error
+
+        for parent, folders, files in os.walk(self._absolute(folder), onerror=fail):
+            for path in (os.path.join(parent, name) for name in folders):
+                if os.path.islink(path):
+                    raise self._symlink_error(path[len(self.root) + 1 :])
+            for path in (os.path.join(parent, name) for name in files):
+                with contextlib.suppress(FileNotFoundError):  # Deleted meanwhile.
+                    status = os.stat(path)
+                    yield path[len(self.root) + 1 :], status.st_size, status.st_mtime
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):

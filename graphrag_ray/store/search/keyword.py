@@ -238,12 +238,9 @@ def _score(
     mean_length: float,
     k: int,
     allowed: Halves | None,
-    threshold: float,
+    threshold: float,  # The score that k records of other shards reach.
 ) -> tuple[Ints, npt.NDArray[np.float64]]:
-    """Return the sorted positions and the scores of all records that can be among the k best.
-
-    `threshold` is the score that k records of other shards reach.
-    """
+    """Return the sorted positions and the scores of all records that can be among the k best."""
     rarest_first = sorted(postings, key=lambda word: (-idf[word], word))
     # The most that the words from each one on can add to a score: each adds less than its idf.
     remaining = [*accumulate((idf[word] for word in reversed(rarest_first)), initial=0.0)][::-1]

@@ -121,10 +121,7 @@ class _Nodes:
 
 
 class _Walk:
-    """The key of a name is the first half of its id, which two names never share in practice.
-
-    The key of a chunk is its shard and its position there.
-    """
+    """Keys are the first half of a name's id (unique in practice), and the shard and position of a chunk."""
 
     def __init__(
         self,
