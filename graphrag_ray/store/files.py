@@ -278,6 +278,12 @@ class _RangeReader(io.RawIOBase):
         super().__init__()
         self._store, self._path, self._size, self._position = store, path, size, 0
 
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
     def tell(self) -> int:
         return self._position
 

@@ -556,7 +556,9 @@ def test_a_disk_that_is_full_is_told_with_the_way_out(far: Store, monkeypatch: p
         return n
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    with pytest.raises(StoreError, match=r"Cannot write.*No space left.*GRAPHRAG_RAY_CACHE") as caught:
+    with pytest.raises(
+        StoreError, match=r"Cannot use the cache.*No space left.*GRAPHRAG_RAY_CACHE"
+    ) as caught:
         blocks(blob, 4, 5, 6)
     assert not isinstance(caught.value, CorruptPart)
     space[0] = 10**9
@@ -650,7 +652,7 @@ def test_a_part_that_holds_what_we_do_not_write_is_named_with_the_way_out(either
     blob = blobs.opened(either, written(either))
     told = blob.refused("it leads out of itself")
     assert isinstance(told, CorruptPart) and told.path == blob.part.path
-    assert "is not what graphrag-ray writes there: it leads out of itself. If the index is" in str(told)
+    assert "is not a valid index file: it leads out of itself. If the index is" in str(told)
 
 
 @pytest.mark.parametrize("same", [True, False])

@@ -257,4 +257,4 @@ def test_a_store_that_ignores_conditions_is_found_out(store, monkeypatch, caplog
 
     monkeypatch.setattr(Store, "create", create)
     acquire(store)
-    assert "and does not" in caplog.text
+    assert "but does not" in caplog.text
