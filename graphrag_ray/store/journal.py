@@ -319,7 +319,7 @@ class JournalIndex:
     def __init__(
         self, store: Store, dialogue: str, parts: Mapping[str, PartKeys], strict: bool = False
     ) -> None:
-        self._store, self.dialogue, self._parts, self._strict = store, dialogue, parts, strict
+        self._store, self.dialogue, self._held, self._strict = store, dialogue, parts, strict
         self._damaged: set[str] = set()
         self._known_done: Prefixes | None = None
         self._known_places: tuple[list[str], Prefixes, npt.NDArray[np.uint32]] | None = None
@@ -336,13 +336,13 @@ class JournalIndex:
 
     def again(self) -> JournalIndex:
         """Return an index of the journal as it is now, reading only new parts."""
-        index = JournalIndex(self._store, self.dialogue, self._parts, self._strict)
+        index = JournalIndex(self._store, self.dialogue, self._held, self._strict)
         index._load()
         return index
 
     def _load(self) -> None:
         """Read new parts and forget those that are gone."""
-        parts, damaged = dict(self._parts), set[str]()
+        parts, damaged = dict(self._held), set[str]()
 
         def consume(part: FileInfo, keys: PartKeys | CorruptPart) -> None:
             if isinstance(keys, CorruptPart):
@@ -354,21 +354,21 @@ class JournalIndex:
         columns = ("key", "kind", "at")
         listed = read_parts(self._store, self.dialogue, columns, consume, part_keys, set(parts))
         present = {part.path for part in listed}
-        self._parts = {path: keys for path, keys in parts.items() if path in present}
+        self._held = {path: keys for path, keys in parts.items() if path in present}
         self._damaged |= damaged & present
         self._known_done = self._known_places = None
         self._places()
 
     def extended(self, path: str, written: Sequence[JournalRow]) -> JournalIndex:
         """Return this index with one more part, which holds the given rows."""
-        if path in self._parts:
+        if path in self._held:
             return self
-        parts = {**self._parts, path: part_keys(journal_rows.to_table(written))}
+        parts = {**self._held, path: part_keys(journal_rows.to_table(written))}
         return JournalIndex(self._store, self.dialogue, parts, self._strict)
 
     @property
     def n_parts(self) -> int:
-        return len(self._parts)
+        return len(self._held)
 
     @property
     def damaged(self) -> list[str]:
@@ -378,12 +378,12 @@ class JournalIndex:
     @property
     def any_killed(self) -> bool:
         """Whether any item killed the process that ran it."""
-        return any(keys.all_flags & _FLAGS[KILLED] for keys in self._parts.values())
+        return any(keys.all_flags & _FLAGS[KILLED] for keys in self._held.values())
 
     @property
     def retried_until(self) -> float:
         """Unix seconds of the latest retry row, or 0."""
-        return max((keys.retried_until for keys in self._parts.values()), default=0.0)
+        return max((keys.retried_until for keys in self._held.values()), default=0.0)
 
     def now(self) -> float:
         """Return unix seconds for a new row, later than any retry row even if a clock was ahead."""
@@ -404,7 +404,7 @@ class JournalIndex:
 
     def n_keys(self) -> int:
         """Count the items that have any row."""
-        prefixes = [keys.prefixes for keys in self._parts.values()]
+        prefixes = [keys.prefixes for keys in self._held.values()]
         return len(np.unique(np.concatenate(prefixes))) if prefixes else 0
 
     @_reloading
@@ -438,14 +438,14 @@ class JournalIndex:
 
     def _with_kind(self, kind: str) -> Prefixes:
         """Return the sorted distinct prefixes that have a row of this kind."""
-        prefixes = [keys.with_kind(kind) for keys in self._parts.values()]
+        prefixes = [keys.with_kind(kind) for keys in self._held.values()]
         return np.unique(np.concatenate([np.empty(0, np.uint64), *prefixes]))
 
     def _done(self) -> Prefixes:
         """Return the sorted prefixes of the items with a done row that no retry row voids."""
         if self._known_done is None:
             done = self._with_kind(DONE)
-            if any(keys.all_flags & _FLAGS[RETRY] for keys in self._parts.values()):
+            if any(keys.all_flags & _FLAGS[RETRY] for keys in self._held.values()):
                 retried = np.intersect1d(done, self._with_kind(RETRY), assume_unique=True)
                 still_done = journal_rows.key_prefixes(list(self._resolved(retried, RETRY, {DONE})))
                 done = np.setdiff1d(done, np.setdiff1d(retried, still_done), assume_unique=True)
@@ -461,7 +461,7 @@ class JournalIndex:
     def _keys_like(self, prefixes: Prefixes, kind: str | None = None) -> list[str]:
         """Return the keys that begin with one of the sorted prefixes, and have rows of `kind` if given."""
         keys: dict[str, None] = {}
-        for path, part in self._parts.items():
+        for path, part in self._held.items():
             candidates = part.prefixes if kind is None else part.with_kind(kind)
             if _is_in(candidates, prefixes).any() and (decoded := self._decoded(path)):
                 keys.update(dict.fromkeys(decoded.rows_of(prefixes).column("key").to_pylist()))
@@ -470,11 +470,11 @@ class JournalIndex:
     def _places(self) -> tuple[list[str], Prefixes, npt.NDArray[np.uint32]]:
         """Return the paths of all parts, their sorted prefixes, and the part of each prefix."""
         if self._known_places is None:
-            by_part = [keys.prefixes for keys in self._parts.values()]
+            by_part = [keys.prefixes for keys in self._held.values()]
             prefixes = np.concatenate([np.empty(0, np.uint64), *by_part])
             order = np.argsort(prefixes, kind="stable")
             parts = np.repeat(np.arange(len(by_part), dtype=np.uint32), list(map(len, by_part)))
-            self._known_places = list(self._parts), prefixes[order], parts[order]
+            self._known_places = list(self._held), prefixes[order], parts[order]
         return self._known_places
 
     def _read(self, keys: Sequence[str]) -> dict[str, list[JournalRow]]:

@@ -173,8 +173,8 @@ def _count(ids: Sequence[str], texts: Sequence[str], language: str, failed: Fail
     pairs, counts = np.unique(pairs, return_counts=True)
     word, records = np.divmod(pairs, n)
     ends = np.cumsum(np.bincount(word, minlength=len(hashes)))
-    arrays = {"high": high, "low": low, "lengths": lengths, "words": hashes, "ends": ends, "records": records}
-    return arrays | {"counts": np.minimum(counts, MAX_COUNT)}
+    arrays: _Arrays = {"high": high, "low": low, "words": hashes, "ends": ends, "records": records}
+    return arrays | {"lengths": lengths, "counts": np.minimum(counts, MAX_COUNT)}
 
 
 def _packed(arrays: _Arrays, language: str) -> bytes:

@@ -229,14 +229,14 @@ def test_an_item_is_collected_from_many_parts(store):
         write(store, row(1, turn=turn, at=1000.0 + turn), row(turn + 10), writer=f"w{turn}")
     index = JournalIndex.load(store, "extract")
     assert [r.turn for r in index.turns(key(1))] == [0, 1, 2, 3, 4]
-    assert sum(len(held.prefixes) for held in index._parts.values()) == 10
+    assert sum(len(held.prefixes) for held in index._held.values()) == 10
 
 
 def test_a_lookup_does_not_look_in_one_part_after_the_other(store):
     for i in range(5):
         write(store, row(i), writer=f"w{i}")
     index = JournalIndex.load(store, "extract")
-    for held in index._parts.values():
+    for held in index._held.values():
         object.__setattr__(held, "prefixes", None)
     assert index.lookup([key(3), key(9), key(1)]) == {key(3): [row(3)], key(1): [row(1)]}
 
@@ -292,7 +292,7 @@ def test_what_is_done_is_found_once_for_as_long_as_parts_stand(store, monkeypatc
 def test_asking_whether_any_item_killed_reads_no_entry(store):
     write(store, row(1), row(2, "killed"))
     index = JournalIndex.load(store, "extract")
-    for held in index._parts.values():
+    for held in index._held.values():
         object.__setattr__(held, "flags", None)
     assert index.any_killed
 
@@ -305,9 +305,9 @@ def test_an_index_with_one_more_part_is_that_of_a_new_look(store):
     extended, again = index.extended(path, new), JournalIndex.load(store, "extract")
     assert extended.lookup(map(key, range(50))) == again.lookup(map(key, range(50)))
     assert (extended.n_parts, extended.keys_done(), extended.any_killed) == (2, 1, True)
-    assert extended._parts.keys() == again._parts.keys()
+    assert extended._held.keys() == again._held.keys()
     for name in ("prefixes", "flags"):
-        assert getattr(extended._parts[path], name).tolist() == getattr(again._parts[path], name).tolist()
+        assert getattr(extended._held[path], name).tolist() == getattr(again._held[path], name).tolist()
     assert extended.extended(path, new) is extended
 
 

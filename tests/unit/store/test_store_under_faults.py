@@ -145,7 +145,7 @@ def quietly(act):
 def rows_in(store):
     """Everything in the journal, as a reader finds it. Damaged parts are left out, and named."""
     index = JournalIndex.load(store, "extract")
-    wanted = [f"{int(p):016x}" for p in {p for held in index._parts.values() for p in held.prefixes.tolist()}]
+    wanted = [f"{int(p):016x}" for p in {p for held in index._held.values() for p in held.prefixes.tolist()}]
     known = {key(i)[:16]: key(i) for i in [*range(40), *range(10**6, 10**6 + 200)]}
     found = index.lookup(known[w] for w in wanted)
     return {r for rows in found.values() for r in rows}
