@@ -144,7 +144,7 @@ def test_a_reader_goes_on_for_the_grace_period_and_is_told_after_it(town: World,
     assert everything(reader) == held[1]
     aged(town.root, HOUR)
     collect(town.store, Options(keep=1), delete=True)
-    with pytest.raises(SnapshotRemoved, match=r"snapshot 1 .*removed while it was being read.*newest is 4"):
+    with pytest.raises(SnapshotRemoved, match=r"Snapshot 1 .*removed while it was being read.*newest is 4"):
         reader.table("entities")
     assert everything(town.open()) == held[4]
     assert town.store.list("gc") == []
