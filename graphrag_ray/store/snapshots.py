@@ -282,7 +282,7 @@ def check_there(store: Store, manifest: Manifest) -> None:
     if parts_of(manifest) <= {info.path for info in list_all(store)}:
         return
     newest = newest_number(store)
-    advice = f"the newest is {newest}; open that one" if newest else "no snapshot is left"
+    advice = f"the newest is {newest}, open that one" if newest else "no snapshot is left"
     raise errors.SnapshotRemoved(
         f"Snapshot {manifest.number} of {store.url} was removed while it was being read (by `gc`): {advice}"
     )
