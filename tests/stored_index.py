@@ -61,4 +61,4 @@ def reseal(root: Path, change: Callable[[dict[str, Any]], None], *names: str) ->
         content.pop("digest", None)
         change(content)
         sealed = path.parent.name == "snapshots"
-        path.write_bytes(snapshots.sealed(content) if sealed else orjson.dumps(content))
+        path.write_bytes(snapshots.seal(content) if sealed else orjson.dumps(content))

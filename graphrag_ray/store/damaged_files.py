@@ -1,7 +1,7 @@
-"""Files that are not what was written: told apart from sound ones, and set aside.
+"""Find files that are not what was written, and set them aside.
 
-What is set aside lies in a folder `damaged/` beside its place, where nothing reads it and somebody may look
-at it. Whatever it held is made anew by whoever needs it, under its old name. For the holder of the lock.
+Damaged files are moved to a folder `damaged/` beside them, which nothing reads, so that somebody can inspect
+them. Whoever needs their contents makes them anew under the old name. Callers hold the lock.
 """
 
 from __future__ import annotations
@@ -17,25 +17,23 @@ FOLDER = "damaged"
 
 
 def set_aside(store: Store, paths: Iterable[str], *, check: Callable[[], object] = lambda: None) -> list[str]:
-    """Move those parts, of a table or a journal, that are damaged; returns where they are now. Raises
-    StoreError, and what `check` raises."""
-    return [move(store, path, check=check) for path in unsound(store, paths)]
+    """Move the damaged ones of some parts; return their new paths. `check` raises when the lock is lost."""
+    return [move_to_damaged(store, path, check=check) for path in unsound(store, paths)]
 
 
-def move(store: Store, path: str, *, check: Callable[[], object] = lambda: None) -> str:
-    """Move a file that was found to be damaged; returns where it is now.
+def move_to_damaged(store: Store, path: str, *, check: Callable[[], object] = lambda: None) -> str:
+    """Move a damaged file; return its new path. Raises FileNotFoundError if it is gone.
 
-    Raises StoreError where less is read than is stored: then it is the reading that fails. Raises
-    FileNotFoundError, and what `check` raises.
+    Raises StoreError if reads return fewer bytes than are stored: then the reading fails, not the file.
     """
     for _ in range(parquet.READS):
         data = store.read(path)
         if len(data) == store.size(path):
             break
     else:
-        raise StoreError(f"cannot read {store.url_of(path)}: what is read is shorter than what is stored")
-    above, _, name = path.rpartition("/")
-    target = f"{above}/{FOLDER}/{name}".lstrip("/")
+        raise StoreError(f"Cannot read {store.url_of(path)}: reads return fewer bytes than are stored")
+    parent, _, name = path.rpartition("/")
+    target = f"{parent}/{FOLDER}/{name}".lstrip("/")
     check()
     store.write(target, data)
     store.delete(path)
@@ -43,22 +41,19 @@ def move(store: Store, path: str, *, check: Callable[[], object] = lambda: None)
 
 
 def differing(store: Store, parts: Iterable[Part]) -> dict[str, str]:
-    """Parts that are missing or have another size, with what is wrong: few listings, whatever their number.
-    Raises StoreError."""
+    """Return path -> problem for parts that are missing or have the wrong size. Only lists folders."""
     stored = {info.path: info.bytes for info in list_all(store)}
-    wrong = {}
+    problems = {}
     for part in parts:
-        size = stored.get(part.path)
-        if size is None:
-            wrong[part.path] = "is missing"
+        if (size := stored.get(part.path)) is None:
+            problems[part.path] = "is missing"
         elif size != part.bytes:
-            wrong[part.path] = f"has {size:,} of {part.bytes:,} bytes"
-    return wrong
+            problems[part.path] = f"has {size:,} of {part.bytes:,} bytes"
+    return problems
 
 
 def unsound(store: Store, paths: Iterable[str]) -> list[str]:
-    """Those of some parts whose bytes do not have the hash in their name; missing ones are left out. Reads
-    every byte. Raises StoreError."""
+    """Return the paths of existing files that do not match the hash in their name. Reads every byte."""
 
     def is_sound(path: str) -> bool:
         try:

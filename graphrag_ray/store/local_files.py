@@ -1,11 +1,11 @@
-"""Files in a local folder: whole or absent, whatever moment a process is killed at.
+"""Files in a local folder: whole or absent, whenever a process is killed.
 
-A file is written beside its place under a temporary name, synced to the disk, then given its name in
-one step: by `rename` where it may replace another, by `link` where it must not.
+A file is written under a temporary name in the same folder and synced to disk. Then it gets its name in one
+step: by `rename` if it may replace another file, by `link` if it must not.
 
-A folder from somebody else may hold symbolic links to folders of this machine. The folder itself may be one;
-through one inside it nothing is listed, written or deleted. A link to a file is listed; deleting it deletes
-the link.
+A folder from somebody else may contain symbolic links to other folders of this machine. The root itself may
+be a link; nothing is listed, written or deleted through links inside it. Links to files are listed, and
+deleting one deletes the link.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from typing import Any, BinaryIO
 
 from graphrag_ray.base.errors import StoreError
 
-TEMPORARY_PREFIX = ".tmp-"
-"""Files under such names are writes that never finished; listings leave them out."""
+TEMPORARY_PREFIX = ".tmp-"  # Unfinished writes; listings leave them out.
 
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EINVAL}
-# A network mount that hiccups. Everything else that a local disk says is final.
+# Hiccups of a network mount. All other errors of a local disk are permanent.
 _TRANSIENT = {errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT}
 
 
 class LocalFiles:
-    """The folder `root` (an absolute path). Paths given to the methods are relative to it."""
+    """The folder `root` (an absolute path); the methods take paths relative to it."""
 
     can_create = True
 
@@ -41,29 +40,27 @@ class LocalFiles:
         self.root = root
 
     def read(self, path: str) -> bytes:
-        with _opened(self._at(path)) as file:
+        with _open_regular(self._absolute(path)) as file:
             return file.read()
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        with _opened(self._at(path)) as file:
-            end = min(end, os.fstat(file.fileno()).st_size)  # memory is taken before it is read
+        with _open_regular(self._absolute(path)) as file:
+            end = min(end, os.fstat(file.fileno()).st_size)  # pread allocates all that is requested.
             return os.pread(file.fileno(), max(0, end - start), start)
 
     def write(self, path: str, data: bytes) -> None:
-        """Replace or make a file in one step."""
         with self._temporary(path, io.BytesIO(data)) as (temporary, final):
             os.replace(temporary, final)
 
     def upload(self, path: str, source: str) -> None:
-        """Replace or make a file in one step, as a copy of another."""
         with open(source, "rb") as file, self._temporary(path, file) as (temporary, final):
             os.replace(temporary, final)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Make a file unless there is one; of many callers at once exactly one gets True.
+        """Create a file unless it exists; of many concurrent callers exactly one gets True.
 
-        A reader never sees part of it, except on file systems without hard links (FAT, some network
-        mounts): there the name is taken with O_EXCL first and filled then.
+        Readers never see a part of it, except on file systems without hard links (FAT, some network mounts):
+        there the name is taken with O_EXCL before the contents are written.
         """
         with self._temporary(path, io.BytesIO(data)) as (temporary, final):
             try:
@@ -78,87 +75,79 @@ class LocalFiles:
                 except FileExistsError:
                     return False
                 except OSError:
-                    # The name is ours and its content is not whole: give the name back.
+                    # We own the name but the contents are incomplete, so release the name.
                     with contextlib.suppress(OSError):
                         os.remove(final)
                     raise
         return True
 
     def size(self, path: str) -> int | None:
-        """Bytes of a file; None where there is none (a folder is none)."""
+        """Return the bytes of a file, or None if it is missing or a folder."""
         try:
-            found = os.stat(self._at(path))
+            status = os.stat(self._absolute(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return found.st_size if stat.S_ISREG(found.st_mode) else None
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def list(self, folder: str) -> Iterator[tuple[str, int, float | None]]:
-        """(path, bytes, time of the last change) of all files below a folder, in no order; nothing for a
-        missing folder."""
-        return (found for found in self._below(folder) if not _is_temporary(found[0]))
+        """Yield (path, bytes, modification time) of all files below a folder, in any order."""
+        return (file for file in self._walk(folder) if not _is_temporary(file[0]))
 
     def leftovers(self) -> Iterator[tuple[str, int, float | None]]:
-        """Temporary files, as `list` tells of others. One may belong to a writer at work."""
-        return (found for found in self._below("") if _is_temporary(found[0]))
+        """Yield temporary files like `list`; a running writer may still own one."""
+        return (file for file in self._walk("") if _is_temporary(file[0]))
 
-    def _below(self, folder: str) -> Iterator[tuple[str, int, float | None]]:
-        self._inside(f"{folder}/" if folder else "")
-        pending = [folder]
-        while pending:
-            at = pending.pop()
-            try:
-                entries = os.scandir(self._at(at) if at else self.root)
-            except FileNotFoundError:
-                continue
-            with entries:
-                for entry in entries:
-                    path = f"{at}/{entry.name}" if at else entry.name
-                    if entry.is_symlink() and entry.is_dir():
-                        raise self._led_out(path)
-                    if entry.is_dir():
-                        pending.append(path)
-                    else:
-                        # Somebody may delete what we list.
-                        with contextlib.suppress(FileNotFoundError):
-                            found = entry.stat()
-                            yield path, found.st_size, found.st_mtime
+    def _walk(self, folder: str) -> Iterator[tuple[str, int, float | None]]:
+        self._resolve(f"{folder}/" if folder else "")
+
+        def fail(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise error
+
+        for parent, folders, files in os.walk(self._absolute(folder), onerror=fail):
+            for path in (os.path.join(parent, name) for name in folders):
+                if os.path.islink(path):
+                    raise self._symlink_error(path[len(self.root) + 1 :])
+            for path in (os.path.join(parent, name) for name in files):
+                with contextlib.suppress(FileNotFoundError):  # Deleted meanwhile.
+                    status = os.stat(path)
+                    yield path[len(self.root) + 1 :], status.st_size, status.st_mtime
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.remove(self._inside(path))
+            os.remove(self._resolve(path))
 
     def is_transient(self, error: BaseException) -> bool:
         return isinstance(error, OSError) and error.errno in _TRANSIENT
 
-    def _at(self, path: str) -> str:
+    def _absolute(self, path: str) -> str:
         return f"{self.root}/{path}"
 
-    def _inside(self, path: str) -> str:
-        """The same for what is written or deleted. Raises StoreError where a link leads elsewhere."""
+    def _resolve(self, path: str) -> str:
+        """Return the absolute path for a write, deletion or listing. Raises StoreError behind a symlink."""
         folder = os.path.dirname(path)
-        if os.path.realpath(self._at(folder)) != os.path.join(os.path.realpath(self.root), folder).rstrip(
-            "/"
-        ):
-            raise self._led_out(folder)
-        return self._at(path)
+        inside = os.path.join(os.path.realpath(self.root), folder).rstrip("/")
+        if os.path.realpath(self._absolute(folder)) != inside:
+            raise self._symlink_error(folder)
+        return self._absolute(path)
 
-    def _led_out(self, folder: str) -> StoreError:
+    def _symlink_error(self, folder: str) -> StoreError:
         return StoreError(
-            f"{self._at(folder)} is, or lies behind, a symbolic link: nothing in an index is looked for, "
-            "written or deleted through one. Put the folder itself there, or make the index as a whole a link"
+            f"{self._absolute(folder)} is, or is behind, a symbolic link. Nothing in an index is listed, "
+            "written or deleted through one. Put the folder itself there, or make the whole index a link."
         )
 
     @contextlib.contextmanager
     def _temporary(self, path: str, source: BinaryIO) -> Iterator[tuple[str, str]]:
-        """Write and sync a temporary file in the folder of `path`; it is gone afterwards."""
-        final = self._inside(path)
+        """Write and sync a temporary file beside `path`, and remove it afterwards."""
+        final = self._resolve(path)
         folder = os.path.dirname(final)
         os.makedirs(folder, exist_ok=True)
         temporary = f"{folder}/{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
         try:
             _write_new(temporary, source)
             yield temporary, final
-            # So that the new name survives a power cut, where the file system knows how.
+            # Make the new name survive a power cut, if the file system supports it.
             with contextlib.suppress(OSError):
                 handle = os.open(folder, os.O_RDONLY)
                 try:
@@ -170,12 +159,12 @@ class LocalFiles:
                 os.remove(temporary)
 
 
-def _opened(path: str) -> io.FileIO:
-    """A file for reading. One that never ends, or never begins (a device, a pipe), is none."""
-    file = io.FileIO(path, opener=lambda at, flags: os.open(at, flags | os.O_NONBLOCK))
+def _open_regular(path: str) -> io.FileIO:
+    """Open a file for reading; refuse devices and pipes, which may block or never end."""
+    file = io.FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(errno.EINVAL, "it is no regular file", path)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
     return file
 
 
@@ -184,7 +173,7 @@ def _is_temporary(path: str) -> bool:
 
 
 def _write_new(path: str, source: BinaryIO) -> None:
-    # 0o666 under the umask, as any program's file; tempfile would make it readable by its owner alone.
+    # 0o666 minus the umask, like any program's file; tempfile would make it readable only by its owner.
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
         shutil.copyfileobj(source, file)
         file.flush()

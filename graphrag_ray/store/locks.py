@@ -3,9 +3,9 @@
     locks/<epoch>.json        who took the lock; made by conditional create, never changed or deleted
     locks/<epoch>.beat.json   the holder's heartbeat, and in the end its release
 
-The highest epoch holds. Taking over is creating the next one, so two can never both do it. Whether a holder
-still lives is judged by watching its heartbeat with one's own clock: no two machines' clocks are compared.
-A process that is dead on this very machine is known to be dead at once.
+The highest epoch holds the lock. Creating the next one takes it over, so two writers can never both do so.
+Whether a holder lives is judged by watching its heartbeat with one's own clock: no two machines' clocks are
+compared. A process that died on this machine is known to be dead at once.
 """
 
 from __future__ import annotations
@@ -29,15 +29,10 @@ from graphrag_ray.base.errors import LockHeld, LockLost, StoreError
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.untrusted_json import At, read_as
 
-BEAT_S = 2.0
-"""Seconds between heartbeats."""
-STALE_S = 20.0
-"""A heartbeat that does not change for so long belongs to a dead or paused writer."""
-MOST_QUIET_S = 86_400.0
-"""A silence that is announced; longer ones are not believed."""
-
-POLL_S = 0.5
-"""Seconds between looks at another's heartbeat."""
+BEAT_S = 2.0  # Seconds between heartbeats.
+STALE_S = 20.0  # A heartbeat that does not change for this long belongs to a dead or paused writer.
+MAX_SILENCE_S = 86_400.0  # Longer announced silences are not believed.
+POLL_S = 0.5  # Seconds between looks at another writer's heartbeat.
 
 _now, _clock, _sleep = time.time, time.monotonic, time.sleep
 _NAME = re.compile(r"locks/([1-9][0-9]*)\.json")
@@ -47,24 +42,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Holder:
-    """Who took an epoch.
-
-    host, pid      for people
-    machine        boot id of the kernel and its space of process ids, since containers share the former;
-                   "" where there is neither, and then no process is ever known to be dead
-    process_start  start time of the process in clock ticks: pids are used again
-    since          unix seconds by the holder's clock, for people
-    note           what it does
-    nonce          tells its claim from any other
-    """
+    """Who took an epoch."""
 
     host: str
     pid: int
+    # Boot id and pid namespace, as containers share the former. If "", no process is ever known to be dead.
     machine: str
-    process_start: str
-    since: At
-    note: str
-    nonce: str
+    process_start: str  # In clock ticks, because pids are reused.
+    since: At  # Unix seconds by the holder's clock, for people.
+    note: str  # What it does.
+    nonce: str  # Distinguishes its claim from any other.
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -72,12 +59,11 @@ class Holder:
 
 
 class Lock:
-    """A lock that is held. Used as a context manager it beats in the background and releases at the end."""
+    """A lock that is held. As a context manager it beats in the background and is released at the end."""
 
     def __init__(self, store: Store, epoch: int, holder: Holder) -> None:
         self.epoch, self.holder = epoch, holder
-        self.lost = False
-        """Somebody took over, as far as the heartbeat has noticed: stop spending."""
+        self.lost = False  # Whether the heartbeat noticed that somebody took over: stop spending.
         self._store = store
         self._beats = 0
         self._quiet_s = 0.0
@@ -86,18 +72,17 @@ class Lock:
         self._thread: threading.Thread | None = None
 
     def check(self) -> None:
-        """Look whether the lock is still ours; to be called before every commit and deletion. Raises
-        LockLost, StoreError."""
+        """Raise LockLost if the lock is no longer ours; called before every commit and deletion."""
         try:
             check(self._store, self.epoch)
         except LockLost:
             self.lost = True
             raise
         if self._released.is_set():
-            raise LockLost(f"the lock on {self._store.url} was released by this writer itself")
+            raise LockLost(f"The lock on {self._store.url} was released by this writer itself")
 
     def beat(self) -> None:
-        """Give a sign of life. Raises StoreError."""
+        """Write a heartbeat."""
         with self._writing:
             if not self._released.is_set():
                 self._beats += 1
@@ -105,9 +90,11 @@ class Lock:
 
     @contextmanager
     def expecting_silence(self, seconds: float) -> Iterator[None]:
-        """Announce that no heartbeat may come for so long, for a call into C that keeps Python's threads
-        from running (igraph's Leiden does: 19 s for a million nodes). Others wait that long before they
-        take over; a dead process on the same machine is still told at once. Raises StoreError."""
+        """Announce that no heartbeat may come for this long.
+
+        For calls into C that block Python's threads (igraph's Leiden: 19 s for a million nodes). Others wait
+        that long before they take over, except from a dead process on the same machine.
+        """
         self._quiet_s = seconds
         try:
             self.beat()
@@ -117,22 +104,21 @@ class Lock:
             self.beat()
 
     def keep_beating(self, interval_s: float | None = None) -> None:
-        """Beat in a background thread until released. A beat that cannot be written is tried again at the
-        next; whether that was too late is for `check`. interval_s: None: BEAT_S."""
+        """Beat in a background thread until released; failed beats only warn, as `check` decides."""
 
-        def beat_on() -> None:
+        def run() -> None:
             while not self._released.wait(BEAT_S if interval_s is None else interval_s):
                 try:
                     self.beat()
                     self.lost = self.lost or self._store.exists(_path(self.epoch + 1))
                 except StoreError as e:
-                    _log.warning("no heartbeat: %s", e)
+                    _log.warning("Cannot write a heartbeat: %s", e)
 
-        self._thread = threading.Thread(target=beat_on, name="lock", daemon=True)
+        self._thread = threading.Thread(target=run, name="lock", daemon=True)
         self._thread.start()
 
     def release(self) -> None:
-        """Let others have it. Failing to say so is only a warning: the heartbeat ends, and that tells."""
+        """Release the lock. If that fails, it only warns: others notice that the heartbeat has ended."""
         self._released.set()
         if self._thread is not None:
             self._thread.join()
@@ -140,7 +126,7 @@ class Lock:
             try:
                 self._write_beat({"beats": self._beats, "released": True})
             except StoreError as e:
-                _log.warning("the lock will be free in %.0f s: %s", STALE_S, e)
+                _log.warning("Cannot release the lock, which will be free in %.0f s: %s", STALE_S, e)
 
     def __enter__(self) -> Lock:
         self.keep_beating()
@@ -154,34 +140,31 @@ class Lock:
 
 
 def check(store: Store, epoch: int) -> None:
-    """As `Lock.check`, for processes that work for the holder of the lock of that epoch."""
+    """`Lock.check` for processes that work for the holder of the lock with this epoch."""
     if store.exists(_path(epoch + 1)):
         other = _holder(store, _highest(store)) or "another writer"
         raise LockLost(
-            f"the lock on {store.url} was taken over by {other}: this writer gave no sign of life for "
-            f"{STALE_S:.0f} s. Nothing of it is lost; when the other one is done, run it again"
+            f"The lock on {store.url} was taken over by {other}, because this writer gave no sign of life "
+            f"for {STALE_S:.0f} s. Nothing is lost: run the same command again when the other one is done."
         )
 
 
 def acquire(store: Store, note: str = "", *, stale_s: float | None = None) -> Lock:
-    """Become the one writer.
+    """Become the one writer, or raise LockHeld, which says who holds the lock and since when.
 
-    Takes over a lock that was released, whose process is dead on this machine, or whose heartbeat did not
-    change for `stale_s` (None: STALE_S). Otherwise it is told within a heartbeat that the holder lives.
-    note: what the writer does, for others to read.
-
-    Raises LockHeld, saying who holds it and since when; StoreError.
+    Takes over a lock that was released, whose process died on this machine, or whose heartbeat did not change
+    for `stale_s` seconds (STALE_S by default). Otherwise it finds out within one heartbeat that the holder
+    lives. `note` tells others what the writer does.
     """
     epoch = _highest(store)
     patience_s = STALE_S if stale_s is None else stale_s
-    found = _watched(store, epoch, patience_s, POLL_S)
-    if found == "living":
-        raise _held(store, epoch)
-    if found == "silent":
-        who = (
-            _holder(store, epoch) or f"an unknown writer ({store.url_of(_path(epoch))} is missing or damaged)"
-        )
-        _log.warning("taking over from %s: it gave no sign of life for %.0f s or more", who, patience_s)
+    state = _watch(store, epoch, patience_s, POLL_S)
+    if state == "living":
+        raise _held_error(store, epoch)
+    if state == "silent":
+        claim = store.url_of(_path(epoch))
+        other = _holder(store, epoch) or f"an unknown writer ({claim} is missing or damaged)"
+        _log.warning("Taking over from %s, which gave no sign of life for %.0f s or more", other, patience_s)
     holder = Holder(
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -193,12 +176,12 @@ def acquire(store: Store, note: str = "", *, stale_s: float | None = None) -> Lo
     )
     path, data = _path(epoch + 1), orjson.dumps(asdict(holder), option=orjson.OPT_INDENT_2)
     if not store.create(path, data):
-        raise _held(store, epoch + 1)
+        raise _held_error(store, epoch + 1)
     lock = Lock(store, epoch + 1, holder)
     lock.beat()
     if store.can_create and store.create(path, data + b"\n"):
         _log.warning(
-            "%s says that it creates objects on condition and does not: two writers at once would not notice "
+            "%s claims to support conditional creation but does not: concurrent writers would not notice "
             "each other. Let only one write there",
             store.url,
         )
@@ -206,73 +189,75 @@ def acquire(store: Store, note: str = "", *, stale_s: float | None = None) -> Lo
 
 
 def holder(store: Store) -> Holder | None:
-    """Who holds the lock or held it last and has not released it; None when it is free, or that process is
-    dead on this machine. Says nothing about whether a writer elsewhere lives. Raises StoreError."""
+    """Return who holds the lock, dead or alive elsewhere; None if it is free or died on this machine."""
     epoch = _highest(store)
     owner = None if not epoch or _beat(store, epoch).get("released") else _holder(store, epoch)
     return None if owner is None or _is_dead(owner) else owner
 
 
 def living(store: Store, *, stale_s: float | None = None) -> Holder | None:
-    """Who holds the lock and is known to live; None when nobody does. Of a process on this machine it is
-    known at once, else its heartbeat is watched: until it changes, or for as long as `acquire` would."""
+    """Return who holds the lock and is known to live, or None.
+
+    Watches the heartbeat of a holder elsewhere until it changes, or for as long as `acquire` would.
+    """
     epoch, owner = _highest(store), holder(store)
     if owner is None or _is_here(owner):
         return owner
-    found = _watched(store, epoch, STALE_S if stale_s is None else stale_s, POLL_S)
-    return owner if found == "living" else None
+    state = _watch(store, epoch, STALE_S if stale_s is None else stale_s, POLL_S)
+    return owner if state == "living" else None
 
 
 def check_free(store: Store) -> None:
-    """Before anything that takes time: whether somebody writes there, which is known within a heartbeat.
-    `acquire` decides in the end. Raises LockHeld, StoreError."""
+    """Raise LockHeld if somebody writes there, before work that takes time; `acquire` decides in the end."""
     epoch = _highest(store)
-    if _watched(store, epoch, 2 * BEAT_S, 0.1) == "living":
-        raise _held(store, epoch)
+    if _watch(store, epoch, 2 * BEAT_S, 0.1) == "living":
+        raise _held_error(store, epoch)
 
 
-def finished(store: Store) -> set[str]:
-    """Files of locks that nobody needs any more. The highest epoch stays, and so does every one whose holder
-    has not released it: it may be paused, and learns from the next epoch that it was taken over. So an epoch
-    goes only when the one before it was released, or is gone for the same reason. Raises StoreError."""
+def obsolete_files(store: Store) -> set[str]:
+    """Return the lock files that nobody needs any more.
+
+    The highest epoch stays, and so does every epoch that was not released: its holder may be paused, and
+    learns from the next epoch that it lost the lock. So an epoch can go only if its predecessor was released
+    or is gone.
+    """
     paths = [info.path for info in store.list("locks")]
     epochs = sorted(int(m.group(1)) for m in map(_NAME.fullmatch, paths) if m)
     ended: dict[int, bool] = {}
     for epoch in epochs[:-1]:
         owner = _holder(store, epoch)
         ended[epoch] = bool(_beat(store, epoch).get("released")) or (owner is not None and _is_dead(owner))
-    done = [epoch for epoch in epochs[:-1] if ended[epoch] and ended.get(epoch - 1, True)]
-    beats = {beat_path(epoch) for epoch in epochs if epoch not in done}
-    # The claim before the heartbeat: without its release an epoch would be kept for ever.
-    return {*map(_path, done), *(p for p in paths if p.endswith(".beat.json") and p not in beats)}
+    obsolete = [epoch for epoch in epochs[:-1] if ended[epoch] and ended.get(epoch - 1, True)]
+    # A claim goes before its heartbeat: without its release an epoch would be kept forever.
+    needed = {beat_path(epoch) for epoch in epochs if epoch not in obsolete}
+    return {*map(_path, obsolete), *(p for p in paths if p.endswith(".beat.json") and p not in needed)}
 
 
-def _watched(store: Store, epoch: int, stale_s: float, poll_s: float) -> Literal["free", "living", "silent"]:
-    """Watch the holder of an epoch until it gives a sign of life, or gave none for too long. 0: nobody."""
+def _watch(store: Store, epoch: int, stale_s: float, poll_s: float) -> Literal["free", "living", "silent"]:
+    """Watch the holder of an epoch (0: nobody) until it beats or has been silent for too long."""
     if not epoch:
         return "free"
     owner = _holder(store, epoch)
-    seen = first = _beat(store, epoch)
+    beat = first = _beat(store, epoch)
     announced = first.get("quiet_s")
-    quiet_s = min(float(announced), MOST_QUIET_S) if isinstance(announced, int | float) else 0.0
+    quiet_s = min(float(announced), MAX_SILENCE_S) if isinstance(announced, int | float) else 0.0
     end = _clock() + max(stale_s, quiet_s)
-    while seen == first or seen.get("released"):
-        if seen.get("released") or (owner is not None and _is_dead(owner)):
+    while beat == first or beat.get("released"):
+        if beat.get("released") or (owner is not None and _is_dead(owner)):
             return "free"
         if _clock() >= end:
             return "silent"
         _sleep(poll_s)
-        seen = _beat(store, epoch)
+        beat = _beat(store, epoch)
     return "living"
 
 
 def _is_dead(owner: Holder) -> bool:
-    """Certain only on the machine where it ran."""
     return _is_here(owner) and _process_start(owner.pid) != owner.process_start
 
 
 def _is_here(owner: Holder) -> bool:
-    """Whether it ran on this machine, and what became of it can be told."""
+    """Return whether it ran on this machine, so that its fate is known."""
     return bool(owner.machine) and owner.machine == _machine() and bool(owner.process_start)
 
 
@@ -285,10 +270,10 @@ def _machine() -> str:
 
 
 def _process_start(pid: int) -> str | None:
-    """Start time of a living process; None when there is none, or only its entry in the table is left."""
+    """Return the start time of a living process; None if there is none, or only a zombie."""
     try:
         with open(f"/proc/{pid}/stat") as file:
-            # The name in brackets may hold spaces and brackets.
+            # The process name, in brackets, may contain spaces and brackets.
             state, *rest = file.read().rpartition(")")[2].split()
     except (OSError, ValueError):
         return None
@@ -307,22 +292,22 @@ def _holder(store: Store, epoch: int) -> Holder | None:
 
 
 def _beat(store: Store, epoch: int) -> dict[str, Any]:
-    """The last heartbeat. One that cannot be read is told from the next as well."""
+    """Return the last heartbeat; unreadable ones stay distinguishable from each other."""
     try:
         data = store.read(beat_path(epoch))
-        found = orjson.loads(data)
+        content = orjson.loads(data)
     except FileNotFoundError:
         return {}
     except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {"unread": data}
+        content = None
+    return content if isinstance(content, dict) else {"unread": data}
 
 
-def _held(store: Store, epoch: int) -> LockHeld:
+def _held_error(store: Store, epoch: int) -> LockHeld:
     owner = _holder(store, epoch) or "an unknown writer"
     return LockHeld(
-        f"{store.url} is being written by {owner}. Wait for it, or stop it; once it is dead the lock is free "
-        f"within {STALE_S + BEAT_S:.0f} s"
+        f"{store.url} is being written by {owner}. Wait for it, or stop it; once it is dead, the lock is "
+        f"free within {STALE_S + BEAT_S:.0f} s."
     )
 
 
@@ -331,5 +316,5 @@ def _path(epoch: int) -> str:
 
 
 def beat_path(epoch: int) -> str:
-    """Where an epoch's holder gives its signs of life."""
+    """Return the path of an epoch's heartbeat."""
     return f"locks/{epoch}.beat.json"

@@ -1,7 +1,7 @@
-"""Parquet as bytes: the same table always gives the same bytes, and damage never reads as data.
+"""Parquet as bytes: equal tables give equal bytes, and damage is never read as data.
 
-A file's name carries a hash of its bytes, checked whenever it is read whole; pages carry checksums, checked
-when only some columns are read.
+A file's name contains a hash of its bytes, which is checked when it is read whole. Pages have checksums,
+which are checked when only some columns are read.
 """
 
 from __future__ import annotations
@@ -17,20 +17,17 @@ import pyarrow.parquet as pq
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.store.files import WHOLE_BYTES, Store
 
+READS = 3  # A read may be truncated on its way; real damage shows each time.
+
 _HASH_LENGTH = 32
 _PIECE = 16 << 20
-_ROW_GROUP_ROWS = 1 << 15
-"""What is read at once of a large file of which few rows are wanted. Files are 6% larger than in one."""
-_PAGE_BYTES = 16 << 10
-"""Of a page of a table of which single rows are read, before it is packed."""
-_PAGE_ROWS = 8
-"""A page may be larger by so many rows: its size is looked at after each."""
-_BY_ROW = {b"graphrag_ray": b"by row"}
-"""How a table says so: it is written elsewhere than made."""
-_LEVEL = 6
-"""Of zstd, which makes up for small pages."""
-READS = 3
-"""A read may be cut short on its way: what is damaged is so each time."""
+_ROW_GROUP_ROWS = 1 << 15  # Read at once if few rows of a large file are wanted. Files are 6% larger for it.
+_BY_ROW = {
+    b"graphrag_ray": b"by row"
+}  # Metadata set by `by_row`: tables are encoded far from where they are made.
+_PAGE_BYTES = 16 << 10  # Uncompressed page size of tables that are read by row.
+_PAGE_ROWS = 8  # Granularity of the size check, by which pages may be larger.
+_COMPRESSION_LEVEL = 6  # Of zstd, to make up for small pages.
 
 
 def damaged(store: Store, path: str, why: object) -> CorruptPart:
@@ -38,41 +35,41 @@ def damaged(store: Store, path: str, why: object) -> CorruptPart:
 
 
 def content_hash(data: bytes | pa.Buffer) -> str:
-    """The first 128 bits of SHA-256, in hex."""
+    """Return the first 128 bits of SHA-256 in hex."""
     return hashlib.sha256(data).hexdigest()[:_HASH_LENGTH]
 
 
 def hash_in_name(path: str) -> str:
-    """The hash that a part's name ends with: `…-<hash>.parquet`, or another suffix."""
+    """Return the hash in a part's name: `…-<hash>.<suffix>`."""
     return path.rsplit("/", 1)[-1].partition(".")[0].rsplit("-", 1)[-1]
 
 
 def by_row(table: pa.Table) -> pa.Table:
-    """The same table, of which single rows will be read (`pages.py`): pages are small then, and need no
-    others, as a dictionary."""
+    """Mark a table whose single rows will be read (`pages.py`): it gets small, independent pages."""
     return table.replace_schema_metadata(_BY_ROW)
 
 
 def encode(table: pa.Table, *, dictionary: Sequence[str] | None = None) -> bytes:
-    """A table as parquet. Metadata of whoever made the table is left out, chunking does not matter.
+    """Encode a table, ignoring its metadata and chunking.
 
-    dictionary: for files of few rows, the columns of few distinct values: nothing else is said about any
-    column then (statistics, Arrow types), which makes a file of one row 2.8 kB instead of 11.
+    Args:
+        dictionary: For files of few rows: the columns with few distinct values. Statistics and Arrow types
+            are then left out, which makes a file of one row 2.8 kB instead of 11.
     """
     plain = pa.schema([pa.field(field.name, _plain(field.type), field.nullable) for field in table.schema])
     lean = dictionary is not None
     sink = pa.BufferOutputStream()
     options: dict[str, Any] = {"use_dictionary": list(dictionary) if dictionary is not None else True}
-    rows_alone = table.schema.metadata == _BY_ROW
-    if rows_alone:
+    is_by_row = table.schema.metadata == _BY_ROW
+    if is_by_row:
         options = {"use_dictionary": False, "write_page_index": True, "data_page_size": _PAGE_BYTES}
-        options |= {"write_batch_size": _PAGE_ROWS, "compression_level": _LEVEL}
+        options |= {"write_batch_size": _PAGE_ROWS, "compression_level": _COMPRESSION_LEVEL}
     pq.write_table(
         table.cast(plain).combine_chunks(),
         sink,
         compression="zstd",
         row_group_size=len(table) or 1 if lean else _ROW_GROUP_ROWS,
-        write_statistics=not lean and not rows_alone,
+        write_statistics=not lean and not is_by_row,
         store_schema=not lean,
         write_page_checksum=True,
         **options,
@@ -81,7 +78,7 @@ def encode(table: pa.Table, *, dictionary: Sequence[str] | None = None) -> bytes
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
-    """Lists as parquet calls what they hold: a table that was read and one that was made give equal bytes."""
+    """Name list elements as Parquet does, so that read and newly made tables give equal bytes."""
     if pa.types.is_struct(type_):
         return pa.struct([pa.field(f.name, _plain(f.type), f.nullable) for f in type_])
     is_fixed, is_large = pa.types.is_fixed_size_list(type_), pa.types.is_large_list(type_)
@@ -94,15 +91,15 @@ def _plain(type_: pa.DataType) -> pa.DataType:
 
 
 def read_whole(store: Store, path: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a file whose name ends with its hash, all of it, and check the hash.
+    """Read a whole file, check the hash in its name, and decode all or some columns.
 
-    columns: what to decode; null: all. Raises CorruptPart, FileNotFoundError, StoreError.
+    Raises CorruptPart if the file is not what was written, and FileNotFoundError if it is missing.
     """
     return _decode(store, path, pa.BufferReader(read_bytes(store, path)), columns)
 
 
 def read_bytes(store: Store, path: str) -> bytes:
-    """A file whose name ends with the hash of its bytes. Raises as `read_whole`."""
+    """Read a file and check the hash in its name. Raises like `read_whole`."""
     for _ in range(READS):
         data = store.read(path)
         if content_hash(data) == hash_in_name(path):
@@ -111,8 +108,7 @@ def read_bytes(store: Store, path: str) -> bytes:
 
 
 def check(store: Store, path: str) -> None:
-    """Read every byte of a file whose name ends with its hash, some at a time. Raises CorruptPart,
-    FileNotFoundError, StoreError."""
+    """Check the hash in a file's name, reading it piece by piece. Raises like `read_whole`."""
     for _ in range(READS):
         digest = hashlib.sha256()
         size = store.size(path)
@@ -126,19 +122,22 @@ def check(store: Store, path: str) -> None:
 
 
 def read_columns(store: Store, path: str, columns: Sequence[str], size: int | None = None) -> pa.Table:
-    """Read some columns. Of a large file only their bytes are fetched, and their pages' checksums checked; a
-    small one is read whole. size: bytes, where a listing has told them. Raises as `read_whole`."""
+    """Read some columns. Raises like `read_whole`.
+
+    Small files are read whole. Of large ones only the columns are read, and their page checksums are checked.
+    A known `size` (bytes) saves a request.
+    """
     if (store.size(path) or 0 if size is None else size) <= WHOLE_BYTES:
         return read_whole(store, path, columns)
-    found = _decode(store, path, store.open_input(path, size), columns)
-    if found.num_columns < len(set(columns)):
-        # Written by an older version, or no checksum covers what is damaged: the names of the columns.
+    table = _decode(store, path, store.open_input(path, size), columns)
+    if table.num_columns < len(set(columns)):
+        # An older version wrote fewer columns, or the column names, which no checksum covers, are damaged.
         return read_whole(store, path, columns)
-    return found
+    return table
 
 
 def is_one_of(column: pa.ChunkedArray, wanted: pa.Array) -> pa.ChunkedArray:
-    """[rows] whether a value, or one of a list of values, is wanted."""
+    """Return for each row whether its value, or one of its list of values, is wanted."""
     if not pa.types.is_list(column.type):
         return pc.is_in(column, value_set=wanted)
     masks = []
@@ -150,15 +149,15 @@ def is_one_of(column: pa.ChunkedArray, wanted: pa.Array) -> pa.ChunkedArray:
 
 
 def _decode(store: Store, path: str, source: pa.NativeFile, columns: Sequence[str] | None) -> pa.Table:
-    far = not isinstance(source, pa.BufferReader)  # many columns are fetched at once, by threads of Arrow
+    is_remote = not isinstance(source, pa.BufferReader)  # Arrow's threads fetch the columns concurrently.
     try:
-        file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=far)
+        file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=is_remote)
         known = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
-        # Decoded in this thread. Arrow's own let go of the bytes a moment after the table is there, and a
-        # process that ends just then is aborted (https://github.com/apache/arrow/issues/34314). Tables of
-        # many parts are read by threads of ours.
+        # Decode in this thread. Arrow's threads release the bytes a moment after the table is complete, and a
+        # process that exits just then is aborted (https://github.com/apache/arrow/issues/34314). Tables of
+        # many parts are read by our own threads.
         table = file.read(known, use_threads=False)
-        # Whoever made a file for us to read can have put anything into it, under the right hash.
+        # The file is untrusted, although its hash is right.
         table.validate(full=True)
         return table
     except FileNotFoundError:

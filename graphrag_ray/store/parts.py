@@ -1,7 +1,8 @@
-"""Parts of tables, named by their content: a part that does not change is stored once for all snapshots.
+"""Parts of tables, named by their content, so snapshots share the parts that did not change.
 
-tables/<table>/part-<hash>.parquet              what a snapshot consists of
-intermediate/<stage>/<table>/part-<hash>.parquet   what later runs build on
+tables/<table>/part-<hash>.parquet                 tables of a snapshot
+intermediate/<stage>/<table>/part-<hash>.parquet   tables that later runs build on
+indexes/<table>/part-<source>-<hash>.blocks        search indexes (`blobs.py`)
 """
 
 from __future__ import annotations
@@ -21,19 +22,14 @@ from graphrag_ray.store import parquet
 from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store, in_threads
 from graphrag_ray.store.untrusted_json import AtLeast0
 
-FOLDER = "tables"
-INTERMEDIATE = "intermediate"
-INDEXES = "indexes"
-FOLDERS = (FOLDER, INTERMEDIATE, INDEXES)
-"""Where parts lie. The last one: `blobs.py`."""
+TABLES, INTERMEDIATE, INDEXES = FOLDERS = ("tables", "intermediate", "indexes")
 
-MAX_PART_BYTES = 64 << 20
-"""A part holds about this much in memory at most, a third of it stored."""
+MAX_PART_BYTES = 64 << 20  # Approximate limit in memory; about a third of it stored.
 MAX_PART_ROWS = 1_000_000
 
 MEND = (
     "Run the same `graphrag-ray index` command again with --verify: it sets damaged files aside and makes "
-    "their contents anew"
+    "their contents anew."
 )
 
 _TABLE = re.compile(r"([a-z0-9_]{1,64}/)?[a-z0-9_]{1,64}")
@@ -42,33 +38,32 @@ _THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stored part of a table: path in the store, rows, stored bytes."""
+    """A stored part of a table."""
 
-    path: str
+    path: str  # Relative to the store.
     rows: AtLeast0
-    bytes: AtLeast0
+    bytes: AtLeast0  # As stored.
 
 
 def write_part(store: Store, table_name: str, table: pa.Table) -> Part:
-    """Store a table as one part, unless a part with the same content is there. Raises StoreError.
+    """Store a table as one part unless a part with the same content exists.
 
-    table_name: of a table of the snapshot; or `<stage>/<table>`: an intermediate one
-
-    A part of another size under the same name is a torn one and is replaced.
+    An intermediate table is named `<stage>/<table>`.
     """
     if not _TABLE.fullmatch(table_name):
-        raise ValueError(f"a table's name is small letters, digits and '_', not {table_name!r}")
-    folder = INTERMEDIATE if "/" in table_name else FOLDER
+        raise ValueError(f"A table's name must be lower-case letters, digits and '_', not {table_name!r}")
+    folder = INTERMEDIATE if "/" in table_name else TABLES
     data = parquet.encode(table)
     path = f"{folder}/{table_name}/part-{parquet.content_hash(data)}.parquet"
-    # Not `create`: whoever writes this path writes the same bytes, and a look is cheaper than sending them.
+    # No `create`: everybody writes the same bytes to this path, and a look is cheaper than sending them. A
+    # part of another size is torn and gets replaced.
     if store.size(path) != len(data):
         store.write(path, data)
     return Part(path, table.num_rows, len(data))
 
 
 def list_all(store: Store) -> list[FileInfo]:
-    """The parts of all folders. Raises StoreError."""
+    """List the parts in all folders."""
     return [info for folder in FOLDERS for info in store.list(folder)]
 
 
@@ -80,57 +75,59 @@ def write_parts(
     max_bytes: int = MAX_PART_BYTES,
     max_rows: int = MAX_PART_ROWS,
 ) -> list[Part]:
-    """Store one table, given in pieces, as parts in order; at most about two parts are in memory.
+    """Store one table, given in pieces, as parts; about two parts are in memory at most.
 
-    Where it is cut depends on the rows and not on the pieces. No rows, no parts. Raises StoreError.
+    Part boundaries depend on the rows but not on the pieces. Without rows there are no parts.
     """
     return [write_part(store, table_name, table) for table in _cut(tables, max_bytes, max_rows)]
 
 
 def read_part(store: Store, part: Part | str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a part and check its hash, or some columns of it (those it does not have are left out) and check
-    their pages' own checksums. Raises CorruptPart, naming the part, when it is missing, truncated, unreadable
-    or not what was written."""
+    """Read a part and check its hash, or read some columns and check their page checksums.
+
+    Columns that the part lacks are left out. Raises CorruptPart if it is missing or not what was written.
+    """
     path = part.path if isinstance(part, Part) else part
     with damage_told(store, path):
         if columns is None:
             table = parquet.read_whole(store, path, columns)
         else:
-            # A small one is read whole, so its size need not be asked for.
+            # Small parts are read whole, so their exact size does not matter.
             small = isinstance(part, Part) and part.bytes <= WHOLE_BYTES
             table = parquet.read_columns(store, path, columns, 0 if small else None)
-    n = table.num_rows
-    if isinstance(part, Part) and columns != [] and n != part.rows:
-        raise parquet.damaged(store, path, f"it has {n:,} rows instead of {part.rows:,}. {MEND}")
+    if isinstance(part, Part) and columns != [] and table.num_rows != part.rows:
+        raise parquet.damaged(store, path, f"it has {table.num_rows:,} rows instead of {part.rows:,}. {MEND}")
     return table
 
 
 def read_rows(store: Store, part: Part, columns: Sequence[str], by: str, wanted: pa.Array) -> pa.Table:
-    """The rows of a part whose column `by` is one of the wanted texts (sorted), or holds one. Of a large part
-    the other columns are read only where there are such rows. Raises CorruptPart."""
+    """Read the rows of a part whose column `by` is, or contains, one of the wanted texts (sorted).
+
+    The other columns of a large part are read only if there are such rows. Raises CorruptPart.
+    """
     is_large = part.bytes > WHOLE_BYTES
     table = read_part(store, part, [by] if is_large else list(dict.fromkeys([by, *columns])))
     with damage_told(store, part.path):
-        held = parquet.is_one_of(table[by], wanted)
-    if is_large and pc.any(held).as_py():
+        mask = parquet.is_one_of(table[by], wanted)
+    if is_large and pc.any(mask).as_py():
         table = read_part(store, part, columns)
-    return table.filter(held).select([name for name in columns if name in table.column_names])
+    return table.filter(mask).select([name for name in columns if name in table.column_names])
 
 
 @contextmanager
 def damage_told(store: Store, path: str) -> Iterator[None]:
-    """Damage is told with what to do about it. Raises CorruptPart, StoreError."""
+    """Turn errors of reading a part into a CorruptPart that says what to do, or a StoreError."""
     try:
         yield
     except FileNotFoundError as e:
-        told = f"{store.url_of(path)} is missing, though a snapshot needs it"
-        raise CorruptPart(f"{told}. {MEND}", path=path) from e
+        message = f"{store.url_of(path)} is missing, though a snapshot needs it"
+        raise CorruptPart(f"{message}. {MEND}", path=path) from e
     except CorruptPart as e:
         raise CorruptPart(f"{e}. {MEND}", path=path) from e
-    except (pa.ArrowException, KeyError) as e:  # columns of other types, or other columns
+    except (pa.ArrowException, KeyError) as e:  # Columns of other types, or other columns.
         raise parquet.damaged(store, path, f"{e}. {MEND}") from e
     except OSError as e:
-        raise StoreError(f"cannot read {store.url_of(path)}: {e.strerror}") from e
+        raise StoreError(f"Cannot read {store.url_of(path)}: {e.strerror}") from e
 
 
 def read_table(
@@ -139,16 +136,17 @@ def read_table(
     columns: Sequence[str] | None = None,
     schema: pa.Schema | None = None,
 ) -> pa.Table:
-    """Read a table from its parts, in their order.
+    """Read a table from its parts, in their order. Raises CorruptPart.
 
-    schema: what the result has to look like (of `columns`, where these are given): columns that a part of
-    an older version lacks are null. Needed when there may be no parts. Raises CorruptPart, StoreError.
+    Args:
+        schema: Schema of the whole table; columns that a part of an older version lacks are null. Needed if
+            there may be no parts.
     """
     if schema is not None and columns is not None:
         schema = pa.schema([schema.field(name) for name in columns])
     if not parts:
         if schema is None:
-            raise ValueError("a table without parts can be read only if its schema is given")
+            raise ValueError("A table without parts can be read only if its schema is given")
         return schema.empty_table()
     tables = list(in_threads(lambda part: read_part(store, part, columns), parts, _THREADS))
     if schema is not None:
@@ -157,8 +155,7 @@ def read_table(
 
 
 def conformed(store: Store, part: Part | str, table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """What was read of a part, with the columns of a schema: null where it lacks one. Raises CorruptPart
-    where one is of another type."""
+    """Cast a part's table to a schema; missing columns are null. Raises CorruptPart for other types."""
     with damage_told(store, part if isinstance(part, str) else part.path):
         arrays = [
             table.column(field.name).cast(field.type)
@@ -170,7 +167,7 @@ def conformed(store: Store, part: Part | str, table: pa.Table, schema: pa.Schema
 
 
 def _cut(tables: Iterable[pa.Table], max_bytes: int, max_rows: int) -> Iterator[pa.Table]:
-    """Cut before the row with which a part would be too large."""
+    """Cut before each row that would make a part too large."""
     waiting: list[pa.Table] = []
     n_rows = n_bytes = 0
     for table in tables:
@@ -181,7 +178,7 @@ def _cut(tables: Iterable[pa.Table], max_bytes: int, max_rows: int) -> Iterator[
             fits = int(np.searchsorted(ends, before + max_bytes - n_bytes, side="right")) - start
             taken = min(fits, max_rows - n_rows, table.num_rows - start)
             if taken <= 0 and not n_rows:
-                taken = 1  # A row that is larger than a part is a part.
+                taken = 1  # A row larger than a part becomes a part.
             if taken > 0:
                 waiting.append(table.slice(start, taken))
                 start, n_rows = start + taken, n_rows + taken
@@ -194,7 +191,7 @@ def _cut(tables: Iterable[pa.Table], max_bytes: int, max_rows: int) -> Iterator[
 
 
 def _row_bytes(table: pa.Table) -> npt.NDArray[np.int64]:
-    """Bytes of each row in memory, roughly; the same for the same values however they are chunked."""
+    """Estimate the bytes of each row in memory, independently of the chunking."""
     sizes = np.zeros(table.num_rows, dtype=np.int64)
     for column in table.columns:
         sizes += np.concatenate([np.zeros(0, np.int64), *map(_value_bytes, column.chunks)])
@@ -211,14 +208,13 @@ def _value_bytes(array: pa.Array) -> npt.NDArray[np.int64]:
         width = type_.value_type.bit_width // 8 if pa.types.is_primitive(type_.value_type) else 32
         return np.full(len(array), type_.list_size * width, dtype=np.int64)
     if pa.types.is_struct(type_):
-        return np.asarray(
-            sum((_value_bytes(field) for field in array.flatten()), np.zeros(len(array), np.int64))
-        )
+        fields = (_value_bytes(field) for field in array.flatten())
+        return np.asarray(sum(fields, np.zeros(len(array), np.int64)))
     strings = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
     return _lengths(array) + 4 if type_ in strings else np.full(len(array), 8, dtype=np.int64)
 
 
 def _lengths(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Bytes of strings, values of lists; 0 for null."""
+    """Return the bytes of strings or the number of list values; 0 for null."""
     lengths = pc.list_value_length if pa.types.is_nested(array.type) else pc.binary_length
     return np.asarray(pc.fill_null(lengths(array), 0).to_numpy(zero_copy_only=False), dtype=np.int64)

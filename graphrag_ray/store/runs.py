@@ -1,11 +1,11 @@
-"""What each run was given and how it ended, whether or not it came to a snapshot.
+"""What each run was asked to do and how it ended, whether or not it committed a snapshot.
 
-    runs/<epoch>.json        epoch: of the lock under which it ran
-    runs/<epoch>.live.json   how far it is, every few seconds; gone when it has ended
-    runs/refused.json        the last attempt that came to no run: bad settings, nothing to read, …
+    runs/<epoch>.json        record of the run under the lock with this epoch
+    runs/<epoch>.live.json   its progress, every few seconds; deleted when it ends
+    runs/refused.json        the last attempt that did not become a run: bad settings, nothing to read, …
 
-Written when a run starts, after each of its steps and when it ends, by the holder of the lock alone. A record
-that says "running" while somebody else, or nobody, holds the lock is that of a run that was killed.
+Records are written by the holder of the lock when a run starts, after each step, and when it ends. A record
+that says "running" while the lock is free or held by another run belongs to a run that was killed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,9 @@ from graphrag_ray.store.files import Store
 
 T = TypeVar("T")
 
-FORMAT = 1
-"""Of records. One of a higher format is passed over: nothing depends on it."""
-
+FORMAT = 1  # Records of a higher format are skipped: nothing depends on them.
 RUNNING = "running"
 FINISHED = ("committed", "unchanged")
-
 REFUSED = "runs/refused.json"
 
 _NAME = re.compile(r"runs/([1-9][0-9]*)\.json")
@@ -37,66 +34,45 @@ _LIVE = re.compile(r"runs/([1-9][0-9]*)\.live\.json")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run.
+    """One run."""
 
-    epoch       of its lock; runs are in the order of their epochs
-    nonce       of its lock's holder
-    started_at  unix seconds, told by the caller;  ended_at: 0 while it is not known to have ended
-    outcome     "running", "committed", "unchanged", or what stopped it, in a word
-    exit_code   of the command; None while it runs
-    message     what people were told at its end
-    given       what it was asked to do: INPUT, options
-    steps       those that have ended: seconds, counts, and whether they were taken from the snapshot before
-    failed      items without a result; None where it did not come to count them
-    reached     where it was when it ended early: as in `LiveRun`
-    snapshot    what it committed, or found unchanged: before it has ended, it may still be tidying up
-    """
-
-    epoch: int
-    nonce: str
+    epoch: int  # Of its lock. Runs are ordered by it.
+    nonce: str  # Of its lock's holder.
     started_at: untrusted_json.At
     version: str
-    outcome: str = RUNNING
-    ended_at: untrusted_json.At = 0.0
-    exit_code: int | None = None
-    message: str = ""
-    given: Mapping[str, Any] = field(default_factory=dict)
+    outcome: str = RUNNING  # "running", "committed", "unchanged", or what stopped it in one word.
+    ended_at: untrusted_json.At = 0.0  # 0 while it is not known to have ended.
+    exit_code: int | None = None  # Of the command; None while it runs.
+    message: str = ""  # Shown to people at its end.
+    given: Mapping[str, Any] = field(default_factory=dict)  # What it was asked to do: INPUT, options.
     settings: Mapping[str, Any] = field(default_factory=dict)
     usage: untrusted_json.Usage = field(default_factory=dict)
+    # Steps that have ended: seconds, counts, and whether they were reused from the parent snapshot.
     steps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    snapshot: int | None = None
-    failed: int | None = None
-    reached: Mapping[str, Any] = field(default_factory=dict)
+    snapshot: int | None = None  # Committed or found unchanged; the run may still be tidying up.
+    failed: int | None = None  # Items without a result; None if they were not counted.
+    reached: Mapping[str, Any] = field(default_factory=dict)  # Its `LiveRun` when it ended early.
     host: str = ""
     pid: int = 0
 
 
 @dataclass(frozen=True)
 class LiveRun:
-    """How a run is going.
+    """The progress of a run."""
 
-    nonce, beat   of its lock's holder; counts up
-    at            unix seconds by its own clock, for people
-    step, seconds that is being done, and for how long
-    pace          of its requests to a model: numbers by name; {} while it makes none
-    """
-
-    nonce: str
-    beat: int
-    at: untrusted_json.At
+    nonce: str  # Of its lock's holder.
+    beat: int  # Counts up.
+    at: untrusted_json.At  # Unix seconds by its own clock, for people.
     step: str
-    seconds: float
-    pace: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float  # Since the step began.
+    pace: Mapping[str, Any] = field(default_factory=dict)  # Numbers about its model requests; {} without any.
 
 
 @dataclass(frozen=True)
 class RefusedRun:
-    """An attempt that came to no run, told like one (`RunRecord`).
+    """An attempt that did not become a run; fields as in `RunRecord`."""
 
-    after   epoch of the last run before it; 0: there was none
-    """
-
-    after: int
+    after: int  # Epoch of the run before it, or 0.
     at: untrusted_json.At
     outcome: str
     exit_code: int
@@ -109,52 +85,55 @@ def write(store: Store, record: RunRecord) -> None:
 
 
 def epochs(store: Store) -> list[int]:
-    """Of all records, rising. Raises StoreError."""
+    """Return the sorted epochs of all records."""
     return store.numbered("runs", _NAME)
 
 
-def backwards(store: Store) -> Iterator[RunRecord]:
-    """All readable records, the latest first. Raises StoreError."""
+def newest_first(store: Store) -> Iterator[RunRecord]:
+    """Yield all readable records, the latest first."""
     for epoch in reversed(epochs(store)):
         if (record := _read(store, record_path(epoch), RunRecord)) is not None:
             yield record
 
 
 def latest(store: Store) -> RunRecord | None:
-    return next(backwards(store), None)
+    return next(newest_first(store), None)
 
 
 def unfinished(store: Store) -> list[RunRecord]:
-    """The runs since the last one that came to its end, the latest first. Raises StoreError."""
-    return list(takewhile(lambda record: not _came_to_its_end(record), backwards(store)))
+    """Return the runs since the last finished one, the latest first."""
+    return list(takewhile(lambda record: not _is_finished(record), newest_first(store)))
 
 
-def _came_to_its_end(record: RunRecord) -> bool:
-    """Also one that was killed when its snapshot was committed."""
+def _is_finished(record: RunRecord) -> bool:
+    """Return whether a run finished; it may have been killed after its commit."""
     return record.outcome in FINISHED or record.snapshot is not None
 
 
 def superseded(store: Store) -> set[str]:
-    """Paths of the records before the last run that came to its end; of what was told live by others than
-    the last run; of a refusal that a run followed. Raises StoreError."""
-    found = epochs(store)
-    newest = max(found, default=0)
-    last = next((r.epoch for r in backwards(store) if _came_to_its_end(r)), 0)
-    live = {i.path: int(m.group(1)) for i in store.list("runs") if (m := _LIVE.fullmatch(i.path))}
-    old = {path for path, epoch in live.items() if epoch < newest or epoch == last}
+    """Return the paths of obsolete files.
+
+    These are the records before the last finished run, the progress of all but the last run, and a refusal
+    that was followed by a run.
+    """
+    all_epochs = epochs(store)
+    newest = max(all_epochs, default=0)
+    finished = next((record.epoch for record in newest_first(store) if _is_finished(record)), 0)
+    live = {info.path: int(m.group(1)) for info in store.list("runs") if (m := _LIVE.fullmatch(info.path))}
+    paths = {path for path, epoch in live.items() if epoch < newest or epoch == finished}
     refused = read_refusal(store)
-    old |= {REFUSED} if refused and refused.after < newest else set()
-    return old | {record_path(epoch) for epoch in found if epoch < last}
+    paths |= {REFUSED} if refused and refused.after < newest else set()
+    return paths | {record_path(epoch) for epoch in all_epochs if epoch < finished}
 
 
-def whereabouts(store: Store) -> str:
-    """`, at extract, 640 of 932` of the run that goes on, as it told last; "" where it told nothing yet."""
+def progress_text(store: Store) -> str:
+    """Return `, at extract, 640 of 932` for the current run, or "" if it has not reported yet."""
     live = read_live(store, max(epochs(store), default=0))
     if live is None:
         return ""
     done, total = live.pace.get("done"), live.pace.get("total")
-    far = f", {done:,} of {total:,}" if isinstance(done, int) and isinstance(total, int) else ""
-    return f", at {live.step}{far}"
+    counts = f", {done:,} of {total:,}" if isinstance(done, int) and isinstance(total, int) else ""
+    return f", at {live.step}{counts}"
 
 
 def write_live(store: Store, epoch: int, live: LiveRun) -> None:
@@ -162,7 +141,7 @@ def write_live(store: Store, epoch: int, live: LiveRun) -> None:
 
 
 def read_live(store: Store, epoch: int) -> LiveRun | None:
-    """None where there is none, or none that can be read. Raises StoreError."""
+    """Return the progress of a run; None if it is missing or unreadable."""
     return _read(store, live_path(epoch), LiveRun)
 
 
@@ -171,7 +150,7 @@ def write_refusal(store: Store, refusal: RefusedRun) -> None:
 
 
 def read_refusal(store: Store) -> RefusedRun | None:
-    """The last one, also where runs followed. None as `read_live`. Raises StoreError."""
+    """Return the last refusal, even if runs followed; None if it is missing or unreadable."""
     return _read(store, REFUSED, RefusedRun)
 
 

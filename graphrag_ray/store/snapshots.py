@@ -1,10 +1,10 @@
-"""Snapshots: what an index is at one moment, named by one small file.
+"""Snapshots: the state of an index at one moment, described by one small file.
 
-    snapshots/<n>.json   manifest: which parts make which table, and how they came about
-    CURRENT              a hint at the newest; readers probe forward from it
+    snapshots/<n>.json   manifest: the parts of each table, and how they were made
+    CURRENT              a hint at the newest snapshot, from which readers probe forward
 
-The commit is the conditional create of the next manifest. A reader sees one whole snapshot, whatever writers
-do; a writer that dies leaves the one before.
+A commit is the conditional create of the next manifest. Readers always see one whole snapshot, whatever
+writers do; a writer that dies leaves the previous one.
 """
 
 from __future__ import annotations
@@ -19,22 +19,14 @@ from typing import Any
 
 import orjson
 
-from graphrag_ray.base.errors import (
-    CorruptPart,
-    IndexNotFound,
-    LockLost,
-    SnapshotConflict,
-    SnapshotRemoved,
-    StoreError,
-)
+from graphrag_ray.base import errors
+from graphrag_ray.base.errors import CorruptPart, IndexNotFound, StoreError
 from graphrag_ray.store import damaged_files, locks, runs, untrusted_json
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import READS, content_hash, damaged
 from graphrag_ray.store.parts import FOLDERS, Part, list_all
 
-FORMAT = 2
-"""Of manifests and of what they name. Snapshots of any other format are not read; `index` makes the tables of
-an older one anew, from the journal."""
+FORMAT = 2  # Snapshots of other formats are refused; `index` remakes an older one's tables from the journal.
 HINT = "CURRENT"
 
 NAME = re.compile(r"snapshots/([1-9][0-9]*)\.json")
@@ -45,36 +37,28 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Manifest:
-    """One snapshot.
+    """One snapshot."""
 
-    number      1, 2, …; `next_number` tells the next
-    parent      the number of the snapshot that this one continues; None for the first
-    created_at  ISO time, told by the caller
-    tables      table -> its parts, in order
-    counts      what a person asks first: documents, text units, entities, …
-    steps       step -> its result and the fingerprint of all that it came from; equal: nothing to do
-    next_human_readable_id  table -> the lowest short id never used
-    notes       what readers should know (the offline engine's mark, an unknown tokenizer)
-    run         about the run itself: id, seconds by stage, failed items, what it added and removed
-    """
-
-    number: int
-    parent: int | None
-    created_at: str
+    number: int  # 1, 2, …
+    parent: int | None  # The snapshot that this one continues.
+    created_at: str  # ISO time.
     version: str
     tables: Mapping[str, list[Part]] = field(default_factory=dict)
-    counts: untrusted_json.Counts = field(default_factory=dict)
+    counts: untrusted_json.Counts = field(default_factory=dict)  # Documents, text units, entities, …
     settings: Mapping[str, Any] = field(default_factory=dict)
+    # Each step's result and the fingerprint of its inputs. If that is equal, there is nothing to do.
     steps: Mapping[str, untrusted_json.Step] = field(default_factory=dict)
     usage: untrusted_json.Usage = field(default_factory=dict)
-    next_human_readable_id: Mapping[str, int] = field(default_factory=dict)
+    next_human_readable_id: Mapping[str, int] = field(default_factory=dict)  # By table.
     hierarchies: list[str] = field(default_factory=list)
+    # What readers should know, such as that the offline engine was used.
     notes: Mapping[str, Any] = field(default_factory=dict)
-    run: untrusted_json.RunTold = field(default_factory=dict)
+    # The run: id, seconds by stage, failed items, what it added and removed.
+    run: untrusted_json.RunInfo = field(default_factory=dict)
     format: int = FORMAT
 
     def parts(self, table: str) -> list[Part]:
-        """The parts of a table; [] for a table that this snapshot does not have."""
+        """Return the parts of a table; [] if the snapshot does not have it."""
         return list(self.tables.get(table, []))
 
     def to_json(self) -> dict[str, Any]:
@@ -82,8 +66,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Manifest:
-        """Raises StoreError for a format that this version does not know, ValueError or KeyError for what
-        is no manifest. Fields that it does not know are left out."""
+        """Build a manifest, ignoring unknown fields. Raises StoreError for a newer format."""
         found = data["format"]
         if not isinstance(found, int) or found > FORMAT:
             raise StoreError(
@@ -94,64 +77,68 @@ class Manifest:
 
 
 def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = lambda: None) -> None:
-    """Make a snapshot the newest one, or leave everything as it was.
+    """Make a snapshot the newest one, or change nothing.
 
-    check: called just before and just after; raises when the lock is lost. A writer that was paused between
-    the two takes the snapshot back where whoever took over has removed parts that nothing named yet.
+    Args:
+        check: Called just before and just after; raises LockLost. A writer that was paused in between takes
+            its snapshot back if its successor has removed some of the new parts.
 
-    Raises SnapshotConflict when its number is taken: somebody else committed since `next_number`. Raises
-    LockLost, StoreError.
+    Raises:
+        SnapshotConflict: If its number is taken, because somebody else committed since `next_number`.
     """
-    # The nonce tells our manifest from an equal one of another writer.
-    data = sealed({**manifest.to_json(), "nonce": secrets.token_hex(8)})
+    # The nonce distinguishes this manifest from an equal one by another writer.
+    data = seal({**manifest.to_json(), "nonce": secrets.token_hex(8)})
     path = _path(manifest.number)
     check()
     if not store.create(path, data):
-        raise SnapshotConflict(
-            f"{store.url_of(path)} exists: another run committed it while this run worked. Nothing of this "
-            "run is lost: run the same command again to continue from that snapshot"
+        raise errors.SnapshotConflict(
+            f"{store.url_of(path)} exists: another run committed it during this run. Nothing of this run is "
+            "lost: run the same command again to continue from that snapshot."
         )
     try:
         check()
-    except LockLost:
-        if lacking(store, manifest):
+    except errors.LockLost:
+        if missing_parts(store, manifest):
             store.delete(path)
             raise
     except StoreError as e:
-        _log.warning("whether the lock was still held at the commit is not known: %s", e)
+        _log.warning("Cannot check whether the lock was still held at the commit: %s", e)
     try:
-        hint(store, manifest.number)
+        write_hint(store, manifest.number)
     except StoreError as e:
         # Readers find the snapshot without it.
-        _log.warning("snapshot %d is committed, its hint is not written: %s", manifest.number, e)
+        _log.warning("Snapshot %d is committed, but its hint is not written: %s", manifest.number, e)
 
 
-def hint(store: Store, number: int) -> None:
-    """Say which snapshot is the newest. Raises StoreError."""
+def write_hint(store: Store, number: int) -> None:
+    """Record which snapshot is the newest."""
     store.write(HINT, b"%d\n" % number)
 
 
 def numbers(store: Store) -> list[int]:
-    """The numbers of all snapshots, rising. Raises StoreError."""
+    """Return the sorted numbers of all snapshots."""
     return store.numbered("snapshots", NAME)
 
 
 def next_number(store: Store) -> int:
-    """The number of the next snapshot. To be asked together with `latest`, before a run's work: the commit
-    fails if somebody else commits in between. The number of a damaged snapshot that was set aside is not
-    given again: somebody may have cited it."""
+    """Return the number for the next snapshot.
+
+    Called before a run's work, together with `latest`: the commit fails if somebody else commits in between.
+    Numbers of damaged snapshots that were set aside are not reused, because somebody may have cited them.
+    """
     return max(store.numbered("snapshots", _USED), default=0) + 1
 
 
 def load(store: Store, number: int) -> Manifest:
-    """Read one snapshot. Raises IndexNotFound, CorruptPart, StoreError (a newer format)."""
+    """Read one snapshot. Raises IndexNotFound, CorruptPart, or StoreError for a newer format."""
     path = _path(number)
     for left in reversed(range(READS)):
         try:
             return parse(store, path, store.read(path))
         except FileNotFoundError:
-            there = ", ".join(map(str, numbers(store))) or "none"
-            raise IndexNotFound(f"{store.url} has no snapshot {number}; there are: {there}") from None
+            existing = ", ".join(map(str, numbers(store))) or "none"
+            message = f"{store.url} has no snapshot {number}. Existing snapshots: {existing}."
+            raise IndexNotFound(message) from None
         except CorruptPart:
             if not left:
                 raise
@@ -159,7 +146,7 @@ def load(store: Store, number: int) -> Manifest:
 
 
 def parse(store: Store, path: str, data: bytes) -> Manifest:
-    """The manifest that a file holds. Raises CorruptPart, StoreError (a newer format), naming the file."""
+    """Parse the contents of a manifest file. Raises CorruptPart, or StoreError for a newer format."""
     try:
         content = orjson.loads(data)
         if not isinstance(content, dict):
@@ -168,14 +155,14 @@ def parse(store: Store, path: str, data: bytes) -> Manifest:
             raise ValueError("it does not have the hash that it names")
         return Manifest.from_json(content)
     except StoreError as e:
-        raise StoreError(f"cannot read {store.url_of(path)}: {e}") from None
+        raise StoreError(f"Cannot read {store.url_of(path)}: {e}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         why = f"it lacks {e}" if isinstance(e, KeyError) else str(e)
         raise damaged(store, path, why) from e
 
 
-def sealed(content: Mapping[str, Any]) -> bytes:
-    """A manifest as it is stored: with a hash of itself, since a changed digit would be JSON too."""
+def seal(content: Mapping[str, Any]) -> bytes:
+    """Serialize a manifest with a hash of itself, because a changed digit would still be valid JSON."""
     plain = orjson.loads(orjson.dumps(content))
     return orjson.dumps({**plain, "digest": _digest(plain)}, option=orjson.OPT_INDENT_2)
 
@@ -185,8 +172,11 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def latest(store: Store) -> Manifest | None:
-    """The newest snapshot; None where there is none. Raises StoreError, also for a newer format;
-    CorruptPart where it is damaged or gone: an older one is answered from only by whoever asks for it."""
+    """Read the newest snapshot; None if there is none.
+
+    Raises CorruptPart if it is damaged or missing (callers get an older one only by asking for it), and
+    StoreError if its format is newer.
+    """
     try:
         newest = newest_number(store)
         if newest is None:
@@ -194,80 +184,85 @@ def latest(store: Store) -> Manifest | None:
         try:
             return load(store, newest)
         except IndexNotFound:
-            # It was the newest when we looked, and was removed since: there are newer ones.
+            # It was removed since; then there is a newer one.
             newest = max(numbers(store), default=0)
             return load(store, newest) if newest else None
     except CorruptPart as e:
         older = [n for n in numbers(store) if _path(n) != e.path]
-        instead = f"; snapshot {max(older)} is there too (--snapshot {max(older)})" if older else ""
+        instead = f", or use snapshot {max(older)} (--snapshot {max(older)})" if older else ""
         raise CorruptPart(
-            f"{e}. Run the same `graphrag-ray index` command again, which makes the snapshot anew{instead}",
+            f"{e}. Run the same `graphrag-ray index` command again to remake the snapshot{instead}.",
             path=e.path,
         ) from e
 
 
 def readable(store: Store) -> tuple[Manifest | None, list[CorruptPart]]:
-    """The newest snapshot that can be read, and what is damaged above it: manifests, the hint. For a run
-    that will make these anew. Raises StoreError."""
-    found: list[CorruptPart] = []
-    there = numbers(store)
+    """Return the newest readable snapshot, and the damage above it, for a run that will remake that."""
+    problems: list[CorruptPart] = []
+    existing = numbers(store)
     try:
-        hint = _hint(store)
-        if hint > max(there, default=0):
-            found.append(_gone(store, hint))
+        hint = _read_hint(store)
+        if hint > max(existing, default=0):
+            problems.append(_missing(store, hint))
     except ValueError:
-        found.append(damaged(store, HINT, "it is no number"))
-    for number in reversed(there):
+        problems.append(damaged(store, HINT, "it is no number"))
+    for number in reversed(existing):
         try:
-            return load(store, number), found
+            return load(store, number), problems
         except CorruptPart as e:
-            found.append(e)
-    return None, found
+            problems.append(e)
+    return None, problems
 
 
 def set_aside(store: Store, error: CorruptPart, *, check: Callable[[], object] = lambda: None) -> str | None:
-    """Move a damaged manifest, or the hint, to `damaged/` beside it; returns where it is now, None where it
-    was gone. Readers find the snapshots without the hint. For the holder of the lock."""
+    """Move a damaged manifest or hint to `damaged/`; return its new path, or None if it was missing.
+
+    Also deletes the hint, which readers do not need. The caller holds the lock.
+    """
     check()
     moved = None
     with suppress(FileNotFoundError):
-        moved = damaged_files.move(store, error.path, check=check)
+        moved = damaged_files.move_to_damaged(store, error.path, check=check)
     store.delete(HINT)
     return moved
 
 
 def open_latest(store: Store, number: int | None = None) -> Manifest:
-    """The newest snapshot, or the one with this number, for reading. Raises IndexNotFound, saying whether
-    there is nothing, or an index that is half built; CorruptPart, StoreError (another format)."""
-    found = latest(store) if number is None else load(store, number)
-    if found is not None and found.format < FORMAT:
+    """Read the newest snapshot, or the one with this number, to answer from it.
+
+    Raises:
+        IndexNotFound: Says whether there is nothing or an index that is being built.
+        CorruptPart: If the snapshot is damaged.
+        StoreError: If it has another format.
+    """
+    manifest = latest(store) if number is None else load(store, number)
+    if manifest is not None and manifest.format < FORMAT:
         raise StoreError(
-            f"snapshot {found.number} of {store.url} was written by an older graphrag-ray (format "
-            f"{found.format}, version {found.version}); this one reads format {FORMAT}. Run the same "
-            "`graphrag-ray index` command again: it makes the tables anew, from the replies in the journal"
+            f"Snapshot {manifest.number} of {store.url} was written by an older graphrag-ray (format "
+            f"{manifest.format}, version {manifest.version}); this one reads format {FORMAT}. Run the same "
+            "`graphrag-ray index` command again: it remakes the tables from the replies in the journal."
         )
-    if found is not None:
-        return found
+    if manifest is not None:
+        return manifest
     if writer := locks.living(store, stale_s=2.5 * locks.BEAT_S):
         raise IndexNotFound(
-            f"the index at {store.url} has no finished snapshot yet: {writer} is at work"
-            f"{runs.whereabouts(store)}. Watch it: graphrag-ray status --root {store.url} --watch"
+            f"The index at {store.url} has no finished snapshot yet: {writer} is at work"
+            f"{runs.progress_text(store)}. Watch it: graphrag-ray status --root {store.url} --watch"
         )
     if store.list("work") or store.list("locks"):
         raise IndexNotFound(
-            f"the index at {store.url} is half built: no snapshot is finished yet. Run `graphrag-ray index` "
-            "again to continue; what is done is kept"
+            f"The index at {store.url} is incomplete: no snapshot is finished yet. Run `graphrag-ray index` "
+            "again to continue; all finished work is kept."
         )
     raise IndexNotFound(
-        f"there is no index at {store.url}. Check --root, or make one: "
+        f"There is no index at {store.url}. Check --root, or create an index: "
         f"graphrag-ray index INPUT --root {store.url}"
     )
 
 
 @contextmanager
 def being_read(store: Store, manifest: Manifest) -> Iterator[None]:
-    """Around every look at a snapshot's parts: where one is gone because the snapshot was removed, that is
-    what is told. Raises SnapshotRemoved."""
+    """Wrap every read of a snapshot's parts; raises SnapshotRemoved if one is missing because of `gc`."""
     try:
         yield
     except CorruptPart as e:
@@ -277,38 +272,39 @@ def being_read(store: Store, manifest: Manifest) -> Iterator[None]:
 
 
 def check_there(store: Store, manifest: Manifest) -> None:
-    """Before something is asked or told of a snapshot that may be in memory. One that was removed is read as
-    long as `gc` leaves its parts, for those who read it; after that it is not: maybe a document was purged.
-    One request, and a listing where it was removed. Raises SnapshotRemoved, StoreError."""
+    """Raise SnapshotRemoved if a snapshot, which may be in memory, must not be used any more.
+
+    A removed snapshot can be used as long as `gc` leaves its parts. After that it must not: a document may
+    have been purged. Costs one request, and a listing if the snapshot was removed.
+    """
     if store.exists(_path(manifest.number)):
         return
     if parts_of(manifest) <= {info.path for info in list_all(store)}:
         return
     newest = newest_number(store)
-    what_now = f"the newest is {newest}, open that one" if newest else "there is none any more"
-    raise SnapshotRemoved(
-        f"snapshot {manifest.number} of {store.url} was removed while it was being read (by `gc`): {what_now}"
+    advice = f"the newest is {newest}, open that one" if newest else "no snapshot is left"
+    raise errors.SnapshotRemoved(
+        f"Snapshot {manifest.number} of {store.url} was removed while it was being read (by `gc`): {advice}"
     )
 
 
 def parts_of(manifest: Manifest) -> set[str]:
-    """The paths of all parts that a snapshot needs: of its tables, and of what its steps came to, which
-    later runs build on."""
-    found: set[str] = set()
+    """Return the paths of all parts of a snapshot's tables and of its steps' results."""
+    paths: set[str] = set()
     pending: list[Any] = [[part.path for parts in manifest.tables.values() for part in parts], manifest.steps]
     while pending:
         value = pending.pop()
         if isinstance(value, str):
-            found |= {value} if value.split("/")[0] in FOLDERS else set()
+            paths |= {value} if value.split("/")[0] in FOLDERS else set()
         elif isinstance(value, Mapping):
             pending += value.values()
         elif isinstance(value, list | tuple):
             pending += value
-    return found
+    return paths
 
 
-def lacking(store: Store, manifest: Manifest) -> list[str]:
-    """Parts that a snapshot needs and that are not there. Raises StoreError."""
+def missing_parts(store: Store, manifest: Manifest) -> list[str]:
+    """Return the paths of a snapshot's parts that do not exist."""
     return sorted(path for path in parts_of(manifest) if not store.exists(path))
 
 
@@ -317,30 +313,32 @@ def _path(number: int) -> str:
 
 
 def newest_number(store: Store) -> int | None:
-    """The number of the newest snapshot, in two or three requests; None where there is none. Raises
-    CorruptPart where the hint names one that is gone, StoreError."""
+    """Return the number of the newest snapshot in two or three requests; None if there is none.
+
+    Raises CorruptPart if the hint names a snapshot that is missing.
+    """
     try:
-        hint = _hint(store)
+        hint = _read_hint(store)
     except ValueError:
         hint = 0
     if hint < 1 or not store.exists(_path(hint)):
         newest = max(numbers(store), default=None)
         if hint > (newest or 0):
-            raise _gone(store, hint)
+            raise _missing(store, hint)
         return newest
     while store.exists(_path(hint + 1)):
         hint += 1
     return hint
 
 
-def _hint(store: Store) -> int:
-    """The snapshot that the hint names; 0 where there is no hint. Raises ValueError for what is no number."""
+def _read_hint(store: Store) -> int:
+    """Return the snapshot that the hint names, or 0 without a hint. Raises ValueError if it is invalid."""
     try:
         return int(store.read(HINT))
     except FileNotFoundError:
         return 0
 
 
-def _gone(store: Store, number: int) -> CorruptPart:
+def _missing(store: Store, number: int) -> CorruptPart:
     path = _path(number)
     return CorruptPart(f"{store.url_of(path)} is missing, though {HINT} names it", path=path)

@@ -1,5 +1,7 @@
-"""What the JSON files of an index may say. An index can be a stranger's, or mended by hand: what is of
-another form is told as damage of that file, with its place, and not by whatever reads it first."""
+"""Types of the JSON files of an index, which may come from strangers or be edited by hand.
+
+Invalid content is reported as damage of its file, naming the place, before anything uses it.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ At = Annotated[float, Field(ge=0, le=253_402_300_799)]
 """Unix seconds, up to the year 9999."""
 
 
-class _Row(BaseModel):
-    """A row of the accounts: numbers, beside these."""
+class _StageUsage(BaseModel):
+    """Usage of a model in a stage; all further fields are numbers."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Amount | None] = Field(init=False)
@@ -30,21 +32,21 @@ class _Row(BaseModel):
 
 
 class _Usage(BaseModel):
-    stages: list[_Row] = []
+    stages: list[_StageUsage] = []
     spans: dict[str, dict[str, int]] = {}
     limits: dict[str, dict[str, float | None]] = {}
     quirks: dict[str, Any] = {}
 
 
 _Flat: TypeAlias = dict[str, Amount | None]
-_OfHierarchies: TypeAlias = dict[str, dict[str, Amount | _Flat | None]]
+_ByHierarchy: TypeAlias = dict[str, dict[str, Amount | _Flat | None]]
 
 
-class _Counts(RootModel[dict[str, Amount | _Flat | _OfHierarchies | None]]): ...
+class _Counts(RootModel[dict[str, Amount | _Flat | _ByHierarchy | None]]): ...
 
 
 class _Step(BaseModel):
-    """A step's result: parts as (path, rows, bytes)."""
+    """A step's result; parts are (path, rows, bytes)."""
 
     fingerprint: str = ""
     tables: dict[str, list[list[tuple[str, AtLeast0, AtLeast0]]]] = {}
@@ -61,8 +63,8 @@ class _Run(BaseModel):
     asked: dict[str, int] = {}
 
 
-def _like(model: type[BaseModel]) -> AfterValidator:
-    """The value as it is, where it has the model's form."""
+def _valid_for(model: type[BaseModel]) -> AfterValidator:
+    """Validate against a model but keep the value as it is."""
 
     def check(value: Mapping[str, Any]) -> Mapping[str, Any]:
         model.model_validate(value)
@@ -71,18 +73,21 @@ def _like(model: type[BaseModel]) -> AfterValidator:
     return AfterValidator(check)
 
 
-Counts = Annotated[Mapping[str, Any], _like(_Counts)]
-Usage = Annotated[Mapping[str, Any], _like(_Usage)]
-Step = Annotated[Mapping[str, Any], _like(_Step)]
-RunTold = Annotated[Mapping[str, Any], _like(_Run)]
+Counts = Annotated[Mapping[str, Any], _valid_for(_Counts)]
+Usage = Annotated[Mapping[str, Any], _valid_for(_Usage)]
+Step = Annotated[Mapping[str, Any], _valid_for(_Step)]
+RunInfo = Annotated[Mapping[str, Any], _valid_for(_Run)]
 
 
 def read_as(kind: type[T], data: Mapping[str, Any]) -> T:
-    """A dataclass whose fields have the types that it says; keys that it does not know are left out. Raises
-    ValueError, which names the place in one line."""
+    """Build a dataclass from JSON, checking the types of its fields and ignoring unknown keys.
+
+    Raises:
+        ValueError: Names the place of the first problem in one line.
+    """
     try:
-        found: T = _adapter(kind).validate_python(data)
-        return found
+        value: T = _adapter(kind).validate_python(data)
+        return value
     except ValidationError as e:
         first = e.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "its content"

@@ -163,7 +163,7 @@ def every_report_matches_its_context(world: Small) -> None:
     manifest = orjson.loads(path.read_bytes())
     manifest["steps"]["reports"]["fingerprint"] = ""
     del manifest["digest"]  # of the content as it was
-    path.write_bytes(snapshots.sealed(manifest))
+    path.write_bytes(snapshots.seal(manifest))
     shutil.rmtree(world.root / "work" / "report", ignore_errors=True)
     assert not world.index(allow_deletes=True).committed
     assert not world.observer.reused["reports"] and world.observer.reused["communities"]

@@ -158,7 +158,7 @@ def test_a_batch_that_was_refused_is_not_taken_for_the_one_before_it(
     ways: list[tuple[dict[str, object], list[object], str]] = [
         ({"--batch": columns}, [], "has no column question"),
         ({"--batch": other}, [], "there is no such file"),
-        ({"--root": tmp_path / "nowhere"}, [], "there is no index"),
+        ({"--root": tmp_path / "nowhere"}, [], "here is no index"),
         ({}, ["--set", "chunking.sise=3"], "did you mean 'chunking.size'"),
         ({}, ["--config", tmp_path / "none.yaml"], "there is no settings file"),
         ({}, ["--config", broken], "unknown setting 'storage.regoin'"),

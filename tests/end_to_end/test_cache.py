@@ -135,7 +135,7 @@ def test_what_was_answered_before_a_question_was_stopped_is_kept(town: World, ca
 def test_a_cache_that_cannot_be_read_is_told_before_anything_is_spent(town: World, cache: Path):
     cache.write_text("a file")
     asked = town.asked()
-    with pytest.raises(StoreError, match="cannot list"):
+    with pytest.raises(StoreError, match="Cannot list"):
         opened(town, cache).ask(ABOUT_DAVE)
     assert town.asked() == asked
 
@@ -147,7 +147,7 @@ def test_a_full_disk_costs_no_answer(town: World, cache: Path, monkeypatch: pyte
     monkeypatch.setattr(LocalFiles, "write", full)
     answer = opened(town, cache).ask(ABOUT_DAVE)
     assert "ERIN" in answer.text
-    assert any("could not be kept in the cache: cannot write" in note for note in answer.notes)
+    assert any("could not be kept in the cache: Cannot write" in note for note in answer.notes)
 
 
 def test_the_journal_of_a_batch_is_a_cache_and_a_cache_is_one_for_a_batch(town: World, cache: Path):

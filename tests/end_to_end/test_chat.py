@@ -109,7 +109,7 @@ def test_another_snapshot_can_be_asked(town: World, run: Command):
     old, new = done.stdout.split("What about YURI ?")[1:]
     assert "snapshot 1, 6 documents" in done.stdout and "ZOE" not in old
     assert "snapshot 2, 7 documents" in old and "ZOE" in new
-    assert "has no snapshot 9; there are: 1, 2" in done.stderr
+    assert "has no snapshot 9. Existing snapshots: 1, 2" in done.stderr
 
 
 @pytest.mark.parametrize("end", ["/quit", "/quit now", "exit"])
@@ -146,7 +146,7 @@ def test_an_answer_that_lacks_a_part_counts_as_failed(town: World, run: Command)
 
 def test_an_index_that_is_not_there_is_told_at_once(world: World, run: Command):
     done = run("chat", "--root", world.root, said=f"{ABOUT_DAVE}\n")
-    assert done.exit_code == 2 and "there is no index at" in done.stderr
+    assert done.exit_code == 2 and "here is no index at" in done.stderr
 
 
 # on a terminal

@@ -144,7 +144,7 @@ def test_a_reader_goes_on_for_the_grace_period_and_is_told_after_it(town: World,
     assert everything(reader) == held[1]
     aged(town.root, HOUR)
     collect(town.store, Options(keep=1), delete=True)
-    with pytest.raises(SnapshotRemoved, match=r"snapshot 1 .*removed while it was being read.*newest is 4"):
+    with pytest.raises(SnapshotRemoved, match=r"Snapshot 1 .*removed while it was being read.*newest is 4"):
         reader.table("entities")
     assert everything(town.open()) == held[4]
     assert town.store.list("gc") == []
@@ -152,7 +152,7 @@ def test_a_reader_goes_on_for_the_grace_period_and_is_told_after_it(town: World,
 
 def test_a_snapshot_that_is_looked_for_after_its_removal_is_not_found(town: World):
     collect(town.store, Options(keep=2), delete=True)
-    with pytest.raises(IndexNotFound, match=r"no snapshot 2; there are: 3, 4"):
+    with pytest.raises(IndexNotFound, match=r"no snapshot 2. Existing snapshots: 3, 4"):
         open_index(str(town.root), snapshot=2)
 
 
@@ -222,7 +222,7 @@ def test_a_damaged_manifest_removes_nothing(town: World):
 
 def test_an_index_that_is_half_built_is_left_alone(world: World):
     world.store.write("work/extract/x", b"")
-    with pytest.raises(IndexNotFound, match="half built"):
+    with pytest.raises(IndexNotFound, match="is incomplete"):
         collect(world.store, Options(), delete=True)
     assert [i.path for i in world.store.list()] == ["work/extract/x"]
 

@@ -63,9 +63,9 @@ def test_a_second_run_returns_0_and_says_that_nothing_has_changed(run: Command, 
             ["index", "INPUT", "--root", "ROOT", "--model", "m", "--set", "budget.max_cost_usd=1"],
             "price of 'm'",
         ),
-        (["query", "Who?", "--root", "ROOT"], "there is no index at"),
-        (["status", "--root", "ROOT"], "there is no index at"),
-        (["failures", "--root", "ROOT"], "there is no index at"),
+        (["query", "Who?", "--root", "ROOT"], "here is no index at"),
+        (["status", "--root", "ROOT"], "here is no index at"),
+        (["failures", "--root", "ROOT"], "here is no index at"),
         (["nonsense"], "No such command"),
     ],
     ids=lambda value: " ".join(value[:1] + value[4:]) if isinstance(value, list) else "",
@@ -115,7 +115,7 @@ def test_a_level_or_a_snapshot_that_is_not_there_returns_2(run: Command, world: 
     result = run("query", QUESTION, "--root", world.root, "--level", "C7")
     assert result.exit_code == 2 and "this index has C0" in result.stderr
     result = run("query", QUESTION, "--root", world.root, "--snapshot", 9)
-    assert result.exit_code == 2 and "no snapshot 9; there are: 1" in result.stderr
+    assert result.exit_code == 2 and "no snapshot 9. Existing snapshots: 1" in result.stderr
 
 
 @pytest.mark.parametrize("question", ["", "  \n", "why? " * 5000], ids=["empty", "blank", "endless"])

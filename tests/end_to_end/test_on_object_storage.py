@@ -142,7 +142,7 @@ def test_a_driver_that_is_killed_on_object_storage_pays_twice_only_for_the_last_
     killed = time.monotonic()
     paid = cloud.local.asked()
     assert 50 <= paid < 120, "in the middle of extraction"
-    with pytest.raises(Exception, match="half built"):
+    with pytest.raises(Exception, match="is incomplete"):
         cloud.open()
     cloud.local.endpoint.respond = toy_model.respond
     told = json.loads(in_a_process(*cloud.index_command("--json", *slowly)))
@@ -270,7 +270,7 @@ def test_who_may_only_read_can_ask_everything_and_write_nothing(
     asked_before = cloud.local.asked()
     result = run(*cloud.index_command(*cloud.reached()))
     assert result.exit_code == 1 and cloud.local.asked() == asked_before
-    assert f"cannot create {cloud.index}/locks/2.json: access is denied" in result.stderr
+    assert f"Cannot create {cloud.index}/locks/2.json: access is denied" in result.stderr
     assert "Check the permissions and credentials there" in result.stderr
 
 

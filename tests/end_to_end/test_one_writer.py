@@ -185,7 +185,7 @@ def test_a_writer_that_was_paused_cannot_commit_and_stops_spending_when_it_wakes
     first.send_signal(signal.SIGCONT)
     assert first.wait(timeout=100) == 1
     said = heard(first)
-    assert said.startswith(f"LockLost the lock on {slow.root} was taken over by process {os.getpid()}")
+    assert said.startswith(f"LockLost The lock on {slow.root} was taken over by process {os.getpid()}")
     assert slow.asked() - asked < 40, "of some 110 that it had to ask yet"
     assert slow.snapshots() == [1] and everything(slow.open()) == taken
 

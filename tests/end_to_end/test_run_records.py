@@ -142,7 +142,7 @@ def test_a_run_that_was_told_to_stop_waits_for_what_is_in_flight(world: World):
     world.index()
     after = [repr(b["messages"]) for b in world.endpoint.bodies()[len(asked) :]]
     assert set(asked).isdisjoint(after)
-    assert [r.outcome for r in runs.backwards(world.store)] == ["committed", "interrupted"]
+    assert [r.outcome for r in runs.newest_first(world.store)] == ["committed", "interrupted"]
 
 
 def test_a_run_that_is_told_to_stop_when_a_stage_has_just_ended_begins_no_other_step(world: World):

@@ -601,7 +601,7 @@ def test_beyond_this_machine_a_token_is_wanted(town: World, run: Command, monkey
         (["--method", "vector", "--level", "C0"], "vector search has no levels"),
         (["--replicas", "0"], "--replicas"),
         (["--set", "query.colour=red"], "unknown setting"),
-        (["--root", "/nowhere/at/all"], "there is no index"),
+        (["--root", "/nowhere/at/all"], "here is no index"),
     ],
 )
 def test_what_cannot_be_served_is_told_at_once(town: World, run: Command, options: list[str], said: str):

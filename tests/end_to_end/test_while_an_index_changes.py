@@ -220,7 +220,7 @@ def test_an_older_snapshot_is_read_by_every_command(run: Command, world: World):
     assert open_index(str(world.root), snapshot=1).manifest.number == 1
     for command in (["status"], ["failures"], ["query", "What?"]):
         missing = run(*command, "--root", world.root, "--snapshot", 7)
-        assert missing.exit_code == 2 and "no snapshot 7; there are: 1, 2" in missing.output
+        assert missing.exit_code == 2 and "no snapshot 7. Existing snapshots: 1, 2" in missing.output
 
 
 def test_gc_tells_what_it_would_do_and_does_it(run: Command, world: World, built: Built):

@@ -236,7 +236,7 @@ def test_a_manifest_of_another_form_is_damage_with_its_file_and_place(
     path = root / "snapshots" / "1.json"
     content = orjson.loads(path.read_bytes())
     content.pop("digest", None)
-    path.write_bytes(snapshots.sealed(content | change))
+    path.write_bytes(snapshots.seal(content | change))
     for command in (["status"], ["levels"], ["query", QUESTION], ["gc"], ["inspect"]):
         done = run(*command, "--root", root)
         assert "snapshots/1.json" in done.output and told in done.output, done.output

@@ -146,7 +146,7 @@ def _print_status(found: Record) -> None:
         out.print("\nDamaged", style="bold")
         for told in found["damaged"]:
             out.print(f"  {told}")
-        out.print(f"  {MEND}.")
+        out.print(f"  {MEND}")
 
 
 def _print_last_run(out: Console, last: Record) -> None:

@@ -1,26 +1,13 @@
-"""The nearest of every level at once: a hierarchy of proximity graphs (C-HNSW of ArchRAG, Wang et al. 2025).
+"""Nearest neighbours on all levels at once: a hierarchy of graphs (C-HNSW of ArchRAG, Wang et al. 2025).
 
-Entities are level 0, communities are above. Each node is in one level. It is linked to near nodes of its
+Entities are level 0, communities are above. A node belongs to one level. It is linked to near nodes of its
 level, as in HNSW (Malkov and Yashunin 2018, "Efficient and robust approximate nearest neighbor search using
-Hierarchical Navigable Small World graphs"), and down to its nearest in the level below. A question walks to
-its nearest in the highest level, enters the next one where the best of these lead down to, and so on. So one
-descent finds the nearest of each level, and what is above a level are its communities, not nodes drawn at
-random. A level of few nodes has no links between them: all of them are looked at, which is faster.
+Hierarchical Navigable Small World graphs"), and to its nearest node in the level below. A search walks to the
+nearest nodes of the highest level, enters the next level at their links down, and so on. So one descent finds
+the nearest nodes of each level. Small levels have no links and are searched exhaustively, which is faster.
 
-The loops are compiled by numba (`proximity_graphs`), which `pip install 'graphrag-ray[archrag]'` brings.
-Without it there is no such index: levels are searched one by one (`vectors`).
-
-An index is one file:
-
-    shape      dimensions, and how many links a node can have; int64
-    step       a vector's numbers are so many times what is stored; float32
-    starts     where each level begins in what follows, and where the last one ends; int64
-    linked     whether a level's nodes are linked to each other; uint8
-    high, low  the halves of the nodes' ids, sorted in each level
-    codes      the vectors, of length 1 or 0, with zeros up to a multiple of 64 numbers: whole steps; int8
-    rest       256ths of the step that are added to them; int8
-    down       a node's nearest in the level below; -1 where there is none; int32
-    links      of each node of a linked level, to nodes of its level; -1 behind the last; int32
+The loops are compiled by numba (`proximity_graphs`), installed by `pip install 'graphrag-ray[archrag]'`.
+Without it there is no such index, and levels are searched one by one (`vectors`).
 """
 
 from __future__ import annotations
@@ -35,129 +22,136 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.store.search.mapped_arrays import (
-    ByteSource,
-    Ints,
-    MappedArray,
-    ids_of,
-    packed,
-    sorted_halves,
-    unpacked,
-)
+from graphrag_ray.store.search import mapped_arrays
+from graphrag_ray.store.search.mapped_arrays import ByteSource, Ints, MappedArray, ids_of
 from graphrag_ray.store.search.vectors import DIGITS, Floats, Found, unit
 
-M, EF_BUILD = 32, 100
-"""Those of the paper."""
-EF = 20
-"""So many nodes of a level are kept while a question walks through it."""
-EXACT = 500
-"""Levels of up to so many nodes have no links."""
+M, EF_BUILD = 32, 100  # The paper's values.
+EF = 20  # Nodes of a level that a search keeps.
+EXACT = 500  # Levels of up to this many nodes have no links.
 
 _Exact: TypeAlias = npt.NDArray[np.float64]
 _NO_KEYS = np.zeros(0, "<u8")
-_ROWS_AT_ONCE = 16_384
+_BATCH_ROWS = 16_384
 _WIDTH = 64
-_MOST_NODES, _MOST_LEVELS = 1 << 30, 1_000
-_MOST_LINKS = 1 << 16
-_MOST_DIMENSIONS = 1 << 16
+_MAX_NODES, _MAX_LEVELS, _MAX_LINKS, _MAX_DIMENSIONS = 1 << 30, 1_000, 1 << 16, 1 << 16
 _PEAK, _FINEST = 127, 32_767
-_TYPES = {"shape": "<i8", "step": "<f4", "starts": "<i8", "linked": "|u1", "high": "<u8", "low": "<u8"}
-_TYPES |= {"codes": "|i1", "rest": "|i1", "down": "<i4", "links": "<i4"}
+_TYPES = {
+    "shape": "<i8",  # Dimensions, and the maximum number of links of a node.
+    "step": "<f4",  # Vector numbers are multiples of this.
+    "starts": "<i8",  # [levels + 1] Start of each level in the arrays of nodes.
+    "linked": "|u1",  # [levels] Whether the nodes of a level are linked to each other.
+    "high": "<u8",  # Halves of the nodes' ids, sorted within each level.
+    "low": "<u8",
+    "codes": "|i1",  # Vectors of length 1 or 0, padded with zeros to a multiple of 64 numbers: whole steps,
+    "rest": "|i1",  # and 256ths of a step to add.
+    "down": "<i4",  # Nearest node in the level below, or -1.
+    "links": "<i4",  # Links of the nodes of linked levels within their level; -1 after the last.
+}
 
 
 @dataclass(frozen=True)
 class ChnswIndex:
-    """arrays: as above; starts: [levels + 1]; firsts: [levels] where the links of each level begin, -1: it
-    has none; links: [linked nodes, links]"""
-
     source: ByteSource
     arrays: Mapping[str, MappedArray]
     dimensions: int
     step: float
-    starts: Ints
-    firsts: Ints
-    links: MappedArray
+    starts: Ints  # [levels + 1]
+    firsts: Ints  # [levels] Where a level's links begin; -1 without links.
+    links: MappedArray  # [linked nodes, links]
 
     @property
     def n_levels(self) -> int:
         return len(self.firsts)
 
     def nearest(self, wanted: Floats, k: int, ef: int = EF) -> list[list[Found]]:
-        """Of each level, level 0 first: the k nodes whose vectors have the least angle to the wanted one, and
-        their cosines, to 1e-5 or so, to 3e-4 where some have a far larger number than others. Best first,
-        equal ones in the order of their ids.
+        """Return the k nodes of each level with the highest cosine similarity, level 0 first.
 
-        wanted: [dimensions], of any length; ef: with more, more of the nearest are found, in more time.
-        Levels without links, and those of up to ef nodes, are exact. Raises ValueError for other dimensions.
+        Cosines are exact to about 1e-5, or to 3e-4 if some vectors have a far larger number than others.
+        Levels without links, and those of up to `ef` nodes, are exact.
+
+        Args:
+            wanted: [dimensions] Of any length.
+            ef: A larger number finds more of the nearest nodes, but takes more time.
+
+        Returns:
+            Ids and cosines, best first, ties by id.
         """
         if not self.n_levels:
             return []
-        places, cosines, counts = (found[0].tolist() for found in self.places(wanted[None], k, ef))
-        chosen = np.array([at for row, n in zip(places, counts, strict=True) for at in row[:n]], np.int64)
+        places, cosines, counts = (array[0].tolist() for array in self.places(wanted[None], k, ef))
+        chosen = np.array([p for row, n in zip(places, counts, strict=True) for p in row[:n]], np.int64)
         ids = iter(ids_of(self.arrays["high"].take(chosen), self.arrays["low"].take(chosen)))
         return [[(next(ids), cosine) for cosine in row[:n]] for row, n in zip(cosines, counts, strict=True)]
 
     def places(self, wanted: Floats, k: int, ef: int = EF) -> tuple[Ints, _Exact, Ints]:
-        """[questions, levels, at most k] the places of the nearest, and their cosines, of many questions; and
-        [questions, levels] how many were found, behind which there are any numbers. Else as `nearest`."""
+        """Like `nearest`, for many questions.
+
+        Returns:
+            Positions and cosines, [questions, levels, at most k]; how many are valid, [questions, levels].
+        """
         if wanted.shape[1] != self.dimensions:
-            raise ValueError(f"the index has {self.dimensions} dimensions, not {wanted.shape[1]}")
+            raise ValueError(f"The index has {self.dimensions} dimensions, not {wanted.shape[1]}")
         directions = unit(wanted)
         peak = np.abs(directions).max(axis=1, keepdims=True)
         peak = np.where(peak > 0, peak, 1.0).astype(np.float64)
-        # A sum of products with numbers of eight bits fits into 32.
+        # The product with a vector of 8-bit numbers must fit into 32 bits.
         width = _padded(self.dimensions)
         finest = min(_FINEST, (1 << 31) // (129 * width))
-        asked = np.zeros((len(wanted), width), np.int16)
-        asked[:, : self.dimensions] = np.rint(directions * (finest / peak))
+        scaled = np.zeros((len(wanted), width), np.int16)
+        scaled[:, : self.dimensions] = np.rint(directions * (finest / peak))
         loops, largest = _loops(), int(np.diff(self.starts).max(initial=0))
         k = max(0, min(k, largest))
-        scores = np.zeros((len(asked), self.n_levels, max(k, loops.ENTRIES)), np.int64)
-        places, counts = np.zeros_like(scores), np.zeros((len(asked), self.n_levels), np.int64)
-        for i in range(len(asked)):
-            loops.descend(asked[i], self._graph, 0, min(max(ef, k), largest), scores[i], places[i], counts[i])
-        scaled = scores[..., :k] * (self.step * peak / finest / 256)[..., None]
-        cosines = np.asarray(np.round(np.clip(scaled, -1.0, 1.0), DIGITS), np.float64)
+        scores = np.zeros((len(scaled), self.n_levels, max(k, loops.ENTRIES)), np.int64)
+        places, counts = np.zeros_like(scores), np.zeros((len(scaled), self.n_levels), np.int64)
+        ef = min(max(ef, k), largest)
+        for i in range(len(scaled)):
+            loops.descend(scaled[i], self._graph, 0, ef, scores[i], places[i], counts[i])
+        products = scores[..., :k] * (self.step * peak / finest / 256)[..., None]
+        cosines = np.asarray(np.round(np.clip(products, -1.0, 1.0), DIGITS), np.float64)
         return places[..., :k], cosines, np.minimum(counts, k)
 
     @cached_property
     def _graph(self) -> tuple[Any, ...]:
-        whole = {name: self.arrays[name].whole() for name in ("codes", "rest", "down")}
         return _loops().Graph(  # type: ignore[no-any-return]
             width=_padded(self.dimensions),
             per_node=self.links.values.shape[1],
             links=self.links.whole().reshape(-1),
             starts=self.starts,
             firsts=self.firsts,
-            **whole,
+            **{name: self.arrays[name].whole() for name in ("codes", "rest", "down")},
         )
 
 
 def build(
     levels: Sequence[tuple[Sequence[str], Floats]], m: int = M, ef: int = EF_BUILD, exact: int = EXACT
 ) -> bytes:
-    """The bytes of an index: the same for the same nodes, whatever the order of those of a level.
+    """Return the bytes of an index, which do not depend on the order of the nodes within a level.
 
-    levels: ids and vectors [nodes, dimensions] of each, of any length, level 0 first; m: a node is linked to
-    so many near ones, and to twice as many at most; ef: so many are kept while a node's place is looked for;
-    exact: levels of up to so many nodes have no links. Raises ValueError for what is no id, an id that is
-    there twice, and vectors of different dimensions.
+    Args:
+        levels: Ids and vectors [nodes, dimensions], of any length, level 0 first.
+        m: A node is linked to this many near nodes, and gets at most twice as many links.
+        ef: Candidates kept while searching the links of a node.
+        exact: Levels of up to this many nodes have no links.
+
+    Raises:
+        ValueError: For invalid or repeated ids, and vectors of different dimensions.
     """
-    if not 1 <= m <= _MOST_LINKS // 2:
-        raise ValueError(f"a node cannot have {m} links")
+    if not 1 <= m <= _MAX_LINKS // 2:
+        raise ValueError(f"A node cannot have {m} links")
     names = [id_ for ids, _ in levels for id_ in ids]
     widths = {vectors.shape[1] for _, vectors in levels}
     if len(set(names)) != len(names):
-        raise ValueError("an id is there twice")
+        raise ValueError("An id is there twice")
     if len(widths) > 1 or any(len(ids) != len(vectors) for ids, vectors in levels):
-        raise ValueError("vectors of different dimensions, or not one for each id")
+        raise ValueError("There are vectors of different dimensions, or not one for each id")
     dimensions = widths.pop() if widths else 1
     sizes = [len(ids) for ids, _ in levels]
-    starts = np.cumsum([0, *sizes])
-    placed = [sorted_halves(ids) for ids, _ in levels]
-    high, low = (np.concatenate([_NO_KEYS, *(own[half] for own, _ in placed)]) for half in (0, 1))
-    own = [(vectors, order) for (_, vectors), (_, order) in zip(levels, placed, strict=True)]
-    codes, rest, step = _coded(own, len(names), dimensions)
+    starts = np.cumsum([0, *sizes]).astype(np.int64)
+    sorted_ids = [mapped_arrays.sorted_halves(ids) for ids, _ in levels]
+    high, low = (np.concatenate([_NO_KEYS, *(ids[half] for ids, _ in sorted_ids)]) for half in (0, 1))
+    vectors = [(matrix, order) for (_, matrix), (_, order) in zip(levels, sorted_ids, strict=True)]
+    codes, rest, step = _encode(vectors, len(names), dimensions)
     loops = _loops()
     linked = np.array([n > exact for n in sizes], np.uint8)
     firsts = _firsts(starts, linked)
@@ -170,55 +164,43 @@ def build(
             loops.build_level(graph, level, max(ef, m))
         if level + 1 < len(levels):
             loops.link_down(graph, level, max(m, loops.ENTRIES))
-    return packed(
-        {
-            "shape": np.array([dimensions, 2 * m], np.int64),
-            "step": np.array([step], np.float32),
-            "starts": starts.astype(np.int64),
-            "linked": linked,
-            "high": high,
-            "low": low,
-            "codes": codes.reshape(-1),
-            "rest": rest.reshape(-1),
-            "down": down,
-            "links": links,
-        }
-    )
+    shape, ids = np.array([dimensions, 2 * m]), {"high": high, "low": low}
+    arrays = {"shape": shape, "step": np.array([step]), "starts": starts, "linked": linked, **ids}
+    arrays |= {"codes": codes.reshape(-1), "rest": rest.reshape(-1), "down": down, "links": links}
+    return mapped_arrays.pack(arrays, _TYPES)
 
 
 def read(source: ByteSource) -> ChnswIndex:
-    """An index. Raises what `source.refused` makes for what is none. Where a link leads is looked at when it
-    is followed."""
-    arrays = unpacked(source, _TYPES, _TYPES)
+    """Open an index. Invalid files raise `source.refused`; links are checked when they are followed."""
+    arrays = mapped_arrays.unpack(source, _TYPES, _TYPES)
     shape, step = arrays["shape"].whole(), arrays["step"].whole()
     starts, linked = arrays["starts"].whole(), arrays["linked"].whole()
     n, n_levels = len(arrays["high"]), len(linked)
-    if len(shape) != 2 or len(step) != 1 or len(starts) != n_levels + 1 or n_levels > _MOST_LEVELS:
+    if len(shape) != 2 or len(step) != 1 or len(starts) != n_levels + 1 or n_levels > _MAX_LEVELS:
         raise source.refused("its arrays are of different lengths")
     dimensions, per_node = shape.tolist()
-    if not (1 <= dimensions <= _MOST_DIMENSIONS and 1 <= per_node <= _MOST_LINKS and 0 < step[0] < 1):
+    if not (1 <= dimensions <= _MAX_DIMENSIONS and 1 <= per_node <= _MAX_LINKS and 0 < step[0] < 1):
         raise source.refused("its vectors or links are of no possible size")
     if starts[0] != 0 or starts[-1] != n or (starts[1:] < starts[:-1]).any():
-        raise source.refused("its levels do not lie one behind the other")
+        raise source.refused("its levels are not in order")
     n_links = int((np.diff(starts) * (linked > 0)).sum()) * per_node
     numbers = n * _padded(dimensions)
     lengths = {"low": n, "down": n, "codes": numbers, "rest": numbers, "links": n_links}
-    if n > _MOST_NODES or any(len(arrays[name]) != length for name, length in lengths.items()):
+    if n > _MAX_NODES or any(len(arrays[name]) != length for name, length in lengths.items()):
         raise source.refused("its arrays are of different lengths")
-    # Copies: a mapped file could be changed while loops walk by them.
+    # Copies: a mapped file could change while the loops follow them.
     levels = starts.astype(np.int64), _firsts(starts, linked)
     return ChnswIndex(source, arrays, dimensions, float(step[0]), *levels, arrays["links"].rows(per_node))
 
 
 @cache
 def has_loops() -> bool:
-    """Whether such indexes can be made and searched: numba is installed."""
+    """Return whether such indexes can be built and searched, because numba is installed."""
     return find_spec("numba") is not None
 
 
 def _loops() -> ModuleType:
-    """Imported where it is needed: to load numba takes .4 s."""
-    from graphrag_ray.store.search import proximity_graphs
+    from graphrag_ray.store.search import proximity_graphs  # On demand: loading numba takes 0.4 s.
 
     return proximity_graphs
 
@@ -232,24 +214,24 @@ def _firsts(starts: Ints, linked: npt.NDArray[np.uint8]) -> Ints:
     return np.where(linked > 0, np.cumsum(sizes) - sizes, -1).astype(np.int64)
 
 
-def _coded(
+def _encode(
     levels: Sequence[tuple[Floats, Ints]], n: int, dimensions: int
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8], float]:
-    """Vectors, and the order to take them in, of each level: as whole numbers of steps and what is over."""
-    parts = [
-        (vectors, order[at : at + _ROWS_AT_ONCE])
+    """Quantize vectors, given with their order, to whole steps and 256ths; return both, and the step."""
+    batches = [
+        (vectors, order[start : start + _BATCH_ROWS])
         for vectors, order in levels
-        for at in range(0, len(order), _ROWS_AT_ONCE)
+        for start in range(0, len(order), _BATCH_ROWS)
     ]
-    highest = max((float(np.max(np.abs(unit(vectors[rows])))) for vectors, rows in parts), default=0.0)
-    # Coarsely: its last bits may be others on another machine.
+    highest = max((float(np.max(np.abs(unit(vectors[rows])))) for vectors, rows in batches), default=0.0)
+    # Rounded, because its last bits may differ between machines.
     step = float(np.float32(max(1, np.ceil(highest * 1024)) / 1024 / _PEAK))
     codes = np.zeros((n, _padded(dimensions)), np.int8)
-    rest, at = np.zeros_like(codes), 0
-    for vectors, rows in parts:
+    rest, start = np.zeros_like(codes), 0
+    for vectors, rows in batches:
         steps = unit(vectors[rows]).astype(np.float64) / step
         whole = np.clip(np.rint(steps), -_PEAK, _PEAK)
-        codes[at : at + len(rows), :dimensions] = whole
-        rest[at : at + len(rows), :dimensions] = np.clip(np.rint((steps - whole) * 256), -_PEAK, _PEAK)
-        at += len(rows)
+        codes[start : start + len(rows), :dimensions] = whole
+        rest[start : start + len(rows), :dimensions] = np.clip(np.rint((steps - whole) * 256), -_PEAK, _PEAK)
+        start += len(rows)
     return codes, rest, step

@@ -1,15 +1,14 @@
-"""The words of a text, in any script, as keyword search counts them: the same for records and questions.
+"""Split texts in any script into the words that keyword search counts, alike for records and questions.
 
-Words are case-folded, brought into Unicode NFKC, and stemmed by Snowball (Porter 1980, "An algorithm for
-suffix stripping"; snowballstem.org) in the language of the corpus. Where that is not known, a word of six
-letters or more counts as itself and by its first six: the plainest of all stemmers and the only one that fits
-most languages (McNamee and Mayfield 2004, "Character n-gram tokenization for European language text
-retrieval"). Scripts that put no spaces between words (Chinese, Japanese, Thai, Khmer, …), and Korean, whose
-particles cling to words, are read as their characters and pairs of neighbours, as Lucene's CJK analysis does.
+Words are case-folded, normalized to NFKC, and stemmed by Snowball (Porter 1980, "An algorithm for suffix
+stripping"; snowballstem.org) in the language of the corpus. If that is unknown, a word of six letters or more
+counts as itself and by its first six letters: the simplest stemmer, and the only one that fits most languages
+(McNamee and Mayfield 2004, "Character n-gram tokenization for European language text retrieval"). Scripts
+without spaces between words (Chinese, Japanese, Thai, Khmer, …), and Korean, whose particles are attached to
+words, are split into characters and bigrams, as in Lucene's CJK analysis.
 
-The language of a text is told by function words, which no text of a language does without (Ingle 1976, "A
-Language Identification Table"; Grefenstette 1995, "Comparing Two Language Identification Schemes"). The lists
-were written down from knowledge of the languages; a word that two of them share counts for both.
+Languages are detected by function words (Ingle 1976, "A Language Identification Table"; Grefenstette 1995,
+"Comparing Two Language Identification Schemes"). A word on two lists counts for both languages.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from itertools import pairwise
 from typing import Any
 
 STEM = 6
-MAX_WORD = 64
-"""A longer run of letters is cut into words: so no text takes more than linear time, whatever it holds."""
+MAX_WORD = 64  # Longer runs of letters are cut, so that every text takes linear time.
 
 _PREFIX_MARK = "*"
 # Thai and Lao, Myanmar, Korean letters, Khmer, then Han, kana, bopomofo, Hangul and the supplementary planes.
@@ -34,10 +32,10 @@ _UNSPACED = (
     "\U00020000-\U0003ffff"
 )
 _ASCII_WORD = re.compile(f"[a-z0-9]{{1,{MAX_WORD}}}")
-_PUNCTUATION = "“”‘’–—…"
-"""What most texts have that are ASCII otherwise."""
+_PUNCTUATION = "“”‘’–—…"  # The only non-ASCII characters of many texts.
 _RUN = re.compile(f"[{_UNSPACED}]")
 
+# By Snowball's name of the language: about twenty of its most frequent words.
 WORDS = {
     "arabic": "في من على إلى أن هذا التي الذي كان مع هذه قد لم ما بعد عن كل بين وقد ذلك",
     "danish": "og i at det er en til på som med af for den ikke der var et har de fra kan også blev være",
@@ -60,72 +58,68 @@ WORDS = {
     "swedish": "och i att det som en på är av för med den till inte har de om ett han var jag från eller",
     "turkish": "ve bir bu da de için ile olarak daha çok gibi olan en ama kadar sonra ne var olduğu değil",
 }
-"""By their name at Snowball: some twenty of the most frequent words of a language."""
 
-LEAST_SHARE = 0.6
-"""Of the texts that have a language; below it, no language is that of all."""
-_LEAST_FOUND = 3
-_LONGEST_LOOK = 4_000
-"""Characters of a text that are looked at."""
+MIN_SHARE = 0.6  # Of the texts with a known language that must agree on the common one.
+_MIN_MATCHES = 3
+_MAX_CHARS = 4_000  # Examined per text.
 
 _LETTERS = re.compile(r"[^\W\d_]++(?:[\u0300-\u036f\u0900-\u0963]++[^\W\d_]*+)*+")
 _LANGUAGES: dict[str, list[str]] = {}
 for _language, _frequent in WORDS.items():
-    for _one in _frequent.split():
-        _LANGUAGES.setdefault(_one, []).append(_language)
+    for _word in _frequent.split():
+        _LANGUAGES.setdefault(_word, []).append(_language)
 
 
 def words(text: str, language: str = "") -> list[str]:
-    """All words in order, each as often as it occurs. language: of `WORDS`; "": not known."""
-    return [word for written in _written(text) for word in _read(written, language)]
+    """Return all words in order, with repetitions. `language` is a key of `WORDS`, or "" if unknown."""
+    return [word for token in _tokens(text) for word in _stems(token, language)]
 
 
 @lru_cache(maxsize=1 << 16)
-def _read(written: str, language: str) -> tuple[str, ...]:
-    if written > "\u0e00" and _RUN.match(written):
-        return (*written, *map("".join, pairwise(written)))
+def _stems(token: str, language: str) -> tuple[str, ...]:
+    if token > "\u0e00" and _RUN.match(token):
+        return (*token, *map("".join, pairwise(token)))
     if language:
-        return (_stemmer(language).stemWord(written),)
-    return (written, written[:STEM] + _PREFIX_MARK) if len(written) >= STEM else (written,)
+        return (_stemmer(language).stemWord(token),)
+    return (token, token[:STEM] + _PREFIX_MARK) if len(token) >= STEM else (token,)
 
 
 @cache
 def _stemmer(language: str) -> Any:
     import Stemmer
 
-    return Stemmer.Stemmer(language, 0)  # `_read` remembers already
+    return Stemmer.Stemmer(language, 0)  # No cache of its own: `_stems` has one.
 
 
-def _written(text: str) -> list[str]:
+def _tokens(text: str) -> list[str]:
     if not text.isascii():
         for mark in _PUNCTUATION:
             text = text.replace(mark, " ")
     if text.isascii():
-        return _ASCII_WORD.findall(text.lower())  # several times as fast
-    # Word by word: a run of thousands of combining marks would take quadratic time.
-    word = _word()
-    return word.findall(unicodedata.normalize("NFKC", "\n".join(word.findall(text))).casefold())
+        return _ASCII_WORD.findall(text.lower())  # Several times as fast.
+    # Normalize word by word: a run of thousands of combining marks would take quadratic time.
+    pattern = _word_pattern()
+    return pattern.findall(unicodedata.normalize("NFKC", "\n".join(pattern.findall(text))).casefold())
 
 
-@cache
-def _word() -> re.Pattern[str]:
-    """A word of any script. Most texts are ASCII, and to compile it takes a while."""
-    # Python's \w leaves out the marks that vowels and accents are in many scripts.
+@cache  # Compiled on demand: it is slow, and most texts are ASCII.
+def _word_pattern() -> re.Pattern[str]:
+    # Python's \w excludes the marks that are vowels and accents in many scripts.
     marks = "".join(c for c in map(chr, range(0x300, 0x1E00)) if unicodedata.category(c) in ("Mn", "Mc"))
     return re.compile(f"[{_UNSPACED}]{{1,{MAX_WORD}}}|(?:[^\\W_{_UNSPACED}]|[{marks}]){{1,{MAX_WORD}}}")
 
 
 def language_of(text: str) -> str:
-    """The language of a text; "" where its words do not tell."""
-    found: Counter[str] = Counter()
-    for word in _LETTERS.findall(text[:_LONGEST_LOOK].casefold()):
-        found.update(_LANGUAGES.get(word, ()))
-    first, second = [*found.most_common(2), ("", 0), ("", 0)][:2]
-    return first[0] if first[1] >= _LEAST_FOUND and first[1] > second[1] else ""
+    """Detect the language of a text; "" if its words do not tell."""
+    counts: Counter[str] = Counter()
+    for word in _LETTERS.findall(text[:_MAX_CHARS].casefold()):
+        counts.update(_LANGUAGES.get(word, ()))
+    first, second = [*counts.most_common(2), ("", 0), ("", 0)][:2]
+    return first[0] if first[1] >= _MIN_MATCHES and first[1] > second[1] else ""
 
 
 def common_language(texts: Iterable[str]) -> str:
-    """The language that most texts are written in; "" where they have several, or none that is known."""
-    found = Counter(filter(None, map(language_of, texts)))
-    language, n = max(found.items(), key=lambda item: (item[1], item[0]), default=("", 0))
-    return language if n and n >= LEAST_SHARE * found.total() else ""
+    """Detect the language of most texts; "" if there are several, or none is known."""
+    counts = Counter(filter(None, map(language_of, texts)))
+    language, n = max(counts.items(), key=lambda item: (item[1], item[0]), default=("", 0))
+    return language if n and n >= MIN_SHARE * counts.total() else ""

@@ -91,7 +91,7 @@ class TestWhichIndex:
 
     def test_the_environment_says_it_where_nothing_else_does(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("GRAPHRAG_RAY_ROOT", "/nowhere/of-environment")
-        assert "there is no index at /nowhere/of-environment" in self.status()
+        assert "here is no index at /nowhere/of-environment" in self.status()
 
     def test_what_is_typed_wins_over_it(self, monkeypatch: pytest.MonkeyPatch, config: str):
         monkeypatch.setenv("GRAPHRAG_RAY_ROOT", "/nowhere/of-environment")

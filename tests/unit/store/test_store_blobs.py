@@ -35,7 +35,7 @@ _example = itertools.count()
 @pytest.fixture(autouse=True)
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder."""
-    monkeypatch.setenv(blobs.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(blobs.CACHE_DIR_ENV, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -100,7 +100,7 @@ def whole(blob: Blob) -> bytes:
 
 
 def copy_of(store: Store, part: Part) -> str:
-    return blobs._name(store, part)
+    return blobs._copy_name(store, part)
 
 
 def flip(store: Store, path: str, at: int | None = None) -> None:
@@ -130,7 +130,7 @@ def test_any_ranges_of_any_data_are_what_was_written(tmp_path_factory, data: st.
     wanted = data.draw(st.lists(st.lists(pair, max_size=10), max_size=5))
     for at in (Store(str(tmp_path_factory.mktemp("blobs"))), another_far()):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(blobs.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+            patch.setenv(blobs.CACHE_DIR_ENV, str(tmp_path_factory.mktemp("cache")))
             patch.setattr(blobs, "TAIL_BYTES", data.draw(st.sampled_from([1, 20_000, 1 << 20])))
             patch.setattr(blobs, "GAP_BYTES", data.draw(st.sampled_from([0, BLOCK_BYTES, 1 << 20])))
             part = written(at, data=whole_data)
@@ -328,7 +328,7 @@ from graphrag_ray.store.files import Store
 store = Store("memory://of-another-process")
 blobs.opened(store, blobs.write(store, "t", "ef56", b"much smaller", 1))
 """
-    in_another_process(code, **{blobs.LIMIT_VARIABLE: "0"})
+    in_another_process(code, **{blobs.CACHE_LIMIT_ENV: "0"})
     (left,) = kept.iterdir()
     assert left.name != copy_of(far, part)
 
@@ -421,7 +421,7 @@ def test_a_local_file_that_cannot_be_opened_is_no_damage(store: Store):
     folder = Path(store.url) / "indexes" / "t"
     folder.rename(folder.with_name("elsewhere"))
     folder.touch()
-    with pytest.raises(StoreError, match=r"cannot read .*part-ab12.*Not a directory") as caught:
+    with pytest.raises(StoreError, match=r"Cannot read .*part-ab12.*Not a directory") as caught:
         blobs.opened(store, part)
     assert not isinstance(caught.value, CorruptPart)
 
@@ -433,8 +433,8 @@ def names_in(folder: Path) -> set[str]:
 def test_the_cache_forgets_what_was_not_used_for_the_longest_time(
     far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(blobs, "LOOK_EACH_BYTES", 1)
-    monkeypatch.setenv(blobs.LIMIT_VARIABLE, "0.00025")
+    monkeypatch.setattr(blobs, "EVICT_EVERY_BYTES", 1)
+    monkeypatch.setenv(blobs.CACHE_LIMIT_ENV, "0.00025")
     parts = [written(far, f"{i:02x}", bytes([i + 1]) * 100_000) for i in range(4)]
     for age, part in enumerate(parts[:2]):
         whole(blobs.opened(far, part))
@@ -443,15 +443,15 @@ def test_the_cache_forgets_what_was_not_used_for_the_longest_time(
     whole(blobs.opened(far, parts[0]))
     whole(blobs.opened(far, parts[2]))
     assert names_in(kept) == {copy_of(far, parts[0]), copy_of(far, parts[2]), "a folder"}
-    monkeypatch.setenv(blobs.LIMIT_VARIABLE, "0")
+    monkeypatch.setenv(blobs.CACHE_LIMIT_ENV, "0")
     blob = blobs.opened(far, parts[3])
     assert names_in(kept) == {copy_of(far, parts[3]), "a folder"}
     assert whole(blob) == bytes([4]) * 100_000
 
 
 def test_holes_of_copies_do_not_count(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(blobs, "LOOK_EACH_BYTES", 1)
-    monkeypatch.setenv(blobs.LIMIT_VARIABLE, "0.0008")
+    monkeypatch.setattr(blobs, "EVICT_EVERY_BYTES", 1)
+    monkeypatch.setenv(blobs.CACHE_LIMIT_ENV, "0.0008")
     parts = [written(far, f"{i:02x}", bytes([i + 1]) + DATA) for i in range(3)]
     for part in parts:
         needed(blobs.opened(far, part), block(50))
@@ -461,9 +461,9 @@ def test_holes_of_copies_do_not_count(far: Store, kept: Path, monkeypatch: pytes
 
 
 def test_room_is_made_now_and_then(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(blobs.LIMIT_VARIABLE, "0")
-    monkeypatch.setattr(blobs, "LOOK_EACH_BYTES", 250_000)
-    monkeypatch.setattr(blobs, "_written", [0])
+    monkeypatch.setenv(blobs.CACHE_LIMIT_ENV, "0")
+    monkeypatch.setattr(blobs, "EVICT_EVERY_BYTES", 250_000)
+    monkeypatch.setattr(blobs, "_fetched_bytes", [0])
     parts = [written(far, f"{i:02x}", bytes([i + 1]) * 100_000) for i in range(3)]
     left = []
     for part in parts:
@@ -473,9 +473,9 @@ def test_room_is_made_now_and_then(far: Store, kept: Path, monkeypatch: pytest.M
 
 
 def test_a_limit_that_is_no_number_is_told(far: Store, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(blobs, "LOOK_EACH_BYTES", 1)
-    monkeypatch.setenv(blobs.LIMIT_VARIABLE, "much")
-    with pytest.raises(StoreError, match=r"GRAPHRAG_RAY_CACHE_GB is a number of gigabytes, not 'much'"):
+    monkeypatch.setattr(blobs, "EVICT_EVERY_BYTES", 1)
+    monkeypatch.setenv(blobs.CACHE_LIMIT_ENV, "much")
+    with pytest.raises(StoreError, match=r"GRAPHRAG_RAY_CACHE_GB must be a number of gigabytes, not 'much'"):
         blobs.opened(far, written(far))
 
 
@@ -505,16 +505,16 @@ def test_a_list_of_parts_that_tells_another_size_spoils_no_copy_that_is_mapped(f
 @pytest.mark.parametrize("n_bytes", [0, 27, 1 << 41, 2**63, 2**70])
 def test_a_part_of_an_impossible_size_is_refused(either: Store, n_bytes: int):
     part = replace(written(either), bytes=n_bytes)
-    with pytest.raises(CorruptPart, match=f"there is none of {n_bytes:,} bytes"):
+    with pytest.raises(CorruptPart, match=f"{n_bytes:,} bytes is not a possible size"):
         blobs.opened(either, part)
 
 
 def test_copies_are_forgotten_by_name(far: Store, kept: Path):
-    blobs.forget(far, [written(far).path])  # without a cache folder
+    blobs.delete_copies(far, [written(far).path])  # without a cache folder
     first, second = written(far), written(far, "cd34")
     for part in (first, second):
         blobs.opened(far, part)
-    blobs.forget(far, [first.path, "tables/t/part-1.parquet"])
+    blobs.delete_copies(far, [first.path, "tables/t/part-1.parquet"])
     assert names_in(kept) == {copy_of(far, second)}
 
 
@@ -525,7 +525,7 @@ def test_the_cache_is_its_users_alone(far: Store, kept: Path, monkeypatch: pytes
     assert {f.stat().st_mode & 0o777 for f in kept.iterdir()} == {0o600}
     with monkeypatch.context() as patched:
         patched.setattr(os, "geteuid", lambda: kept.stat().st_uid + 1)
-        with pytest.raises(StoreError, match=r"is another user's.*GRAPHRAG_RAY_CACHE"):
+        with pytest.raises(StoreError, match=r"belongs to another user.*GRAPHRAG_RAY_CACHE"):
             blobs.opened(far, part)
     kept.chmod(0o777)
     with pytest.raises(StoreError, match=r"others may write there.*GRAPHRAG_RAY_CACHE"):
@@ -536,9 +536,9 @@ def test_a_local_index_is_read_where_there_can_be_no_cache(
     store: Store, far: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "file").touch()
-    monkeypatch.setenv(blobs.FOLDER_VARIABLE, str(tmp_path / "file" / "below"))
+    monkeypatch.setenv(blobs.CACHE_DIR_ENV, str(tmp_path / "file" / "below"))
     assert whole(blobs.opened(store, written(store))) == DATA
-    with pytest.raises(StoreError, match="cannot use the cache folder"):
+    with pytest.raises(StoreError, match="Cannot use the cache folder"):
         blobs.opened(far, written(far))
 
 
@@ -556,7 +556,9 @@ def test_a_disk_that_is_full_is_told_with_the_way_out(far: Store, monkeypatch: p
         return n
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    with pytest.raises(StoreError, match=r"cannot write.*No space left.*GRAPHRAG_RAY_CACHE") as caught:
+    with pytest.raises(
+        StoreError, match=r"Cannot use the cache.*No space left.*GRAPHRAG_RAY_CACHE"
+    ) as caught:
         blocks(blob, 4, 5, 6)
     assert not isinstance(caught.value, CorruptPart)
     space[0] = 10**9
@@ -631,7 +633,7 @@ def test_no_bytes_are_taken_for_a_part(tmp_path_factory, data: bytes):
     magic = struct.pack("<I8s", zlib.crc32(b""), b"grblocks")
     for file in (data, data + magic, data + struct.pack("<QII", len(data) + 1, BLOCK_BYTES, 0) + magic):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(blobs.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+            patch.setenv(blobs.CACHE_DIR_ENV, str(tmp_path_factory.mktemp("cache")))
             for at in (Store(str(tmp_path_factory.mktemp("blobs"))), another_far()):
                 part = Part("indexes/t/part-ab12-cd34.blocks", 1, len(file))
                 at.write(part.path, file)
@@ -650,7 +652,7 @@ def test_a_part_that_holds_what_we_do_not_write_is_named_with_the_way_out(either
     blob = blobs.opened(either, written(either))
     told = blob.refused("it leads out of itself")
     assert isinstance(told, CorruptPart) and told.path == blob.part.path
-    assert "is not what graphrag-ray writes there: it leads out of itself. If the index is" in str(told)
+    assert "is not a valid index file: it leads out of itself. If the index is" in str(told)
 
 
 @pytest.mark.parametrize("same", [True, False])

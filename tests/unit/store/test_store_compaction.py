@@ -136,7 +136,7 @@ def test_parts_are_read_and_deleted_many_at_once():
 def test_no_more_is_read_ahead_than_memory_is_meant_to_hold(store, monkeypatch):
     parts = [write(store, row(i), writer=f"w{i}") for i in range(20)]
     size = max(info.bytes for info in store.list("work/extract"))
-    monkeypatch.setattr(compaction, "AHEAD_BYTES", 4 * size)
+    monkeypatch.setattr(compaction, "READ_AHEAD_BYTES", 4 * size)
     monkeypatch.setattr(compaction, "TARGET_BYTES", 1)
     read, real = [], Store.read
     monkeypatch.setattr(Store, "read", lambda self, path: read.append(path) or real(self, path))
@@ -463,7 +463,7 @@ values = st.integers(0, 2**64 - 1) | st.integers(0, 20)
 
 @given(st.lists(st.lists(values, max_size=30), max_size=12))
 def test_of_each_value_that_is_counted_the_first_is_new(batches):
-    met, known = compaction._Distinct(), set()
+    met, known = compaction._DistinctValues(), set()
     for batch in batches:
         expected = []
         for value in batch:
@@ -474,7 +474,7 @@ def test_of_each_value_that_is_counted_the_first_is_new(batches):
 
 
 def test_many_small_batches_come_to_few_arrays():
-    met = compaction._Distinct()
+    met = compaction._DistinctValues()
     for start in range(0, 30_000, 30):
         met.add(np.arange(start, start + 30, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
     assert sum(map(len, met.runs)) == 30_000 and len(met.runs) < 15
@@ -493,7 +493,7 @@ told_apart = st.builds(
 @given(st.lists(told_apart | some_rows, max_size=40))
 def test_rows_have_the_same_hash_where_they_are_the_same(rows):
     told = {(r.key, r.at, r.turn, r.kind, r.reported, r.prompt_tokens) for r in rows}
-    assert len(np.unique(compaction._hashes(to_table(rows)))) == len(told)
+    assert len(np.unique(compaction._row_hashes(to_table(rows)))) == len(told)
 
 
 def test_places_that_differ_little_have_hashes_of_their_own():
@@ -501,4 +501,4 @@ def test_places_that_differ_little_have_hashes_of_their_own():
         JournalRow(key(0), at % 20, at // 400, "h", "turn", 1.7e9 + (at % 400 // 20) / 1024)
         for at in range(50_000)
     ]
-    assert len(np.unique(compaction._hashes(to_table(rows)))) == 50_000
+    assert len(np.unique(compaction._row_hashes(to_table(rows)))) == 50_000

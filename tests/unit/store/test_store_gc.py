@@ -105,17 +105,17 @@ def test_killed_at_each_operation_it_leaves_what_is_kept_and_the_next_call_finis
 
 
 def test_what_goes_from_far_storage_goes_from_the_cache_of_this_machine_too(tmp_path, monkeypatch):
-    monkeypatch.setenv(blobs.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(blobs.CACHE_DIR_ENV, str(tmp_path / "cache"))
     far = Store(f"memory://{tmp_path.name}-{id(tmp_path)}")
     shards = [blobs.write(far, "numbers", f"a{n}", b"%d" % n, rows=1) for n in (1, 2)]
     for number, shard in enumerate(shards, 1):
         blobs.opened(far, shard)
-        earlier = tmp_path / "cache" / (blobs._store_and_path(far, shard.path) + blobs.SUFFIX)
+        earlier = tmp_path / "cache" / (blobs._copy_prefix(far, shard.path) + blobs.SUFFIX)
         earlier.write_bytes(b"as versions before named it")
         snapshots.commit(far, Manifest(number, number - 1 or None, "", "0", tables={"numbers": [shard]}))
     gc.carry_out(far, gc.plan(far, gc.Options(at_once=frozenset({1}))), lambda: None)
     kept = {path.name for path in (tmp_path / "cache").iterdir()}
-    assert kept == {blobs._name(far, shards[1]), earlier.name}
+    assert kept == {blobs._copy_name(far, shards[1]), earlier.name}
 
 
 def test_ages_are_told_by_the_clock_of_the_storage_alone(store, monkeypatch):

@@ -259,8 +259,8 @@ def test_the_cache_forgets_the_part_not_used_for_longest(store):
     cache = journal.Cache(limit_bytes=25_000)
     for path in (paths[0], paths[1], paths[0], paths[2], paths[3]):
         cache.get(store, path)
-    assert [path for _, path in cache._kept] == [paths[2], paths[3]]
-    assert cache._size == sum(d.nbytes for d in cache._kept.values()) < 25_000
+    assert [path for _, path in cache._parts] == [paths[2], paths[3]]
+    assert cache._size == sum(d.nbytes for d in cache._parts.values()) < 25_000
 
 
 def test_done_and_failed_items_are_told_without_reading_replies(store, monkeypatch):
@@ -277,8 +277,8 @@ def test_what_is_done_is_found_once_for_as_long_as_parts_stand(store, monkeypatc
     write(store, row(1, "done"), row(2, "done"), writer="a")
     write(store, row(2, "retry", at=3000.0), row(2, "done", at=4000.0), row(3, "killed"), writer="b")
     index = JournalIndex.load(store, "extract")
-    found, real = [], JournalIndex._with_a
-    monkeypatch.setattr(JournalIndex, "_with_a", lambda self, kind: found.append(kind) or real(self, kind))
+    found, real = [], JournalIndex._with_kind
+    monkeypatch.setattr(JournalIndex, "_with_kind", lambda self, kind: found.append(kind) or real(self, kind))
     for _ in range(3):
         assert index.is_done([key(1), key(2), key(3)]).tolist() == [True, True, False]
     assert found == ["done", "retry"] and index.any_killed
@@ -328,7 +328,7 @@ def test_a_look_again_reads_only_what_is_new(store, monkeypatch):
     assert again.again().lookup(keys) == fresh.lookup(keys)
 
 
-def test_failed_items_are_listed_with_all_their_rows(store):
+def test_failed_items_are_listed_with_kindll_their_rows(store):
     write(store, row(1), row(1, "failed", error="x"), row(2, "failed"), row(2, "done"), writer="a")
     write(store, row(1, "failed", at=2000.0, error="y"), row(3), writer="b")
     failed = JournalIndex.load(store, "extract").failed()

@@ -54,7 +54,7 @@ def test_fields_of_a_later_version_with_the_same_format_do_not_disturb():
 
 def test_a_newer_format_is_refused_with_what_to_do(store):
     data = {**manifest(1).to_json(), "format": snapshots.FORMAT + 1, "version": "9.9"}
-    store.write("snapshots/1.json", snapshots.sealed(data))
+    store.write("snapshots/1.json", snapshots.seal(data))
     with pytest.raises(
         StoreError, match=r"snapshots/1.json.*newer graphrag-ray \(format 3, version 9.9\).*Upgrade"
     ):
@@ -64,7 +64,7 @@ def test_a_newer_format_is_refused_with_what_to_do(store):
 def test_an_older_format_is_refused_with_what_to_do(store):
     snapshots.commit(store, manifest(1, format=snapshots.FORMAT - 1))
     told = (
-        r"snapshot 1 of .* older graphrag-ray \(format 1, version 0.1.0\).*same `graphrag-ray index` command"
+        r"Snapshot 1 of .* older graphrag-ray \(format 1, version 0.1.0\).*same `graphrag-ray index` command"
     )
     with pytest.raises(StoreError, match=told):
         snapshots.open_latest(store)
@@ -203,7 +203,7 @@ def test_when_no_manifest_can_be_read_all_are_named(store):
 
 def test_a_snapshot_that_is_not_there_is_told_with_those_that_are(store):
     commit(store, 1, 2)
-    with pytest.raises(IndexNotFound, match=r"no snapshot 7; there are: 1, 2"):
+    with pytest.raises(IndexNotFound, match=r"no snapshot 7. Existing snapshots: 1, 2"):
         snapshots.open_latest(store, 7)
 
 

@@ -180,7 +180,7 @@ def test_many_vectors_that_are_derived_are_those_that_are_built(
     signs: bool, width: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ):
     """What is rounded, and in which portions, depends on no other record."""
-    monkeypatch.setattr(vectors, "_ROWS_AT_ONCE", 100)
+    monkeypatch.setattr(vectors, "_BATCH_ROWS", 100)
     dice = np.random.default_rng([seed, width])
     own = (dice.normal(size=(700, width)) + 0.3).astype(np.float32)
     ids = [f"{int(n):032x}" for n in dice.permutation(700)]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.store.search import keyword
-from graphrag_ray.store.search.keyword import K1, MOST_COUNTED, B, KeywordShard
+from graphrag_ray.store.search.keyword import K1, MAX_COUNT, B, KeywordShard
 from graphrag_ray.store.search.mapped_arrays import InMemory, ids_of, known
 from graphrag_ray.store.search.words import MAX_WORD, words
 
@@ -64,8 +64,7 @@ def by_brute_force(
     for name in texts if among is None else set(among) & texts.keys():
         of, length = counts[name], counts[name].total() / (n_words / n or 1)
         scores[name] = math.fsum(
-            idf[w] * min(of[w], MOST_COUNTED) / (min(of[w], MOST_COUNTED) + K1 * (1 - B + B * length))
-            for w in idf
+            idf[w] * min(of[w], MAX_COUNT) / (min(of[w], MAX_COUNT) + K1 * (1 - B + B * length)) for w in idf
         )
     return sorted(((name, s) for name, s in scores.items() if s > 0), key=lambda hit: (-hit[1], hit[0]))[:k]
 
@@ -204,14 +203,14 @@ def test_records_that_cannot_come_among_the_best_are_not_looked_at(monkeypatch: 
     """That they are passed over is what makes a long question quick."""
     texts = {f"{at:03}": "rare thing" if at < 5 else "the frequent ones" for at in range(900)}
     scored: list[int] = []
-    search = keyword._scored
+    search = keyword._score
 
     def noted(*args: Any) -> Any:
         places, scores = search(*args)
         scored.append(len(places))
         return places, scores
 
-    monkeypatch.setattr(keyword, "_scored", noted)
+    monkeypatch.setattr(keyword, "_score", noted)
     shard = shard_of(texts)
     assert found_by(hits_of([shard], "the rare thing and the frequent ones", 3)) == ["000", "001", "002"]
     assert scored == [5]

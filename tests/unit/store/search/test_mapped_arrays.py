@@ -17,11 +17,11 @@ from graphrag_ray.store.search.mapped_arrays import (
     Ids,
     InMemory,
     MappedArray,
-    packed,
-    places_in,
-    spread,
-    tops,
-    unpacked,
+    block_heads,
+    expand_ranges,
+    find_positions,
+    pack,
+    unpack,
 )
 
 PAIR = np.dtype([("first", "<u8"), ("second", "<f4")])
@@ -43,15 +43,15 @@ ARRAYS = st.dictionaries(
 
 
 def at_places(source: Any, values: np.ndarray = NUMBERS) -> MappedArray:
-    return unpacked(source, {"i": values.dtype})["i"]
+    return unpack(source, {"i": values.dtype})["i"]
 
 
 @given(ARRAYS)
 def test_what_was_packed_comes_back(watched: Any, arrays: dict[str, np.ndarray]):
-    data = packed(arrays)
-    assert data == packed(arrays)
+    data = pack(arrays)
+    assert data == pack(arrays)
     for source in (InMemory.of(data), watched(data)):
-        found = unpacked(source, KINDS)
+        found = unpack(source, KINDS)
         assert list(found) == list(arrays)
         for name, array in arrays.items():
             assert found[name].begin % 64 == 0
@@ -60,16 +60,16 @@ def test_what_was_packed_comes_back(watched: Any, arrays: dict[str, np.ndarray])
 
 
 def test_of_a_file_that_is_opened_only_the_end_is_read(watched: Any):
-    source = watched(packed({"i": NUMBERS, "f": np.ones(1_000, "<f4")}))
-    found = unpacked(source, KINDS)
+    source = watched(pack({"i": NUMBERS, "f": np.ones(1_000, "<f4")}))
+    found = unpack(source, KINDS)
     assert not source.needed[:8_000].any(), "the arrays"
     assert len(found["i"]) == 1_000 and (found["i"].values == -1).all()
 
 
 @given(st.data())
 def test_only_the_values_that_are_looked_at_are_read(watched: Any, data: st.DataObject):
-    source = watched(packed({"f": np.zeros(77, "<f4"), "i": NUMBERS}))
-    array = unpacked(source, KINDS)["i"]
+    source = watched(pack({"f": np.zeros(77, "<f4"), "i": NUMBERS}))
+    array = unpack(source, KINDS)["i"]
     source.forget()
     places = st.integers(0, 1_000)
     runs = data.draw(st.lists(st.tuples(places, places).map(sorted), max_size=5))
@@ -87,8 +87,8 @@ def test_only_the_values_that_are_looked_at_are_read(watched: Any, data: st.Data
 
 
 def test_rows_are_read_as_rows(watched: Any):
-    source = watched(packed({"i": NUMBERS}))
-    rows = unpacked(source, KINDS)["i"].rows(10)
+    source = watched(pack({"i": NUMBERS}))
+    rows = unpack(source, KINDS)["i"].rows(10)
     source.forget()
     assert len(rows) == 100
     assert rows.take(np.array([3, 99]))[:, 0].tolist() == [30, 990]
@@ -98,7 +98,7 @@ def test_rows_are_read_as_rows(watched: Any):
 
 
 def test_a_run_is_not_copied():
-    array = at_places(InMemory.of(packed({"i": NUMBERS})))
+    array = at_places(InMemory.of(pack({"i": NUMBERS})))
     assert array.run(5, 500).base is not None and np.shares_memory(array.run(5, 500), array.values)
 
 
@@ -124,13 +124,13 @@ def test_what_leads_out_of_an_array_is_refused_by_its_file(
     watched: Any, not_the_file: type[Exception], look: Callable[[MappedArray], Any]
 ):
     for source, error in ((InMemory.of, ValueError), (watched, not_the_file)):
-        array = at_places(source(packed({"i": NUMBERS})))
+        array = at_places(source(pack({"i": NUMBERS})))
         with pytest.raises(error, match=r"out of itself|different lengths"):
             look(array)
 
 
 def test_an_array_without_values_has_no_place():
-    array = at_places(InMemory.of(packed({"i": NUMBERS[:0]})))
+    array = at_places(InMemory.of(pack({"i": NUMBERS[:0]})))
     assert array.whole().tolist() == array.take(np.zeros(0)).tolist() == []
     with pytest.raises(ValueError, match="out of itself"):
         array.take(np.array([0]))
@@ -140,8 +140,8 @@ def test_an_array_without_values_has_no_place():
 
 
 def mapped_keys(source: Callable[[bytes], Any], keys: np.ndarray) -> tuple[Any, MappedArray, MappedArray]:
-    opened = source(packed({"key": keys, "top": tops(keys)}))
-    arrays = unpacked(opened, {"key": "<u8", "top": "<u8"})
+    opened = source(pack({"key": keys, "top": block_heads(keys)}))
+    arrays = unpack(opened, {"key": "<u8", "top": "<u8"})
     return opened, arrays["key"], arrays["top"]
 
 
@@ -159,17 +159,17 @@ def test_keys_are_found_where_they_stand(watched: Any, n: int, seed: int):
     expected = np.searchsorted(keys, wanted)
     there = np.isin(wanted, keys)
     _, mapped, top = mapped_keys(watched, keys)
-    assert places_in(mapped, top, wanted).tolist() == np.where(there, expected, -1).tolist()
-    assert places_in(mapped, top, wanted[:0]).tolist() == []
+    assert find_positions(mapped, top, wanted).tolist() == np.where(there, expected, -1).tolist()
+    assert find_positions(mapped, top, wanted[:0]).tolist() == []
     _, mapped, top = mapped_keys(watched, keys)
     for key, place in zip(wanted[:30], np.where(there, expected, -1)[:30], strict=True):
-        assert places_in(mapped, top, np.array([key], np.uint64)).tolist() == [place]
+        assert find_positions(mapped, top, np.array([key], np.uint64)).tolist() == [place]
 
 
 def test_of_many_keys_only_those_near_the_wanted_one_are_read(watched: Any):
     source, mapped, top = mapped_keys(watched, np.arange(0, 10**6, 7, dtype=np.uint64))
     source.forget()
-    assert places_in(mapped, top, np.array([700_000, 700_001, 700_007], np.uint64)).tolist() == [
+    assert find_positions(mapped, top, np.array([700_000, 700_001, 700_007], np.uint64)).tolist() == [
         100_000,
         -1,
         100_001,
@@ -182,23 +182,23 @@ def test_of_many_keys_only_those_near_the_wanted_one_are_read(watched: Any):
 def test_keys_whose_tops_are_others_are_refused(n_tops: int):
     arrays = {"key": np.arange(200, dtype="<u8"), "top": np.zeros(n_tops, "<u8")}
     with pytest.raises(ValueError, match="different lengths"):
-        unpacked(InMemory.of(packed(arrays)), {"key": "<u8", "top": "<u8"}, top_of={"top": "key"})
+        unpack(InMemory.of(pack(arrays)), {"key": "<u8", "top": "<u8"}, heads_of={"top": "key"})
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=400), st.lists(st.integers(0, 2**64 - 1), max_size=4))
 def test_keys_in_no_order_are_passed_over_and_no_other_is_found(keys: list[int], tops_: list[int]):
     n = -(-len(keys) // STEP)
     arrays = {"key": np.array(keys, "<u8"), "top": np.resize(np.array(tops_ or [0], "<u8"), n)}
-    found = unpacked(InMemory.of(packed(arrays)), {"key": "<u8", "top": "<u8"})
+    found = unpack(InMemory.of(pack(arrays)), {"key": "<u8", "top": "<u8"})
     wanted = np.array([*keys[:9], 3, 2**64 - 1], np.uint64)
-    for key, place in zip(wanted, places_in(found["key"], found["top"], wanted), strict=True):
+    for key, place in zip(wanted, find_positions(found["key"], found["top"], wanted), strict=True):
         assert place == -1 or keys[place] == key
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), max_size=20))
 def test_spread_tells_every_place_and_whose_it_is(runs: list[tuple[int, int]]):
     left, right = np.array([(a, a + n) for a, n in runs], np.int64).reshape(-1, 2).T
-    places, whose = spread(left, right)
+    places, whose = expand_ranges(left, right)
     assert list(zip(whose.tolist(), places.tolist(), strict=True)) == [
         (at, place) for at, (a, n) in enumerate(runs) for place in range(a, a + n)
     ]
@@ -213,7 +213,7 @@ def with_head(told: Any, body: bytes = bytes(256)) -> bytes:
 
 
 def test_a_head_made_by_hand_is_read():
-    found = unpacked(InMemory.of(with_head({"i": ["<i4", 64, 3]})), KINDS)
+    found = unpack(InMemory.of(with_head({"i": ["<i4", 64, 3]})), KINDS)
     assert found["i"].whole().tolist() == [0, 0, 0]
 
 
@@ -257,31 +257,31 @@ def test_a_head_made_by_hand_is_read():
 def test_a_head_that_lies_is_refused(watched: Any, not_the_file: type[Exception], told: Any):
     for source, error in ((InMemory.of, ValueError), (watched, not_the_file)):
         with pytest.raises(error, match="it holds no such arrays"):
-            unpacked(source(with_head(told)), KINDS)
+            unpack(source(with_head(told)), KINDS)
 
 
 @pytest.mark.parametrize("size", [249, 2**63, 2**64 - 1])
 def test_a_head_longer_than_the_file_is_refused(size: int):
     with pytest.raises(ValueError, match="too short"):
-        unpacked(InMemory.of(bytes(248) + size.to_bytes(8, "little")), KINDS)
+        unpack(InMemory.of(bytes(248) + size.to_bytes(8, "little")), KINDS)
 
 
 @given(st.binary(max_size=200))
 def test_what_is_no_such_file_is_refused(data: bytes):
     with pytest.raises(ValueError, match="it holds no such arrays"):
-        unpacked(InMemory.of(data), KINDS)
+        unpack(InMemory.of(data), KINDS)
 
 
 @given(st.integers(0, 2**32))
 def test_a_changed_file_is_refused_or_read_within_itself(seed: int):
     dice = random.Random(seed)
-    whole = packed({"i": NUMBERS[:40], "p": drawn_array("p", 9), "f.a": drawn_array("f", 3)})
+    whole = pack({"i": NUMBERS[:40], "p": drawn_array("p", 9), "f.a": drawn_array("f", 3)})
     data = bytearray(whole)
     for _ in range(dice.choice((1, 2, 8))):
         at = dice.randrange(len(data) - 160, len(data))
         data[at : at + 1] = dice.choice((b"", b"0", b"9", b"\xff", b"-", dice.randbytes(2)))
     try:
-        found: Mapping[str, MappedArray] = unpacked(InMemory.of(bytes(data)), KINDS)
+        found: Mapping[str, MappedArray] = unpack(InMemory.of(bytes(data)), KINDS)
     except ValueError:
         return
     for array in found.values():
@@ -293,8 +293,8 @@ def test_ids_with_the_same_first_half_are_told_apart(pairs: list[tuple[int, int]
     own = sorted(set(pairs))
     arrays = {"high": [h for h, _ in own], "low": [n for _, n in own]}
     packed_arrays = {name: np.array(values, "<u8") for name, values in arrays.items()}
-    packed_arrays["top"] = tops(packed_arrays["high"])
-    found = unpacked(InMemory.of(packed(packed_arrays)), dict.fromkeys(packed_arrays, "<u8"))
+    packed_arrays["top"] = block_heads(packed_arrays["high"])
+    found = unpack(InMemory.of(pack(packed_arrays)), dict.fromkeys(packed_arrays, "<u8"))
     wanted = data.draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 400)), max_size=8))
     ids = tuple(np.array([pair[half] for pair in wanted], np.uint64) for half in (0, 1))
     places = Ids(found["high"], found["low"], found["top"]).held(ids)

@@ -13,8 +13,8 @@ from linked_names import Links, chunk_id, data_of, shard_of
 
 from graphrag_ray.base.ids import name_id
 from graphrag_ray.store.search import name_links
-from graphrag_ray.store.search.mapped_arrays import InMemory, Ints, halves, packed
-from graphrag_ray.store.search.name_links import MOST_WEIGHT, NameLinks
+from graphrag_ray.store.search.mapped_arrays import InMemory, Ints, halves, pack
+from graphrag_ray.store.search.name_links import MAX_WEIGHT, NameLinks
 
 NAMES = st.sampled_from(["Ada", "Bert", "Cyd", "Dora", "Эмма", "陳", "F."])
 LINKS = st.dictionaries(st.tuples(st.sampled_from("abcdefgh"), NAMES), st.integers(1, 20), max_size=30)
@@ -53,7 +53,7 @@ def test_of_two_links_between_the_same_the_heavier_one_counts() -> None:
 
 def test_a_weight_has_bounds() -> None:
     shard = shard_of({("a", "Ada"): 10_000, ("a", "Bert"): 1})
-    assert sorted(shard.of_chunks(np.array([0])).weight.tolist()) == [1, MOST_WEIGHT]
+    assert sorted(shard.of_chunks(np.array([0])).weight.tolist()) == [1, MAX_WEIGHT]
 
 
 def test_what_is_not_there_has_no_place() -> None:
@@ -92,6 +92,6 @@ def test_links_that_lead_elsewhere_are_refused(name: str, of: Callable[[NameLink
     good = shard_of({("a", "Ada"): 1, ("b", "Ada"): 1, ("b", "Bert"): 1})
     arrays = {n: a.whole().copy() for n, a in good.arrays.items()}
     arrays[name][0] = 1_000
-    bad = name_links.read(InMemory.of(packed(arrays)))
-    with pytest.raises(ValueError, match=r"lead|behind"):
+    bad = name_links.read(InMemory.of(pack(arrays)))
+    with pytest.raises(ValueError, match=r"lead|order"):
         of(bad, np.array([0, 1]))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.store.search import row_index
-from graphrag_ray.store.search.mapped_arrays import STEP, InMemory, halves, ids_of, known, packed, unpacked
+from graphrag_ray.store.search.mapped_arrays import STEP, InMemory, halves, ids_of, known, pack, unpack
 from graphrag_ray.store.search.row_index import (
     PAGE,
     RowEntries,
@@ -302,8 +302,8 @@ def small() -> bytes:
 def changed(of: bytes, changes: dict[str, np.ndarray]) -> bytes:
     types: dict[str, Any] = {"parts": "<i8", "top": "<u8", "first": "<u4"}
     types |= {"page": PAGE, "entry": TYPES["id"]}
-    arrays = {name: array.whole() for name, array in unpacked(InMemory.of(of), types).items()}
-    return packed({n: array for n, array in (arrays | changes).items() if array is not None})
+    arrays = {name: array.whole() for name, array in unpack(InMemory.of(of), types).items()}
+    return pack({n: array for n, array in (arrays | changes).items() if array is not None})
 
 
 def places(*of: int) -> dict[str, np.ndarray]:

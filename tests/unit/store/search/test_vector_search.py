@@ -137,7 +137,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """That are enough for vectors as few as these."""
     monkeypatch.setattr(vectors, "FIRST", 4_096)
     monkeypatch.setattr(vectors, "SECOND", 512)
-    monkeypatch.setattr(vectors, "SECOND_OF_EACH", 8)
+    monkeypatch.setattr(vectors, "SECOND_PER_RESULT", 8)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from graphrag_ray.base.ids import name_id
 from graphrag_ray.store.search import name_links
 from graphrag_ray.store.search.mapped_arrays import InMemory
 from graphrag_ray.store.search.name_links import NameLinks
-from graphrag_ray.store.search.walk import DAMPING, PRECISION, Walked, count_holders, walk
+from graphrag_ray.store.search.walk import DAMPING, PRECISION, WalkHit, count_holders, walk
 
 CHUNKS = "abcdefghijkl"
 LINKS = st.dictionaries(
@@ -30,7 +30,7 @@ Begun = tuple[Links, dict[str, float], dict[str, float]]
 """Links, and where a walk begins: names and chunks."""
 
 
-def of_ids(found: Sequence[Walked]) -> dict[str, float]:
+def of_ids(found: Sequence[WalkHit]) -> dict[str, float]:
     name = {chunk_id(c): c for c in CHUNKS}
     return {name[id_]: score for id_, score, _ in found}
 
@@ -41,7 +41,7 @@ def walked(
     chunks: Mapping[str, float],
     k: int = 100,
     among: str | None = None,
-) -> list[Walked]:
+) -> list[WalkHit]:
     begin = {name_id(n): w for n, w in names.items()}
     only = None if among is None else [chunk_id(c) for c in among]
     return walk(shards, begin, {chunk_id(c): w for c, w in chunks.items()}, k, only)
