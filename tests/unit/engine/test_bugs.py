@@ -16,7 +16,7 @@ from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, M
 from graphrag_ray.base.unforeseen import REPORT_IT
 from graphrag_ray.engine.feed import Feed, label, started
 from graphrag_ray.engine.leases import FailureWatch
-from graphrag_ray.engine.work import Asking, Outcome, Row, Work, begin, outcomes, run_item
+from graphrag_ray.engine.work import DialogueIO, Outcome, Row, Work, begin, outcomes, run_item
 from graphrag_ray.llm.model_client import Called
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
@@ -65,7 +65,7 @@ class Bench:
             return Called(ChatReply(self.answer(self.asked[-1])))
 
         async def run_all() -> list[Outcome[Any]]:
-            asking = Asking(ask, writer.append, index.now)
+            asking = DialogueIO(ask, writer.append, index.now)
             begun = begin(work, self.store, index, [{"text": t} for t in texts])
             return [await run_item("echo", driver, rows, asking) for driver, rows in begun]
 
@@ -181,4 +181,4 @@ def test_bugs_come_first_and_are_too_many_only_where_what_was_begun_cannot_outwe
     for _ in range(25):
         watch.note("retry", f"{REPORT_IT}: MemoryError")
     assert not watch.tripped(running=50) and watch.tripped(running=10) and watch.tripped()
-    assert not watch.in_vain, "it was no endpoint that failed"
+    assert not watch.mostly_transient, "it was no endpoint that failed"

@@ -68,8 +68,8 @@ def test_a_function_is_called_when_rows_are_opened():
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (7, "INPUT is of type int; it can be a file"),
-        (["a text"], "a row is of type str, not a dictionary"),
+        (7, "INPUT has type int. It can be a file"),
+        (["a text"], "A row has type str instead of dict"),
         ([{"words": "a"}], "no text in words"),
         (pa.table({"words": ["a"]}), "no text in words"),
         (pd.DataFrame({"words": ["a"]}), "no text in words"),

@@ -215,11 +215,11 @@ def test_a_run_stops_when_most_of_the_first_items_fail():
 def test_a_sweep_that_failed_in_passing_is_not_built_on_however_few_its_items():
     watch = FailureWatch(0.5)
     watch.note("retry", "connection refused")
-    assert not watch.tripped() and watch.in_vain
-    assert "tried again" in watch.message("extract")
+    assert not watch.tripped() and watch.mostly_transient
+    assert "are retried" in watch.message("extract")
     before = FailureWatch(0.5, fresh=False)
     before.note("retry", "connection refused")
-    assert not before.in_vain
+    assert not before.mostly_transient
 
 
 def test_where_bad_replies_do_not_count_a_run_stops_when_nobody_answers():
@@ -235,4 +235,4 @@ def test_where_bad_replies_do_not_count_a_run_stops_when_nobody_answers():
 def test_a_few_items_that_failed_for_good_are_rows_and_stop_nothing():
     watch = FailureWatch(0.5)
     watch.note("failed", "400")
-    assert not watch.tripped() and not watch.in_vain
+    assert not watch.tripped() and not watch.mostly_transient

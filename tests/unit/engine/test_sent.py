@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from graphrag_ray.engine.ray.worker import SentItems, current_item
+from graphrag_ray.engine.ray.worker import InFlightItems, current_item
 from graphrag_ray.llm.accounting import InFlight
 
 CALL = InFlight(1, 100, 7)
 
 
 def test_a_second_request_for_an_item_makes_no_second_item():
-    sent, answered = SentItems(), asyncio.Event()
+    sent, answered = InFlightItems(), asyncio.Event()
 
     async def call() -> None:
         sent.add(CALL)
@@ -38,6 +38,6 @@ def test_a_second_request_for_an_item_makes_no_second_item():
 
 
 def test_a_call_for_no_item_is_in_flight_all_the_same():
-    sent = SentItems()
+    sent = InFlightItems()
     sent.add(CALL)
     assert sent.calls == 1 and not sent.items and not sent.begun

@@ -9,7 +9,7 @@ import pytest
 from graphrag_ray.base.errors import BudgetSpent, SettingsError
 from graphrag_ray.base.index_settings import Budget, Endpoint, Model, Price
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.spending import FIRST_TRIED, Spending, check_prices
+from graphrag_ray.engine.spending import FIRST_ITEMS, Spending, check_prices
 from graphrag_ray.llm.accounting import Accounts, CallTotals, InFlight, Latencies
 
 
@@ -78,7 +78,7 @@ def test_as_many_items_are_started_as_can_be_finished():
 
 def test_before_any_item_has_finished_one_costs_what_its_calls_are_expected_to_cost():
     spending, models = Spending(Budget(max_total_tokens=100_000)), Models({"default": Model()})
-    assert spending.items(Accounts(), 0, models, InFlight(), 2.0) == FIRST_TRIED, "nothing is known of them"
+    assert spending.items(Accounts(), 0, models, InFlight(), 2.0) == FIRST_ITEMS, "nothing is known of them"
     reports = InFlight(4, 4 * 10_000)
     assert spending.items(Accounts(), 0, models, reports, 1.0) == 10
     assert spending.items(Accounts(), 0, models, reports, 2.0) == 5, "a second call of each costs as much"
@@ -92,7 +92,7 @@ def test_before_any_item_has_finished_one_costs_what_its_calls_are_expected_to_c
 def test_items_that_ended_for_nothing_say_nothing_of_what_the_others_cost():
     """One that fits no model, say, or that was never connected: others may start in its place, no more."""
     spending, models = Spending(Budget(max_total_tokens=100_000)), Models({"default": Model()})
-    assert spending.items(Accounts(), 3, models, InFlight(), 2.0) == 3 + FIRST_TRIED
+    assert spending.items(Accounts(), 3, models, InFlight(), 2.0) == 3 + FIRST_ITEMS
     assert spending.items(Accounts(), 3, models, InFlight(4, 4 * 10_000), 2.0) == 3 + 5
     free = Spending(Budget(max_cost_usd=1))
     assert free.items(spent(8_000), 4, models, InFlight(), 2.0) == sys.maxsize, "a model that costs nothing"

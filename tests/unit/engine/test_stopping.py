@@ -19,14 +19,14 @@ def test_told_once_while_models_are_asked_the_run_ends_at_its_next_look():
     stop = Stop(asking=True, say=said.append)
     stop.check(InFlight(3))
     stop.tell(signal.SIGINT)
-    with pytest.raises(Interrupted, match=r"stopped by Ctrl-C.*same command again") as told:
+    with pytest.raises(Interrupted, match=r"Stopped by Ctrl-C.*same command again") as told:
         stop.check(InFlight(3))
     assert told.value.exit_code == 130 and "3 calls in flight" in said[0]
 
 
 def test_told_after_the_last_look_of_a_sweep_the_run_ends_when_that_does():
     stop = Stop()
-    with pytest.raises(Interrupted, match="stopped by Ctrl-C"), stop.while_asking():
+    with pytest.raises(Interrupted, match="Stopped by Ctrl-C"), stop.while_asking():
         stop.tell(signal.SIGINT)
     assert not stop.asking
 
