@@ -120,11 +120,9 @@ class ItemSource(Protocol[T]):
 
         Items are numbered from 0 in the order in which they are taken.
         """
-        ...
 
     def finished(self, number: int, outcome: Outcome[T]) -> None:
-        """An item ended and its turns are journalled."""
-        ...
+        """Called when an item has ended and its turns are journalled."""
 
 
 @dataclass
@@ -134,7 +132,6 @@ class Executor(ABC):
     Attributes:
         flush_s: Seconds between journal writes.
         on_progress: Called a few times a second during a sweep.
-        spending: What this executor's sweeps have spent, and the run's budget.
         bad_replies_count: See `leases.FailureWatch`.
     """
 
@@ -195,19 +192,11 @@ class Executor(ABC):
     def stream(
         self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
     ) -> Iterator[pa.Table]:
-        """Run `fn` on every input and yield the tables here, a few at a time and in any order.
-
-        Raises:
-            ProcessDied: An input repeatedly kills its processes.
-        """
+        """Run `fn` on every input and yield its tables, in any order. Raises ProcessDied as `map` does."""
 
     @abstractmethod
     def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
-        """Run every item of the source to its end.
-
-        Raises:
-            RunStopped: The run must not continue.
-        """
+        """Run every item of the source to its end. Raises RunStopped if the run must not continue."""
 
 
 class RunningSweep(Generic[T]):

@@ -28,8 +28,6 @@ ITEM, LABEL = "item", "label"
 class Item:
     """A dialogue that can be started. Its repr is its key, so that it has the same identity in every run."""
 
-    __slots__ = ("key", "start")
-
     def __init__(self, start: Callable[[], Dialogue[Any]]) -> None:
         self.start = start
         self.key = Driver(start()).key

@@ -94,8 +94,7 @@ class Models:
     def slots(self, stage: str, workers: int, processes: int = 1) -> int:
         """Items that each of `workers` workers runs at once, enough that only the models' limits bind.
 
-        Args:
-            processes: Processes of the worker in which the offline engine runs.
+        `processes` are those of the worker in which the offline engine runs.
         """
         if stage == "embed":
             return EMBEDDING_SLOTS
@@ -181,8 +180,7 @@ class Gate:
     async def drain(self, within_s: float = DRAIN_S, flush: Callable[[], object] = lambda: None) -> None:
         """Shut, and wait up to `within_s` for calls in flight.
 
-        Args:
-            flush: Called in a thread at once and every DRAIN_FLUSH_S, since we may be killed while waiting.
+        Meanwhile `flush` is called in a thread every DRAIN_FLUSH_S, since we may be killed.
         """
         self.shut()
         end, flush_at = time.monotonic() + within_s, time.monotonic()
@@ -336,7 +334,7 @@ def probed(
 def probe(models: Models, settings: Settings, stages: Iterable[str]) -> list[EndpointProblem]:
     """Find what is wrong with the endpoints of the models that `stages` ask.
 
-    Takes a few seconds at most and works while an event loop runs.
+    Takes a few seconds and works while an event loop runs.
     """
     to_probe = {
         (name, stage == "embed") for stage in stages if (name := settings.model_name(stage)) in models.online

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ RowBatch: TypeAlias = "pa.Table | list[Mapping[str, Any]]"
 
 BATCH_BYTES = 4 << 20
 """Size of a task's batch from a table in memory. A dataset has its own blocks."""
-_ROWS_AT_ONCE = 256
+_CHECK_EVERY = 256
 
 KINDS = (
     "a file, folder, glob or URL; a Ray Data dataset; a table of pandas, Arrow or any library with Arrow "
@@ -119,14 +118,15 @@ class GivenRows:
             yield from self._row_batches(given.to_dict("records"))
             return
         self._check(stream.schema.names)
-        held: list[pa.RecordBatch] = []
+        held, size = list[pa.RecordBatch](), 0
         for batch in stream:
             rows = max(1, batch.num_rows * BATCH_BYTES // max(1, batch.nbytes))
             for start in range(0, batch.num_rows, rows):
                 held.append(batch.slice(start, rows))
-                if sum(b.nbytes for b in held) >= BATCH_BYTES:
+                size += held[-1].nbytes
+                if size >= BATCH_BYTES:
                     yield _table(held)
-                    held = []
+                    held, size = [], 0
         if held:
             yield _table(held)
 
@@ -137,17 +137,15 @@ class GivenRows:
     def _row_batches(self, rows: Iterable[Any]) -> Iterator[RowBatch]:
         held, size = list[Mapping[str, Any]](), 0
         columns: dict[str, None] = {}
-        iterator = iter(rows)
-        while chunk := list(islice(iterator, _ROWS_AT_ONCE)):
-            for row in chunk:
-                if not isinstance(row, Mapping):
-                    raise InputError(
-                        f"A row has type {type(row).__name__} instead of dict. INPUT can be {KINDS}."
-                    )
-                columns |= dict.fromkeys(map(str, row))
-                size += sum(len(value) for value in row.values() if isinstance(value, str | bytes))
-            held += chunk
-            if size >= BATCH_BYTES:
+        for n, row in enumerate(rows, start=1):
+            if not isinstance(row, Mapping):
+                raise InputError(
+                    f"A row has type {type(row).__name__} instead of dict. INPUT can be {KINDS}."
+                )
+            columns |= dict.fromkeys(map(str, row))
+            size += sum(len(value) for value in row.values() if isinstance(value, str | bytes))
+            held.append(row)
+            if n % _CHECK_EVERY == 0 and size >= BATCH_BYTES:
                 yield held
                 held, size = [], 0
         if columns:

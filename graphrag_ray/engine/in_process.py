@@ -40,7 +40,7 @@ from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.reply_cache import ReplyCache
 from graphrag_ray.engine.work import (
     BEGIN_BATCH,
-    URGENT_FLUSH_S,
+    WAITED_FOR_S,
     DialogueIO,
     Outcome,
     Row,
@@ -204,7 +204,7 @@ class _LocalSweep(RunningSweep[T]):
                 await asyncio.sleep(0.005)
             # Flush sooner if the source may wait for these results.
             urgent = self.work.returns and self.unflushed and not exhausted and not self.queued
-            flush_s = min(self.executor.flush_s, URGENT_FLUSH_S) if urgent else self.executor.flush_s
+            flush_s = min(self.executor.flush_s, WAITED_FOR_S) if urgent else self.executor.flush_s
             if not self.running or time.monotonic() - flushed_at >= flush_s:
                 await guard.flush()
                 flushed_at = time.monotonic()

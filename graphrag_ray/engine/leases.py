@@ -45,7 +45,6 @@ class LeaseBook(Generic[P]):
     Attributes:
         reissued: Number of leases lost with their worker.
         losses: How often a worker with leases died, or left and handed back items that it had begun.
-        finished: Number of items that ended.
         condemned: Items that kill their workers, with the number of deaths. They are no longer handed out.
     """
 
@@ -55,7 +54,7 @@ class LeaseBook(Generic[P]):
         self._held: defaultdict[str, dict[int, None]] = defaultdict(dict)
         self._holder: dict[int, str] = {}
         self._quarantined = set[str]()
-        self.reissued = self.losses = self.finished = 0
+        self.reissued = self.losses = 0
         self.condemned: dict[int, int] = {}
 
     def add(self, items: Iterable[tuple[int, P]]) -> None:
@@ -139,9 +138,7 @@ class LeaseBook(Generic[P]):
         if (holder := self._holder.pop(id_, None)) is not None:
             del self._held[holder][id_]
         self.condemned.pop(id_, None)
-        known = self._items.pop(id_, None) is not None
-        self.finished += known
-        return known
+        return self._items.pop(id_, None) is not None
 
     def give_up(self) -> list[tuple[int, P, int]]:
         """Finish and return the condemned items, each with the number of deaths."""

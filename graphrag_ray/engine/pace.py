@@ -63,12 +63,8 @@ class Recent:
 class Amount:
     """How much of a sweep is done.
 
-    It counts calls if each item takes at least one, because items of several calls all end late. Otherwise it
-    counts items.
-
-    Attributes:
-        total: Of all items; None if the number of items is unknown.
-        in_calls: Whether calls are counted.
+    It counts calls if each item takes at least one, because items of several calls all end late, and
+    otherwise items. `total` is None if the number of items is unknown.
     """
 
     done: float
@@ -97,17 +93,16 @@ class Amount:
 class StagePace:
     """The state of a sweep as plain JSON values, for progress displays.
 
+    Values that are unknown are None.
+
     Attributes:
-        share: Part of the work that is done, 0 to 1, in calls if they are counted, else in items; None if
-            unknown.
-        done, total, failed: Items; `total` is None if unknown.
+        share: Part of the work that is done, 0 to 1, in calls if they are counted, else in items.
+        done, total, failed: Items.
         calls: Calls that have ended, or 0 if a call answers many items.
-        calls_total: Calls that all items will take, as far as can be estimated.
+        calls_total: Estimated calls of all items.
         in_flight: Calls.
-        tokens_per_minute_limit, requests_per_minute_limit: Limits of the stage's model; None if unknown.
-        cost_usd: Cost of the whole run so far; None if a price is unknown.
-        left_s: Estimated time left of this sweep; None if there is no estimate.
-        seconds: Time since the sweep began.
+        cost_usd: Of the whole run so far.
+        left_s: Estimated time left of this sweep, of which `seconds` have passed.
     """
 
     stage: str
@@ -153,13 +148,11 @@ class StagePace:
 
 
 def seconds_left(p: SweepProgress, amount: Amount, recent: Recent) -> float | None:
-    """Estimate the time left from the recent pace, but no less than the rate limits allow.
+    """Estimate the time left from the recent pace, in which calls in flight count in full, and the rate
+    limits.
 
-    Calls in flight count in full, since such calls took as long.
-
-    Returns:
-        None without a basis: before as many calls have ended as are in flight, while ever more are sent, and
-        when nothing has ended for longer than everything should have taken because a call hangs.
+    Returns None before as many calls have ended as are in flight, while ever more are sent, and when nothing
+    has ended for longer than everything should have taken because a call hangs.
     """
     enough = max(MIN_DONE, p.in_flight.calls if amount.in_calls else 0)
     if amount.total is None or amount.done < enough or p.seconds < 1.5 * recent.first_s or not recent.per_s():

@@ -52,7 +52,8 @@ class ProcessPool:
 
     def __init__(self, processes: int | None, after_s: float = COMPUTED_S) -> None:
         self._all_cores = processes is None
-        self.processes = _several(processes if processes is not None else os.cpu_count() or 1)
+        wanted = (os.cpu_count() or 1) if processes is None else processes
+        self.processes = wanted if wanted > 1 else 0
         self._after_s = after_s
         self._computed_s = 0.0
         self._lock = threading.Lock()
@@ -177,7 +178,7 @@ class ProcessPool:
             from loky import ProcessPoolExecutor, cpu_count  # takes a tenth of a second
 
             if self._all_cores:
-                self.processes = _several(cpu_count())
+                self.processes = cpu_count() if cpu_count() > 1 else 0
             if not self.processes:
                 return
             # loky replaces processes whose memory has grown, which is fine.
@@ -196,10 +197,6 @@ class ProcessPool:
         except (OSError, ImportError) as e:  # some sandboxes have no semaphores
             self.processes = 0
             logs.event(_log, "no processes beside this one", logging.WARNING, error=type(e).__name__)
-
-
-def _several(processes: int) -> int:
-    return processes if processes > 1 else 0
 
 
 class _SharedValue(Generic[T]):

@@ -37,10 +37,8 @@ class ReplyCache:
     """The journal of a store, for single questions or a batch. Several processes may write to it.
 
     It is loaded on first use. Added rows are found at once and written within FLUSH_S. In memory it holds
-    unwritten rows and an index of the others, some 21 bytes per reply.
-
-    Attributes:
-        failure: Why the last write failed; "" if it succeeded.
+    unwritten rows and an index of the others, some 21 bytes per reply. `failure` says why the last write
+    failed.
     """
 
     def __init__(self, store: Store) -> None:

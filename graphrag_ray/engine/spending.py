@@ -66,16 +66,10 @@ class Spending:
     ) -> int | None:
         """How many items of the running sweep may have been started by now so that all fit the budget.
 
-        An item costs the average of the finished ones. That includes what is paid for unfinished ones, which
-        errs on the safe side. Before one has finished, it costs `turns` times the average call, by counted
-        prompts and expected replies; before a call was made, FIRST_ITEM.
-
-        Args:
-            accounts, finished, in_flight: Those of the sweep.
-            turns: Calls per item; None if a call answers many items and says nothing about one.
-
-        Returns:
-            None if there is no limit.
+        An item costs the average of the finished ones, including what is paid for unfinished ones, which errs
+        on the safe side. Before one has finished, it costs `turns` times the average call, by counted prompts
+        and expected replies (`turns` is None if a call answers many items); before any call, FIRST_ITEM.
+        Returns None if there is no limit.
         """
         budget = self.budget
         if budget.max_total_tokens is None and budget.max_cost_usd is None:
@@ -105,11 +99,11 @@ class Spending:
     def exhausted(self, accounts: Accounts) -> BudgetSpent:
         """The error if no other item of the running sweep can be started."""
         total = Accounts.merged([self.before, accounts]).total
-        tokens, usd = f"{total.total_tokens:,} tokens", total.cost_usd or 0.0
+        tokens, usd = total.total_tokens, total.cost_usd or 0.0
         most, most_usd = self.budget.max_total_tokens, self.budget.max_cost_usd
-        if most is None or (most_usd is not None and usd / most_usd > total.total_tokens / most):
+        if most is None or (most_usd is not None and usd / most_usd > tokens / most):
             return _budget_spent("max_cost_usd", f"${usd:.4f}", 0, f"${most_usd:g}")
-        return _budget_spent("max_total_tokens", tokens, 0, f"{most:,}")
+        return _budget_spent("max_total_tokens", f"{tokens:,} tokens", 0, f"{most:,}")
 
 
 def check_prices(budget: Budget, models: Models) -> None:

@@ -38,7 +38,7 @@ from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, TURN, JournalR
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
-URGENT_FLUSH_S = 0.5
+WAITED_FOR_S = 0.5
 """Seconds between journal writes if other items wait for the results."""
 BEGIN_BATCH = 128
 """Items whose dialogues are started together in a thread."""
@@ -71,11 +71,11 @@ class Outcome(Generic[T]):
     """The outcome of an item.
 
     Attributes:
-        status: "complete"; "failed" permanently, until something changes; "retry" for a transient failure
-            that the next run retries; "open" if not yet answered.
-        first_at: Unix seconds of the first failure, and last_at of the last.
-        turns: Replies that it took in this run.
-        replies: Usage of each of its replies, in this run or an earlier one.
+        status: "failed" is permanent until something changes; the next run retries a "retry"; "open" is not
+            yet answered.
+        first_at, last_at: Unix seconds of its first and last failure.
+        turns: Number of replies in this run.
+        replies: Usage of each reply, in this run or an earlier one.
         known: Whether it failed in an earlier run and this one found nothing new.
     """
 
@@ -200,13 +200,7 @@ def outcomes(
 
 @dataclass(frozen=True)
 class DialogueIO:
-    """The I/O that executors provide to dialogues.
-
-    Attributes:
-        ask: Answers a request of a stage, or raises a CallError.
-        journal: Stores a row; None keeps nothing.
-        now: Returns Unix seconds.
-    """
+    """The I/O that executors provide to dialogues: `ask` raises a CallError, `now` returns Unix seconds."""
 
     ask: Callable[[Request, str], Awaitable[Called[Reply]]]
     journal: Callable[[JournalRow], object] | None

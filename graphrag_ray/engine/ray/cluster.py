@@ -69,7 +69,7 @@ def connected(address: str | None = None, *, serving: bool = False) -> Iterator[
 
     Args:
         address: A cluster; None uses RAY_ADDRESS, else one started here with `ray start`, else a private one.
-        serving: Whether Ray Serve will be used.
+        serving: Whether to use Ray Serve.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Report a failed task once, where its result is requested, not once per returned object.
@@ -209,6 +209,19 @@ def event_loop() -> dict[str, str]:
     return {USE_UVLOOP: os.environ.get(USE_UVLOOP, "0")}
 
 
+_UNFIT = {
+    "": "",
+    "source": "Node {node} would run another graphrag_ray ({detail}) than this program ({ours}). Install the "
+    "same there, or start this program in another folder.",
+    "packages": "Node {node} cannot run this: {detail}. Install the dependencies of graphrag-ray in the "
+    "Python that the node's Ray runs in, or use `ray job submit --runtime-env-json "
+    '\'{{"pip": ["graphrag-ray"]}}\'`.',
+    "file": "The folder {folder} is not the same on node {node}. A cluster of several nodes needs an object "
+    "store (s3://…, gs://…) or a file system that all nodes share.",
+}
+"""Why a node is unfit, by the problem that `_look_at_node` finds."""
+
+
 def check_nodes(root: Store, inputs: Sequence[str]) -> set[str]:
     """Check that every node of the connected cluster can do its part.
 
@@ -259,33 +272,22 @@ def ask_nodes(
             waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)[1]
         for ref in waiting:
             ray.cancel(ref)
-        findings = {ref: _node_findings(ref) for ref in asked}
-    answers = {}
-    for ref, node in asked.items():
-        if (found := findings[ref]) is None:
-            continue
-        name = f"{node['NodeName']} ({node['NodeManagerHostname']})"
-        missing, absent, other = found
-        why = ""
-        if other:
-            why = (
-                f"Node {name} would run another graphrag_ray ({other}) than this program ({_PACKAGE}, "
-                f"version {__version__}). Install the same there, or start this program in another folder."
+        answers = {}
+        for ref, node in asked.items():
+            try:
+                problem, detail = ray.get(ref, timeout=0)
+            except RuntimeEnvSetupError as e:
+                why = without_colors(str(e)).splitlines()[0]
+                problem, detail = "packages", f"its runtime environment cannot be set up ({why})"
+            except RayError:  # too late, or the node is gone
+                continue
+            index = detail == marker
+            answers[node["NodeID"]] = _UNFIT[problem].format(
+                node=f"{node['NodeName']} ({node['NodeManagerHostname']})",
+                detail=detail,
+                ours=f"{_PACKAGE}, version {__version__}",
+                folder=f"{root.url} (index)" if index else f"{os.path.dirname(detail)} (INPUT)",
             )
-        elif missing:
-            why = (
-                f"Node {name} cannot run this: {missing}. Install the dependencies of graphrag-ray in the "
-                "Python that the node's Ray runs in, or use `ray job submit --runtime-env-json "
-                '\'{"pip": ["graphrag-ray"]}\'`.'
-            )
-        elif absent:
-            path = absent[0]
-            what, folder = ("index", root.url) if path == marker else ("INPUT", os.path.dirname(path))
-            why = (
-                f"The folder {folder} ({what}) is not the same on node {name}. A cluster of several nodes "
-                "needs an object store (s3://…, gs://…) or a file system that all nodes share."
-            )
-        answers[node["NodeID"]] = why
     return answers
 
 
@@ -327,14 +329,8 @@ def _requirements() -> list[str]:
 
 def _look_at_node(
     distributions: Sequence[str], modules: Sequence[str], sizes: dict[str, int], source: str
-) -> tuple[str, list[str], str]:
-    """Runs on a node.
-
-    Returns:
-        What is not installed or importable; the files that are missing; and the package that is there if its
-        source
-        is not the driver's.
-    """
+) -> tuple[str, str]:
+    """Runs on a node. Returns its first problem, a key of _UNFIT, with a detail."""
     import importlib.util
     import os
     from importlib import metadata
@@ -345,7 +341,7 @@ def _look_at_node(
         package = Path(spec.origin).parent
         file = package / "version.py"
         version = re.search('__version__ = "(.+)"', file.read_text("utf-8") if file.is_file() else "")
-        return "", [], f"{package}, version {version[1] if version else 'unknown'}"
+        return "source", f"{package}, version {version[1] if version else 'unknown'}"
     lacking = []
     for name in distributions:
         try:
@@ -353,16 +349,16 @@ def _look_at_node(
         except metadata.PackageNotFoundError:
             lacking.append(name)
     if lacking:
-        return f"it lacks {', '.join(lacking)}", [], ""
+        return "packages", f"it lacks {', '.join(lacking)}"
     for name in modules:
         try:
             importlib.import_module(name)
         except Exception as e:  # noqa: BLE001 - any error would end a worker
-            return f"{type(e).__name__}: {e}", [], ""
-    absent = [
-        path for path, size in sizes.items() if not os.path.isfile(path) or os.path.getsize(path) != size
-    ]
-    return "", absent, ""
+            return "packages", f"{type(e).__name__}: {e}"
+    for path, size in sizes.items():
+        if not os.path.isfile(path) or os.path.getsize(path) != size:
+            return "file", path
+    return "", ""
 
 
 def _hash_source(package: Path) -> str:
@@ -370,15 +366,3 @@ def _hash_source(package: Path) -> str:
     for path in sorted(package.rglob("*.py")):
         digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-def _node_findings(ref: Any) -> tuple[str, list[str], str] | None:
-    """The result of `_look_at_node`; None if it is unknown."""
-    try:
-        found: tuple[str, list[str], str] = ray.get(ref, timeout=0)
-    except RuntimeEnvSetupError as e:
-        why = without_colors(str(e)).splitlines()[0]
-        return f"its runtime environment cannot be set up ({why})", [], ""
-    except RayError:  # too late, or the node is gone
-        return None
-    return found

@@ -121,11 +121,7 @@ def shuffle_dataset(
     blocks: int,
     bundles: int,
 ) -> dict[int, TableParts | str]:
-    """`Executor.shuffle` through Ray Data.
-
-    Returns:
-        For each partition with rows, the parts written, or why it was not tried.
-    """
+    """`Executor.shuffle` through Ray Data. Returns the parts of each partition, or why it was not tried."""
     numbered = [{"number": i, "input": cloudpickle.dumps(x)} for i, x in enumerate(inputs)]
     with _quiet(ray.data.DataContext.get_current()):
         reduced = (

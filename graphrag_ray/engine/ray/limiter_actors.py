@@ -34,10 +34,10 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 HOLDER_TIMEOUT_S = 30.0
-"""A holder that sends heartbeats and then none for this long is dead."""
+"""A holder whose heartbeats stop for this long is dead."""
 HEARTBEAT_S = 5.0
 UNUSED_S = 300.0
-"""A detached limiter exits when no holder has sent a heartbeat for this long."""
+"""A detached limiter without any heartbeat for this long exits."""
 RECORD_S = 0.9 * HEARTBEAT_S
 """Minimum time between two recordings of endpoint metrics by a detached limiter."""
 REMEMBERED_CALLS = 300
@@ -62,12 +62,7 @@ Batch: TypeAlias = Mapping[str, Sequence[Settled]]
 
 @dataclass(frozen=True)
 class GrantedPermits:
-    """Endpoints for the first waiters.
-
-    Attributes:
-        life: Incarnation of the limiter that granted them.
-        quirks: What any holder has learned about the endpoints.
-    """
+    """Endpoints for the first waiters, granted by incarnation `life` of the limiter."""
 
     life: str
     endpoints: Sequence[int]
@@ -114,7 +109,7 @@ class ModelLimiter:
         unused_s: float | None = None,
         run: str = "",
     ) -> None:
-        """Initialize the limiter.
+        """Start the limiter.
 
         Args:
             unused_s: Exit after this long without a heartbeat; None means never.
@@ -139,19 +134,16 @@ class ModelLimiter:
         """Settle `batch`, then wait for permits."""
 
         async def answer() -> GrantedPermits:
-            self._settle(model, batch, holder)
+            await self._settle(model, batch, holder)
             endpoints = await self._limiter.acquire(model, wants, usable, holder)
             return GrantedPermits(self._life, endpoints, dict(self._limiter.all_quirks))
 
         return await self._seen_calls[holder].answer(call, answer)
 
     async def settle(self, call: str, model: str, batch: Batch, holder: str) -> None:
-        async def answer() -> None:
-            self._settle(model, batch, holder)
+        await self._seen_calls[holder].answer(call, partial(self._settle, model, batch, holder))
 
-        await self._seen_calls[holder].answer(call, answer)
-
-    def _settle(self, model: str, batch: Batch, holder: str) -> None:
+    async def _settle(self, model: str, batch: Batch, holder: str) -> None:
         for life, settled in batch.items():
             # A permit granted by an earlier incarnation releases none of ours.
             known = holder if life == self._life else f"{holder} in another life"
@@ -166,9 +158,7 @@ class ModelLimiter:
     async def forget(self, holder: str, call: str | None = None) -> None:
         """Release everything that a holder has.
 
-        Args:
-            call: Name of the call if the holder continues, so that a repeated call releases nothing that it
-                acquired since; None if the holder is gone.
+        A holder that continues names its `call`, so that a repeated one releases nothing acquired since.
         """
 
         async def answer() -> None:
@@ -242,10 +232,8 @@ class RayLimiter:
 
     Settlements are not awaited. They go to the actor in batches, by themselves or with the next request, and
     Ray repeats each call until it succeeds. If the process dies, unsent settlements are lost; `reset`, or
-    whoever notices the death, releases their permits.
-
-    Attributes:
-        holders: Number of workers that share the limiter.
+    whoever notices the death, releases their permits. `holders` is the number of workers that share the
+    limiter.
     """
 
     def __init__(self, prefix: str, holder: str, models: Iterable[str], namespace: str | None = None) -> None:

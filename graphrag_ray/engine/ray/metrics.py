@@ -55,7 +55,7 @@ DECLARED = (
 
 
 class RunMetrics:
-    """Records the metrics of one run. `models` are those with endpoints, by logical name."""
+    """The metrics of one run. `models` are those with endpoints, by logical name."""
 
     def __init__(self, run: str, models: Mapping[str, Model]) -> None:
         self._meter = CallMeter(RayRecorder((DECLARED, {"run": run})), models)
@@ -71,13 +71,7 @@ class RunMetrics:
     def update(
         self, sweep: Sweep, total: int | None, waiting: int, leased: int, lag_s: float, workers: int
     ) -> None:
-        """Record the state of a sweep unless that was done less than UPDATE_S ago.
-
-        Args:
-            total: Items of the sweep; None if unknown.
-            waiting: Items that wait for a worker.
-            leased: Items with a worker.
-        """
+        """Record the state of a sweep with `total` items, unless that was done less than UPDATE_S ago."""
         now = time.monotonic()
         if now - self._updated_at < UPDATE_S:
             return
@@ -121,8 +115,7 @@ class RunMetrics:
 class RayRecorder:
     """A recorder for Ray's agent. Must be created in a Ray process.
 
-    Args:
-        declared: Groups of instruments, each with the labels that all of them share: the run or the replica.
+    Each group of `declared` instruments comes with their common labels: the run or the replica.
     """
 
     def __init__(self, *declared: tuple[Iterable[Instrument], Mapping[str, str]]) -> None:

@@ -66,12 +66,9 @@ class WorkerConnection:
 
     Attributes:
         session: Number of the call that began the worker's session. A restarted process does not know it.
-        method: Method of the last call.
-        ref: Awaited answer to the last call; None if there is none.
-        report: Last report.
-        unreached_at: Time since which the worker cannot be reached; None if it can.
+        ref: Awaited answer to the last call, which called `method`.
         restarts: Restarts because it was unreachable, since an item last finished.
-        leave_at: Deadline for leaving; None if the worker stays.
+        leave_at: Deadline of a worker that must leave.
     """
 
     member: Member

@@ -65,12 +65,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Replica:
-    """A replica's view of its application.
-
-    Attributes:
-        name: Unique among the replicas of the application.
-        several: Whether there are other replicas.
-    """
+    """A replica of an application, and whether there are several."""
 
     application: str
     name: str
@@ -100,9 +95,7 @@ class Replica:
     def metrics(self, own: Iterable[Instrument], as_a_run: Iterable[Instrument]) -> RayRecorder:
         """Record with this node's agent, since a scrape through Serve would reach any replica.
 
-        Args:
-            own: Instruments labelled with the replica.
-            as_a_run: Instruments labelled like those of a run, with the application as the run.
+        Instruments `as_a_run` are labelled like those of a run, with the application as the run.
         """
         labels = {"application": self.application, "replica": self.name}
         return RayRecorder((own, labels), (as_a_run, {"run": self.application}))

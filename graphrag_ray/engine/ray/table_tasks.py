@@ -91,13 +91,9 @@ AttemptCounterActor = ray.remote(num_cpus=0, max_restarts=-1)(AttemptCounter)
 
 @dataclass(frozen=True)
 class Attempts:
-    """Attempts at the inputs of one step.
+    """Attempts at the inputs of one step, whose `name` is unique within the run.
 
-    Attributes:
-        step: Name of the step, for messages.
-        counter: Handle of the run's `AttemptCounter`.
-        name: Unique name of the step within the run.
-        logging: Logging configuration of the driver, which the processes adopt.
+    The processes that work on inputs adopt the driver's `logging`.
     """
 
     step: str
@@ -394,15 +390,11 @@ def unwrap_errors(step: str) -> Iterator[None]:
     try:
         yield
     except (WorkerCrashedError, RaySystemError) as e:
-        if isinstance(e, RaySystemError):
-            # If a task could not even be unpickled, Ray's own text begins with the task's name.
-            error = getattr(e, "cause", None) or e
-            what = f"Ray could not run step {step}"
-        else:
-            error, what = e, f"A process of step {step} died repeatedly (out of memory?)"
-        why = without_colors(str(error)).splitlines()[0].rstrip(".")
+        # If a task could not even be unpickled, Ray's own text begins with the task's name.
+        why = without_colors(str(getattr(e, "cause", None) or e)).splitlines()[0].rstrip(".")
+        hint = " (out of memory?)" if isinstance(e, WorkerCrashedError) else ""
         raise GraphRagError(
-            f"{what}: {why}. Finished work is kept; run the same command again to continue."
+            f"Ray could not run step {step}: {why}{hint}. Finished work is kept; run the same command again."
         ) from e
     except RayError as e:
         if (own := find_own_error(e)) is not None:

@@ -28,7 +28,7 @@ from graphrag_ray.engine.gateways import DRAIN_S, Gate, JournalGuard, Models, op
 from graphrag_ray.engine.ray.limiter_actors import RayLimiter
 from graphrag_ray.engine.work import (
     BEGIN_BATCH,
-    URGENT_FLUSH_S,
+    WAITED_FOR_S,
     DialogueIO,
     Outcome,
     Row,
@@ -96,12 +96,7 @@ class WorkerReport:
 
 @dataclass
 class InFlightItems(InFlight):
-    """Calls in flight and the items that they are for. An embedding call counts for one of its items.
-
-    Attributes:
-        items: Calls in flight by item.
-        begun: Items that ever had a call, until the caller removes them.
-    """
+    """Calls in flight by item, and the items that ever had one. An embedding call counts for one item."""
 
     items: Counter[int] = field(default_factory=Counter)
     begun: set[int] = field(default_factory=set)
@@ -126,16 +121,10 @@ class Worker:
         self._session: WorkerSession | None = None
 
     async def ask(self, number: int, session: int, method: str, *args: Any) -> WorkerReport | None:
-        """Carry out a call of the driver exactly once.
+        """Carry out a numbered call of the driver once, and repeat a lost answer if the call comes again.
 
-        A call that is repeated because its connection broke gets the answer that was lost.
-
-        Args:
-            number: Number of this call.
-            session: Number of the call that began the session.
-
-        Returns:
-            None if the session is unknown because the worker's process has died since it began.
+        `session` is the number of the call that began the session. Returns None if that is unknown because
+        the worker's process has died since.
         """
         if self._last is None or number > self._last[0]:
             self._last = number, asyncio.ensure_future(self._execute(session, method, args))
@@ -285,7 +274,7 @@ class WorkerSession:
                 self.gate.hold("the driver")
             due_s = self.settings.flush_s
             if self.unflushed and self.starved:  # the next items may depend on these results
-                due_s = min(due_s, URGENT_FLUSH_S) if self.work.returns else due_s
+                due_s = min(due_s, WAITED_FOR_S) if self.work.returns else due_s
                 due_s = due_s if self.running else 0.0
             if time.monotonic() - self.flushed_at < due_s:
                 continue

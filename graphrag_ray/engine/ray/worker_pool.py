@@ -80,10 +80,7 @@ Changes: TypeAlias = tuple[list[Member], dict[str, float]]
 class WorkerPool:
     """Starts and removes workers as nodes come and go.
 
-    Args:
-        per_node: Workers per node; None means as many as the models' limits can use.
-        fit: Ids of nodes that passed `cluster.check_nodes`. Others are asked before they get workers.
-        run: Prefix of the workers' names.
+    Nodes that are not among `fit`, which passed `cluster.check_nodes`, are checked before they get workers.
     """
 
     def __init__(
@@ -251,13 +248,9 @@ def workers_on(
 ) -> dict[str, int]:
     """Decide how many workers each node should have.
 
-    Each node gets `per_node`, else `Models.workers_per_node`, but the total is bounded by what the limits of
-    the models' endpoints can keep busy. A node without CPUs gets none, unless no node has any. Existing
-    workers stay; new ones go where there are fewest, then to the first of `nodes`.
-
-    Args:
-        per_node: The user's choice, which overrides the bound.
-        existing: Current workers by node id.
+    Each node gets `per_node`, else `Models.workers_per_node`; the total is bounded by what the limits of the
+    models' endpoints can keep busy unless the user chose `per_node`. A node without CPUs gets none, unless no
+    node has any. Existing workers stay; new ones go where there are fewest, then to the first of `nodes`.
     """
     able = [node for node in nodes if node.cpus > 0] or nodes
     room = {node.id: per_node or models.workers_per_node(int(node.cpus)) for node in able}
