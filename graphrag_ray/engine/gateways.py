@@ -341,18 +341,16 @@ def probe(models: Models, settings: Settings, stages: Iterable[str]) -> list[End
     }
 
     async def probe_model(name: str, embeds: bool) -> list[EndpointProblem]:
-        clients = await asyncio.to_thread(connected_to, models, name)
         problems: list[EndpointProblem] = []
-        for i, client in enumerate(clients):
+        for i, client in enumerate(await asyncio.to_thread(connected_to, models, name)):
             if isinstance(client, FatalCallError):
                 problems.append(EndpointProblem(name, i, str(client), final=True, asked=False))
                 continue
             try:
-                why = await client.probe(embeds)
+                if (why := await client.probe(embeds)) is not None:
+                    problems.append(EndpointProblem(name, i, str(why), isinstance(why, FatalCallError)))
             finally:
                 await client.close()
-            if why is not None:
-                problems.append(EndpointProblem(name, i, str(why), isinstance(why, FatalCallError)))
         return problems
 
     async def probe_all() -> list[EndpointProblem]:

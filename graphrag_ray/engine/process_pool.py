@@ -18,6 +18,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -83,27 +84,20 @@ class ProcessPool:
     def each(self, fn: Callable[[X], R], inputs: Iterable[X]) -> Iterator[R]:
         """Yield `fn(x)` for each input, in order. Inputs of a process that died are done here."""
         single = isinstance(inputs, list | tuple) and len(inputs) < 2
-        waiting: deque[tuple[X, Future[R]]] = deque()
+        waiting: deque[tuple[X, Future[R] | None]] = deque()
 
-        def first() -> R:
-            x, future = waiting.popleft()
-            try:
-                return self.result(future)
-            except ProcessDied:
-                return self.here(fn, x)
+        def result_of(x: X, future: Future[R] | None) -> R:
+            if future is not None:
+                with suppress(ProcessDied):
+                    return self.result(future)
+            return self.here(fn, x)
 
         for x in inputs:
-            future = self.submit(fn, x) if not single and self.is_up() else None
-            if future is None:
-                while waiting:
-                    yield first()
-                yield self.here(fn, x)
-                continue
-            waiting.append((x, future))
-            if len(waiting) > AHEAD * self.processes:
-                yield first()
+            waiting.append((x, self.submit(fn, x) if not single and self.is_up() else None))
+            while waiting and (waiting[0][1] is None or len(waiting) > AHEAD * self.processes):
+                yield result_of(*waiting.popleft())
         while waiting:
-            yield first()
+            yield result_of(*waiting.popleft())
 
     def here(self, fn: Callable[..., R], *args: Any) -> R:
         """Call `fn` in this process, and count its CPU time."""
