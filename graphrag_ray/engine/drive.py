@@ -167,7 +167,10 @@ def run(dialogue: Dialogue[T], answer: Callable[[Request], Reply]) -> T:
 
 def reply_of(row: JournalRow, request: Request) -> Reply:
     """The reply in a journal row."""
-    usage = Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reported)
     if isinstance(request, EmbeddingRequest):
-        return EmbeddingReply(row.vector or b"", usage)
-    return ChatReply(row.reply or "", row.finish_reason or "stop", usage)
+        return EmbeddingReply(row.vector or b"", usage_of(row))
+    return ChatReply(row.reply or "", row.finish_reason or "stop", usage_of(row))
+
+
+def usage_of(row: JournalRow) -> Usage:
+    return Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reported)

@@ -160,7 +160,7 @@ class Executor(ABC):
         """Run `fn` on every input and write the tables that it yields.
 
         Args:
-            inputs: If not a sequence, only the inputs in progress are held in memory. Those of a dataset
+            inputs: Unless they are a sequence, only those in progress are held in memory. Those of a dataset
                 (`GivenRows.dataset`) come in any order.
             parted: How to split an input that repeatedly kills its processes.
             ended: Called with the number of each finished input.

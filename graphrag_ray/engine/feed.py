@@ -75,12 +75,10 @@ class Feed:
         start: Sequence[Callable[[], Dialogue[Any]]],
         asked: Callable[[], None] = lambda: None,
     ) -> list[Outcome[Any]]:
-        """Return the outcomes of dialogues. Journalled replies are reused, and equal dialogues run once.
+        """Run dialogues and return their outcomes. Journalled replies are reused, and equal dialogues run
+        once.
 
-        Args:
-            order: Priority of the caller; lower comes first.
-            name: Label in the list of failures.
-            asked: Called when the dialogues are queued.
+        Callers of a lower `order` come first. `asked` is called when the dialogues are queued.
         """
 
         def look_up() -> list[tuple[Row, Outcome[Any]]]:

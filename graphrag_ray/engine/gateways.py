@@ -251,7 +251,7 @@ async def open_gateway(
     """Open clients for the duration of the block, and yield a function that asks.
 
     Args:
-        limiter: Shared limiter; None creates one, for a question or two.
+        limiter: None creates one, for a question or two.
         ask_key: Looks up API keys that neither the environment nor a file holds.
         runtime: Other fields of `llm.model_client.Runtime`.
     """
@@ -288,11 +288,9 @@ def connected_to(
 
 @dataclass(frozen=True)
 class EndpointProblem:
-    """An endpoint that does not answer.
+    """An endpoint that does not answer until somebody changes something (`final`), or for the moment.
 
-    Attributes:
-        final: Whether it stays so until somebody changes something, rather than for the moment.
-        asked: False if it could not even be asked, for example without a key.
+    `asked` is False if it could not even be asked, for example without a key.
     """
 
     model: str
@@ -308,14 +306,12 @@ class EndpointProblem:
 def probed(
     models: Models, settings: Settings, stages: Iterable[str], may_reuse: bool, say: Callable[[str], None]
 ) -> Models:
-    """Probe the endpoints of the models that `stages` ask, and return the models with what is known of them.
-
-    Args:
-        may_reuse: Whether kept replies may make requests unnecessary.
-        say: Receives each problem.
+    """Probe the endpoints of the models that `stages` ask, say what is wrong, and return the models with
+    that.
 
     Raises:
-        ModelRefused, NotConfigured: No endpoint of a model answers, and replies cannot be reused.
+        ModelRefused, NotConfigured: No endpoint of a model answers, unless the run `may_reuse` earlier
+            replies.
     """
     problems = probe(models, settings, stages)
     names = {p.model for p in problems}

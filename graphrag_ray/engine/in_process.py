@@ -254,7 +254,7 @@ def runner() -> Callable[[Coroutine[Any, Any, R]], R]:
 async def run_dialogues(
     stage: str, dialogues: Sequence[Dialogue[T]], ask: Ask, cache: ReplyCache | None = None
 ) -> list[Outcome[T]]:
-    """Run dialogues concurrently, taking replies from the cache where it has them.
+    """Run dialogues concurrently, with replies from the cache if it has them.
 
     Raises:
         ModelRefused: No request will succeed.

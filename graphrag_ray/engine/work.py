@@ -30,6 +30,7 @@ from graphrag_ray.engine.drive import (
     failure_of,
     note_bug,
     replay,
+    usage_of,
 )
 from graphrag_ray.llm.model_client import Called
 from graphrag_ray.store.files import Store
@@ -105,16 +106,7 @@ class ReplyUsage:
 def outcome_of(key: str, state: State[T], rows: Sequence[JournalRow]) -> Outcome[T]:
     """The outcome according to the journal alone."""
     turns = [r for r in rows if r.kind == TURN]
-    replies = tuple(
-        ReplyUsage(
-            r.prompt,
-            r.model,
-            r.endpoint,
-            Usage(r.prompt_tokens, r.completion_tokens, r.cached_tokens, r.reported),
-            r.latency_s,
-        )
-        for r in turns
-    )
+    replies = tuple(ReplyUsage(r.prompt, r.model, r.endpoint, usage_of(r), r.latency_s) for r in turns)
     if isinstance(state, Complete):
         return Outcome(key, "complete", state.result, replies=replies)
     if isinstance(state, Refused):

@@ -223,13 +223,9 @@ _UNFIT = {
 
 
 def check_nodes(root: Store, inputs: Sequence[str]) -> set[str]:
-    """Check that every node of the connected cluster can do its part.
+    """Check that every node of the connected cluster can run this package and read these local files.
 
-    Args:
-        inputs: Absolute paths of local files that every node must be able to read.
-
-    Returns:
-        Ids of the nodes that passed. Nodes that did not answer are missing.
+    Returns the ids of the nodes that passed, without those that did not answer in time.
 
     Raises:
         UsageError: A node lacks packages, or a local path is another folder there.
@@ -243,15 +239,10 @@ def check_nodes(root: Store, inputs: Sequence[str]) -> set[str]:
 def ask_nodes(
     root: Store, inputs: Sequence[str], among: Collection[str] | None = None, ended: Event | None = None
 ) -> dict[str, str]:
-    """Ask nodes whether they can do their part.
+    """Check all nodes, or those `among` these ids. Returns why each is unfit, by id, or "" if it is fit.
 
-    Args:
-        among: Ids of the nodes to ask; None means all.
-        ended: Once set, nobody is asked or waited for. Ray may be gone then, and calling it would start
-            another.
-
-    Returns:
-        For each node that answered, by id, why it is unfit, or "" if it is fit.
+    Once `ended` is set, nobody is asked or waited for: Ray may be gone then, and calling it would start
+    another.
     """
     ended = ended or Event()
     nodes = [n for n in ray.nodes() if n["Alive"] and (among is None or n["NodeID"] in among)]

@@ -109,13 +109,7 @@ class ModelLimiter:
         unused_s: float | None = None,
         run: str = "",
     ) -> None:
-        """Start the limiter.
-
-        Args:
-            unused_s: Exit after this long without a heartbeat; None means never.
-            run: Label of the endpoint metrics that it records while heartbeats arrive; "" leaves recording to
-                callers of `watched`.
-        """
+        # Exits after `unused_s` without a heartbeat, and records endpoint metrics only if `run` labels them.
         logs.follow(logging)
         self._limiter = LocalLimiter({name: model}, default_in_flight)
         self._life = uuid.uuid4().hex
@@ -208,11 +202,8 @@ def start_limiters(
 ) -> list[Any]:
     """Start one limiter actor, named `<prefix>-<model>`, for each model with endpoints.
 
-    Args:
-        namespace: Makes the actors detached: they outlive this process, are shared with whoever started them
-            first, and exit when heartbeats stop. None makes them ours alone.
-        run: Label of the metrics that each actor records; "" if we record them.
-        logging: None uses this process's configuration.
+    With a namespace they are detached: they outlive this process, are shared with whoever started them first,
+    record their metrics under `run`, and exit when heartbeats stop. Without one they are ours alone.
     """
     options: dict[str, Any] = {"scheduling_strategy": beside_driver()}
     unused_s = None

@@ -1,12 +1,11 @@
 """Metrics through Ray's metrics API.
 
 The agent of a process's node serves them to Prometheus as `ray_graphrag_ray_<name>`; counters end in
-`_total`.
+`_total`. Gauges that are not set disappear after 20 s.
 
-The driver of a run records the run's metrics every few seconds: merged accounts of a sweep, its queue, and
-what the limiters see of the endpoints. So nothing is counted twice when a worker or limiter restarts, workers
-spend nothing on metrics, and a run leaves one set of counters with the agent, which keeps them, however many
-processes it had. A gauge that is not set disappears after 20 s.
+The driver of a run records the run's metrics: merged accounts of a sweep, its queue, and what the limiters
+see of the endpoints. So restarts of workers or limiters count nothing twice, workers spend nothing on
+metrics, and a run leaves one set of counters with the agent, which keeps them.
 
 Each replica of a service records its questions and their calls under the same names, with the application in
 place of the run. Endpoint metrics come from whoever holds the limits: a single replica, or the limiter that

@@ -117,12 +117,7 @@ class Replica:
 
 
 def application(
-    build: Callable[[], Any],
-    *,
-    replicas: int,
-    most_requests: int,
-    grace_s: float,
-    num_cpus: float,
+    build: Callable[[], Any], *, replicas: int, most_requests: int, grace_s: float, num_cpus: float
 ) -> serve.Application:
     """Create a Serve application whose replicas run the ASGI application that `build` returns.
 

@@ -207,10 +207,8 @@ class WorkerSession:
     ) -> WorkerReport:
         """Take items and report as soon as there is news, or after a short wait.
 
-        Args:
-            losses: For each item that a lost worker had, the number of the last such loss. Its results may be
-                missing from a journal index loaded before that loss.
-            workers: Number of workers in the sweep.
+        `losses` holds the number of the last loss of each item that a lost worker had. That worker's results
+        may be missing from a journal index that was loaded before.
         """
         if self.error is not None:
             await self.end(DRAIN_S)
