@@ -190,7 +190,7 @@ def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
 
 
 def _is_dataset(given: Any) -> bool:
-    """Does not import Ray, which whoever has a dataset has done."""
+    """Does not import Ray: code that passes a dataset already has."""
     return type(given).__module__.startswith("ray.data.") and hasattr(given, "map_batches")
 
 

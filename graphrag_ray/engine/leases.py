@@ -39,7 +39,7 @@ class LeaseBook(Generic[P]):
     """Items by id, queued or leased. Each is handed out until it is finished or condemned.
 
     When a worker dies, all its items are suspects. Those lost twice wait until nothing else does. They are
-    then handed out in small groups and finally alone, so that the one that kills is found and no other is
+    then handed out in small groups and finally alone, so that the culprit is found and no other item is
     blamed.
 
     Attributes:

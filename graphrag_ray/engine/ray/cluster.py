@@ -93,7 +93,7 @@ def _start(serving: bool) -> None:
     """Start a private Ray.
 
     It requires a token whatever the environment says about other clusters: replicas of Ray Serve listen to
-    each other on all interfaces and would run whatever anybody sends.
+    each other on all interfaces and would run any code sent to them.
     """
     env = {ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR: PINNED} | ({} if serving else event_loop())
     # Workers run in the driver's Python and find installed packages by themselves.
@@ -128,8 +128,8 @@ def _connect(address: str | None, serving: bool) -> None:
         ray.init(address=address, runtime_env=runtime_environment(serving), **_quiet())
         if serving and os.environ.get(_AUTH, "token").lower() != "token":
             _log.warning(
-                "The Ray cluster requires no token: whoever reaches its nodes can run code there, even in "
-                "replicas of this service. Start it with RAY_AUTH_MODE=token or restrict access to its nodes"
+                "The Ray cluster requires no token: anyone who reaches its nodes can run code there, even "
+                "in replicas of this service. Start it with RAY_AUTH_MODE=token, or restrict its network"
             )
     except RuntimeError as e:
         if "ersion mismatch" not in str(e):
@@ -241,7 +241,7 @@ def ask_nodes(
 ) -> dict[str, str]:
     """Check all nodes, or those `among` these ids. Returns why each is unfit, by id, or "" if it is fit.
 
-    Once `ended` is set, nobody is asked or waited for: Ray may be gone then, and calling it would start
+    Once `ended` is set, it stops asking and waiting: Ray may be gone then, and calling it would start
     another.
     """
     ended = ended or Event()

@@ -202,8 +202,9 @@ def start_limiters(
 ) -> list[Any]:
     """Start one limiter actor, named `<prefix>-<model>`, for each model with endpoints.
 
-    With a namespace they are detached: they outlive this process, are shared with whoever started them first,
-    record their metrics under `run`, and exit when heartbeats stop. Without one they are ours alone.
+    With a namespace they are detached: they outlive this process, are shared with the process that started
+    them first, record their metrics under `run`, and exit when heartbeats stop. Without one they are ours
+    alone.
     """
     options: dict[str, Any] = {"scheduling_strategy": beside_driver()}
     unused_s = None
@@ -222,8 +223,8 @@ class RayLimiter:
     """A worker's `Limiter`, which asks the model's actor.
 
     Settlements are not awaited. They go to the actor in batches, by themselves or with the next request, and
-    Ray repeats each call until it succeeds. If the process dies, unsent settlements are lost; `reset`, or
-    whoever notices the death, releases their permits. `holders` is the number of workers that share the
+    Ray repeats each call until it succeeds. If the process dies, unsent settlements are lost; `reset`, or the
+    process that notices the death, releases their permits. `holders` is the number of workers that share the
     limiter.
     """
 

@@ -8,7 +8,7 @@ see of the endpoints. So restarts of workers or limiters count nothing twice, wo
 metrics, and a run leaves one set of counters with the agent, which keeps them.
 
 Each replica of a service records its questions and their calls under the same names, with the application in
-place of the run. Endpoint metrics come from whoever holds the limits: a single replica, or the limiter that
+place of the run. Endpoint metrics come from the holder of the limits: a single replica, or the limiter that
 all replicas share (`limiter_actors.py`). Sums over replicas are therefore correct.
 """
 

@@ -50,7 +50,7 @@ ANSWER_TIMEOUT_S = 2.0
 FLUSH_TIMEOUT_S = 10.0
 """Time beyond the drain in which workers of a sweep that ends early journal their replies."""
 UNREACHED_S = 30.0
-"""A worker that cannot be reached for this long is restarted, whether it lives or not."""
+"""A worker that cannot be reached for this long is restarted, even if it is alive."""
 MAX_RESTARTS = 3
 """Restarts of an unreachable worker in a row, without an item finishing in between."""
 WORKER_DIED = (RayActorError, ActorUnschedulableError)

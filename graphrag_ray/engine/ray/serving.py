@@ -50,7 +50,8 @@ _log = logging.getLogger(__name__)
 class Keys:
     """Environment variables for replicas on nodes that lack them.
 
-    The actor ends with the process that started the service, and so shows that this process lives.
+    The actor ends with the process that started the service, so its existence shows that the process is
+    alive.
     """
 
     def __init__(self) -> None:
@@ -200,7 +201,7 @@ def running(
         ours = True
     if not ours and only_here:
         raise UsageError(
-            "Ray Serve already runs on this cluster and may listen to other machines, so anybody could ask "
+            "Ray Serve already runs on this cluster and may listen to other machines, so anyone could ask "
             "questions at your cost. Set a token, or pass --allow-anonymous."
         )
     if not ours and name in serve.status().applications:

@@ -1,4 +1,4 @@
-"""For how long something has not been journalled."""
+"""The age of the oldest row that is not journalled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphrag_ray.store.journal import JournalWriter
 from graphrag_ray.store.journal_rows import JournalRow
 
 
-def test_the_lag_grows_while_a_reply_is_not_journalled_and_is_none_otherwise(tmp_path: Path):
+def test_the_lag_grows_while_a_reply_is_not_journalled_and_is_zero_otherwise(tmp_path: Path):
     async def look() -> tuple[float, float, float]:
         writer = JournalWriter(Store(str(tmp_path)), "extract", "w")
         keeper = JournalGuard(writer, Gate(LocalLimiter({}, 1)))
