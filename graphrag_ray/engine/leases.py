@@ -52,7 +52,6 @@ class LeaseBook(Generic[P]):
         self._items: dict[int, _Item[P]] = {}
         self._queue, self._suspects = deque[int](), deque[int]()
         self._held: defaultdict[str, dict[int, None]] = defaultdict(dict)
-        self._holder: dict[int, str] = {}
         self._quarantined = set[str]()
         self.reissued = self.losses = 0
         self.condemned: dict[int, int] = {}
@@ -78,22 +77,22 @@ class LeaseBook(Generic[P]):
             item.lost_alone += len(lost) == 1
             if item.times_lost >= MAX_LOSSES and item.lost_alone >= MAX_LOST_ALONE:
                 self.condemned[id_] = item.times_lost
-            self._take_back(id_)
+            self._take_back(worker, id_)
 
     def hand_back(self, worker: str, ids: Iterable[int], begun: bool) -> None:
         """Requeue leases of a leaving worker at the front, without suspicion.
 
         If `begun`, the worker may have journalled some of their turns.
         """
-        returned = [id_ for id_ in ids if self._holder.get(id_) == worker]
+        returned = [id_ for id_ in ids if id_ in self._held[worker]]
         self.losses += begun and bool(returned)
         for id_ in reversed(returned):
             if begun:
                 self._items[id_].lost_in = self.losses
-            self._take_back(id_)
+            self._take_back(worker, id_)
 
-    def _take_back(self, id_: int) -> None:
-        del self._held[self._holder.pop(id_)][id_]
+    def _take_back(self, worker: str, id_: int) -> None:
+        del self._held[worker][id_]
         if self._items[id_].times_lost > ORDINARY_LOSSES:
             self._suspects.append(id_)
         else:
@@ -117,16 +116,14 @@ class LeaseBook(Generic[P]):
                 if alone or len(leased) == min(limit, GROUP):
                     break
             self._quarantined.add(worker)
-        for id_ in leased:
-            self._holder[id_] = worker
-            held[id_] = None
+        held |= dict.fromkeys(leased)
         return [(id_, self._items[id_].payload) for id_ in leased]
 
     def _pop_waiting(self, queue: deque[int]) -> Iterator[int]:
-        """Pop items that are not finished, condemned or leased."""
+        """Pop items that are neither finished nor condemned."""
         while queue:
             id_ = queue.popleft()
-            if id_ in self._items and id_ not in self._holder and id_ not in self.condemned:
+            if id_ in self._items and id_ not in self.condemned:
                 yield id_
 
     def losses_of(self, ids: Iterable[int]) -> dict[int, int]:
@@ -135,8 +132,8 @@ class LeaseBook(Generic[P]):
 
     def finish(self, id_: int) -> bool:
         """Record that the outcome is journalled. Returns False if another worker finished the item before."""
-        if (holder := self._holder.pop(id_, None)) is not None:
-            del self._held[holder][id_]
+        for held in self._held.values():
+            held.pop(id_, None)
         self.condemned.pop(id_, None)
         return self._items.pop(id_, None) is not None
 
@@ -154,11 +151,11 @@ class LeaseBook(Generic[P]):
 
     @property
     def leased(self) -> int:
-        return len(self._holder)
+        return sum(map(len, self._held.values()))
 
     @property
     def waiting(self) -> int:
-        return len(self._items) - len(self._holder)
+        return self.open - self.leased
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A first signal waits for calls in flight, a second one does not. Without calls the first one ends the run."""
+"""A first signal waits for calls in flight, a second one does not; without calls one is enough."""
 
 from __future__ import annotations
 
