@@ -48,8 +48,7 @@ def label(row: Row) -> tuple[str, str]:
 
 
 class Feed:
-    """An item source whose items wait in a queue, lowest order first, with the futures of those who asked for
-    them.
+    """An item source: a queue of dialogues, lowest order first, whose outcomes coroutines await.
 
     Coroutines call `ask`; the sweep calls `take` and `finished`.
 
@@ -75,10 +74,10 @@ class Feed:
         start: Sequence[Callable[[], Dialogue[Any]]],
         asked: Callable[[], None] = lambda: None,
     ) -> list[Outcome[Any]]:
-        """Run dialogues and return their outcomes. Journalled replies are reused, and equal dialogues run
-        once.
+        """Run dialogues and return their outcomes.
 
-        Callers of a lower `order` come first. `asked` is called when the dialogues are queued.
+        Journalled replies are reused, and equal dialogues run once. Callers of a lower `order` come first.
+        `asked` is called when the dialogues are queued.
         """
 
         def look_up() -> list[tuple[Row, Outcome[Any]]]:

@@ -306,8 +306,7 @@ class EndpointProblem:
 def probed(
     models: Models, settings: Settings, stages: Iterable[str], may_reuse: bool, say: Callable[[str], None]
 ) -> Models:
-    """Probe the endpoints of the models that `stages` ask, say what is wrong, and return the models with
-    that.
+    """Probe the endpoints that `stages` ask, say what is wrong, and return the models with these findings.
 
     Raises:
         ModelRefused, NotConfigured: No endpoint of a model answers, unless the run `may_reuse` earlier

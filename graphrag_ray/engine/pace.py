@@ -148,8 +148,7 @@ class StagePace:
 
 
 def seconds_left(p: SweepProgress, amount: Amount, recent: Recent) -> float | None:
-    """Estimate the time left from the recent pace, in which calls in flight count in full, and the rate
-    limits.
+    """Estimate the time left from the recent pace and the rate limits. Calls in flight count in full.
 
     Returns None before as many calls have ended as are in flight, while ever more are sent, and when nothing
     has ended for longer than everything should have taken because a call hangs.

@@ -176,8 +176,7 @@ def running(
     private: bool,
     only_here: bool = False,
 ) -> Iterator[bool]:
-    """Serve the application on the connected Ray for the duration of the block, and let running questions
-    finish.
+    """Serve the application on the connected Ray until the block ends and running questions have finished.
 
     Args:
         held: Environment variables that replicas may ask for.
