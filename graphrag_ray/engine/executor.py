@@ -264,9 +264,8 @@ def by_partition(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     if not table.num_rows:
         return
     partition = table[PARTITION].to_numpy()
-    if (
-        table.nbytes > MAX_TAKE_BYTES
-    ):  # `take` makes one piece, and a piece of a string column holds 2 GB at most
+    # `take` makes one piece, and a piece of a string column holds 2 GB at most.
+    if table.nbytes > MAX_TAKE_BYTES:
         for p in np.unique(partition).tolist():
             yield p, table.filter(pa.array(partition == p))
         return

@@ -87,9 +87,8 @@ class Feed:
         results: list[Outcome[Any] | asyncio.Future[Outcome[Any]]] = []
         for row, outcome in await asyncio.to_thread(look_up):
             key = row[ITEM].key
-            if (
-                outcome.status not in ("open", "retry") or not key
-            ):  # without a key it failed before any request
+            # Without a key, the dialogue failed before its first request.
+            if outcome.status not in ("open", "retry") or not key:
                 results.append(outcome)
                 continue
             if key not in self._pending:

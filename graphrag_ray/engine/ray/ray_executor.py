@@ -317,9 +317,7 @@ class RaySweep(RunningSweep[T]):
         if not (given_up := self._book.give_up()):
             return
         writer = JournalWriter(self.executor.store, self.work.name, f"driver-{uuid.uuid4().hex[:12]}")
-        killed = [
-            (number, killed_row(self.work, row, times, self.index.now())) for number, row, times in given_up
-        ]
+        killed = [(number, killed_row(self.work, row, n, self.index.now())) for number, row, n in given_up]
         for _, row in killed:
             writer.append(row)
         writer.flush()
