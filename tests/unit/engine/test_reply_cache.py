@@ -88,7 +88,7 @@ def test_a_timer_writes_pending_rows(store: Store, monkeypatch: pytest.MonkeyPat
 
 def test_small_parts_are_merged(store: Store, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reply_cache, "MANY", 8)
-    monkeypatch.setattr(reply_cache, "LOOK_EVERY", 4)
+    monkeypatch.setattr(reply_cache, "CHECK_EVERY", 4)
     replies = ReplyCache(store)
     for i in range(40):
         replies.lookup([key(i)])
@@ -129,7 +129,7 @@ def test_parts_are_not_merged_while_another_writer_holds_the_lock(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(reply_cache, "MANY", 2)
-    monkeypatch.setattr(reply_cache, "LOOK_EVERY", 1)
+    monkeypatch.setattr(reply_cache, "CHECK_EVERY", 1)
     replies = ReplyCache(store)
     with locks.acquire(store, "a batch"):
         for i in range(4):
@@ -149,7 +149,7 @@ def test_rows_that_cannot_be_written_are_kept_and_reported(store: Store, monkeyp
         broken.setattr(Store, "write", full)
         replies.settle()
     assert replies.failure == "no space left" and replies.lookup([key(1)]) == {key(1): [row(1)]}
-    monkeypatch.setattr(reply_cache, "MOST_WAITING", 3)
+    monkeypatch.setattr(reply_cache, "MAX_PENDING", 3)
     for i in range(2, 9):
         replies.append(row(i))
     replies.flush()
