@@ -12,6 +12,7 @@ import heapq
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -94,12 +95,15 @@ class Feed:
             if key not in self._pending:
                 future: asyncio.Future[Outcome[Any]] = asyncio.get_running_loop().create_future()
                 self._pending[key] = future
-                future.add_done_callback(lambda _, key=key: self._pending.pop(key))
+                future.add_done_callback(partial(self._resolved, key))
                 with self._lock:
                     heapq.heappush(self._ready, (order, next(self._added), row, future))
             results.append(asyncio.shield(self._pending[key]))
         asked()
         return [result if isinstance(result, Outcome) else await result for result in results]
+
+    def _resolved(self, key: str, future: asyncio.Future[Outcome[Any]]) -> None:
+        del self._pending[key]
 
     @property
     def waiting(self) -> int:
