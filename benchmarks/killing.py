@@ -32,7 +32,7 @@ KEPT_S = 5.0
 """What was answered so long before a kill is never asked again."""
 ENDS_WITHIN_S = 3600.0
 _LOOK_S = 0.02
-_ROLES = {"Worker": "worker", "LimiterShell": "limiter"}
+_ROLES = {"Worker": "worker", "ModelLimiter": "limiter"}
 _RAYS_OWN = ("DashboardAgent", "RuntimeEnvAgent", "_StatsActor", "_AutoscalingCoordinatorActor")
 
 

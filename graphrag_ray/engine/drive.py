@@ -1,6 +1,6 @@
-"""Driving one dialogue: feeding a generator its replies, from a journal or from a list.
+"""Drives one dialogue: feeds a generator its replies from a journal or a function.
 
-Pure: no clock, no network. The executors add those around it.
+Pure: no clock and no network. The executors add those.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Complete(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The dialogue cannot use its replies; asking again would change nothing.
+    """The dialogue cannot use its replies, and asking again would change nothing.
 
-    bug: it failed by an error that nobody foresaw; another version of our code may use the same replies
+    If `bug`, an unexpected error occurred, and another version of our code may be able to use them.
     """
 
     error: str
@@ -48,7 +48,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The dialogue waits for the replies to `requests`, its turn number `turn`."""
+    """The dialogue waits for the replies to `requests` of turn number `turn`."""
 
     turn: int
     requests: tuple[Request, ...]
@@ -58,33 +58,34 @@ State: TypeAlias = Complete[T] | Refused | Open
 
 
 class Driver(Generic[T]):
-    """One running dialogue. `state` is Open until the dialogue returns or gives up.
+    """A running dialogue.
 
-    `key` is the item's key: the hash of its first turn; "" for a dialogue that asks nothing.
+    Attributes:
+        state: Open until the dialogue returns or gives up.
+        key: The item's key, a hash of the first turn; "" for a dialogue without requests.
     """
 
     def __init__(self, dialogue: Dialogue[T]) -> None:
         self._dialogue = dialogue
-        self._listed = False
+        self._is_list = False
         self._turn = -1
         self.key = ""
         self.state: State[T] = self._advance(None)
 
     def send(self, replies: Sequence[Reply]) -> State[T]:
-        """Answer the open turn: one reply for each of its requests, in order. No thoughts of a model
-        reach the dialogue, whoever recorded them."""
+        """Answer the open turn with one reply per request, in order, without a model's thoughts."""
         if not isinstance(self.state, Open) or len(replies) != len(self.state.requests):
-            raise ValueError("a reply for each request of the open turn is needed")
-        said = [r.without_thoughts if isinstance(r, ChatReply) else r for r in replies]
-        self.state = self._advance(said if self._listed else said[0])
+            raise ValueError("Pass one reply for each request of the open turn")
+        cleaned = [r.without_thoughts if isinstance(r, ChatReply) else r for r in replies]
+        self.state = self._advance(cleaned if self._is_list else cleaned[0])
         return self.state
 
     def _advance(self, value: Reply | list[Reply] | None) -> State[T]:
         try:
             turn = next(self._dialogue) if value is None else self._dialogue.send(value)
-            listed = isinstance(turn, list | tuple)
-            requests = tuple(turn) if listed else (turn,)
-            # Whoever replays needs the hashes; what cannot be hashed is this item's failure.
+            is_list = isinstance(turn, list | tuple)
+            requests = tuple(turn) if is_list else (turn,)
+            # Replay needs the hashes, and a request that cannot be hashed must fail this item alone.
             key = self.key or (item_key(turn) if self._turn < 0 else "")
             for request in requests:
                 _ = request.hash
@@ -99,47 +100,49 @@ class Driver(Generic[T]):
                 raise
             return Refused(note_bug(error), bug=True)
         self._turn += 1
-        self._listed, self.key = listed, key
+        self._is_list, self.key = is_list, key
         return Open(self._turn, requests)
 
 
-def raising(error: BaseException) -> Dialogue[Any]:
-    """A dialogue that fails before it asks anything."""
+def failing(error: BaseException) -> Dialogue[Any]:
+    """A dialogue that fails before its first request."""
     raise error
-    yield  # pragma: no cover - what makes it a generator
+    yield  # pragma: no cover - makes it a generator
 
 
 def note_bug(error: BaseException) -> str:
-    """An unforeseen error in a line, for a failure row, which is its record. The log tells its place, and no
-    message, which may quote a document."""
+    """Log an unexpected error and describe it in one line for a failure row.
+
+    The log names its place but omits the message, which may quote a document.
+    """
     place = unforeseen.place_of(error)
     logs.event(logger, "failed by an error that is a bug", error=type(error).__name__, place=place)
-    logger.debug("the error", exc_info=error)
+    logger.debug("Unexpected error", exc_info=error)
     return logs.without_any_secret(unforeseen.told(error))
 
 
 def replay(driver: Driver[T], rows: Sequence[JournalRow]) -> State[T]:
-    """Feed a dialogue its journalled replies as long as the request hashes agree.
+    """Feed a dialogue its journalled replies as long as the request hashes match.
 
-    rows: the resolved rows of the item's key. Stops at the first turn of which a reply is missing.
+    Stops at the first turn with a missing reply. `rows` are the resolved rows of the item's key.
     """
     while isinstance(driver.state, Open):
-        found = answered(driver.state, rows)
-        if len(found) < len(driver.state.requests):
+        replies = answered(driver.state, rows)
+        if len(replies) < len(driver.state.requests):
             break
-        driver.send([found[slot] for slot in range(len(found))])
+        driver.send([replies[slot] for slot in range(len(replies))])
     return driver.state
 
 
 def failure_of(state: Open, rows: Sequence[JournalRow]) -> JournalRow | None:
-    """The journalled failure that stands against the open turn, if there is one: the latest."""
+    """The latest journalled failure of the open turn, if there is one."""
     hashes = {r.hash for r in state.requests}
     failed = [r for r in rows if r.kind == "failed" and r.request_hash in hashes]
     return max(failed, key=lambda r: (r.at, r.error)) if failed else None
 
 
 def answered(state: Open, rows: Sequence[JournalRow]) -> dict[int, Reply]:
-    """Replies that the journal already holds for some of the open turn's requests, by slot."""
+    """The journalled replies to requests of the open turn, by slot."""
     known = {(r.slot, r.request_hash): r for r in rows if r.kind == "turn" and r.turn == state.turn}
     return {
         slot: reply_of(known[slot, request.hash], request)
@@ -149,9 +152,10 @@ def answered(state: Open, rows: Sequence[JournalRow]) -> dict[int, Reply]:
 
 
 def run(dialogue: Dialogue[T], answer: Callable[[Request], Reply]) -> T:
-    """Drive a dialogue with a function that answers. For tests, notebooks and the offline engine.
+    """Drive a dialogue with a function that answers, for tests, notebooks and forecasts.
 
-    Raises DialogueFailed where the dialogue does.
+    Raises:
+        DialogueFailed: The dialogue gave up.
     """
     driver = Driver(dialogue)
     while isinstance(driver.state, Open):
@@ -162,8 +166,11 @@ def run(dialogue: Dialogue[T], answer: Callable[[Request], Reply]) -> T:
 
 
 def reply_of(row: JournalRow, request: Request) -> Reply:
-    """The reply that a journal row holds."""
-    usage = Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reported)
+    """The reply in a journal row."""
     if isinstance(request, EmbeddingRequest):
-        return EmbeddingReply(row.vector or b"", usage)
-    return ChatReply(row.reply or "", row.finish_reason or "stop", usage)
+        return EmbeddingReply(row.vector or b"", usage_of(row))
+    return ChatReply(row.reply or "", row.finish_reason or "stop", usage_of(row))
+
+
+def usage_of(row: JournalRow) -> Usage:
+    return Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reported)

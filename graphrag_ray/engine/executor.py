@@ -1,8 +1,8 @@
-"""What an executor can do, whichever it is: the contract that `in_process.py` and `ray/` share.
+"""The contract that the in-process executor (`in_process.py`) and the Ray executor (`ray/`) share.
 
-Steps of a run say what happens to tables and which dialogues are run; an executor says where. Table
-functions get the store and one input and yield tables by name; the executor writes each as a
-content-addressed part. One test suite holds both executors to this.
+The steps of a run say what happens to tables and which dialogues run; an executor says where. Table functions
+get the store and one input and yield tables by name, each of which the executor writes as a content-addressed
+part. One test suite covers both executors.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ X = TypeVar("X")
 Tables: TypeAlias = Mapping[str, pa.Table]
 TableFunction: TypeAlias = Callable[[Store, X], Iterable[Tables]]
 Written: TypeAlias = list[dict[str, list[Part]]]
-"""For each input (or partition), in order: the parts written under each table's name."""
+"""For each input or partition, in order, the parts written under each table's name."""
 
 TABLES_AHEAD = 8
-TAKEN_BYTES = 1 << 30
-LOOK_S = 0.2
+MAX_TAKE_BYTES = 1 << 30
+POLL_S = 0.2
 
 PARTITION = "partition"
-"""The column (int32) by which `shuffle` brings rows together."""
+"""The column (int32) by which `shuffle` groups rows."""
 
 
 @dataclass(frozen=True)
 class Parted(Generic[X]):
-    """How an input is done whose processes die: in parts, one by one, so that all but the guilty one is done.
+    """How to split an input that kills its processes, so that everything but the guilty part is done.
 
-    parts    the smaller inputs that make up one, in order
-    failed   the tables that stand for a part of which processes die too; told why
+    Attributes:
+        parts: Splits an input into smaller ones, in order.
+        failed: Returns the tables that represent a part that kills processes too, given the reason.
     """
 
     parts: Callable[[X], Sequence[X]]
@@ -60,7 +61,7 @@ class Parted(Generic[X]):
 
 @dataclass
 class Sweep:
-    """What a sweep did. `finished` counts every item, failed ones too; `turns` the replies these took."""
+    """The result of a sweep. `finished` includes failed items; `turns` counts the replies that items took."""
 
     finished: int = 0
     failed: int = 0
@@ -70,7 +71,6 @@ class Sweep:
     accounts: Accounts = field(default_factory=Accounts)
 
     def summary(self, stage: str) -> dict[str, Any]:
-        """What it came to, in a few numbers."""
         total, span = self.accounts.total, self.accounts.spans.get(stage)
         return {
             "stage": stage,
@@ -87,11 +87,14 @@ class Sweep:
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """A glimpse of a running sweep, for people. `total` is None while it is not known.
+    """The state of a running sweep, for progress displays.
 
-    accounts   of this sweep; before: of the sweeps of this run that have ended
-    turns      replies that the items took which are done
-    turns_each replies that an item takes, as expected beforehand; None: a call answers many items
+    Attributes:
+        total: Items of the sweep; None while unknown.
+        accounts: Accounts of this sweep.
+        before: Accounts of the run's earlier sweeps.
+        turns: Replies that finished items took.
+        turns_each: Expected replies per item; None if a call answers many items.
     """
 
     stage: str
@@ -107,29 +110,29 @@ class SweepProgress:
 
 
 class ItemSource(Protocol[T]):
-    """Where a sweep's items come from, and where their outcomes go. Called from one thread."""
+    """Provides a sweep's items and receives their outcomes. Called from one thread."""
 
     @property
     def total(self) -> int | None: ...
 
     def take(self) -> list[Row] | None:
-        """Items that may start now; [] when none can at the moment; None when there will be no more.
+        """Items that may start now, [] if there are none at the moment, or None if there will be no more.
 
-        Items are numbered in the order in which they are taken, from 0.
+        Items are numbered from 0 in the order in which they are taken.
         """
-        ...
 
     def finished(self, number: int, outcome: Outcome[T]) -> None:
-        """An item ended, and its turns are journalled."""
-        ...
+        """Called when an item has ended and its turns are journalled."""
 
 
 @dataclass
 class Executor(ABC):
-    """flush_s       seconds between journal writes
-    on_progress   called a few times a second during a sweep
-    spending      what the sweeps of this executor came to so far, ended or broken off, and what they may
-    bad_replies_count   see `leases.FailureWatch`
+    """Runs table functions and dialogues.
+
+    Attributes:
+        flush_s: Seconds between journal writes.
+        on_progress: Called a few times a second during a sweep.
+        bad_replies_count: See `leases.FailureWatch`.
     """
 
     store: Store
@@ -143,7 +146,7 @@ class Executor(ABC):
 
     @abstractmethod
     def share(self, value: T) -> Callable[[], T]:
-        """A cheap handle to a large value that table functions need."""
+        """Return a cheap handle to a large value that table functions need."""
 
     @abstractmethod
     def map(
@@ -154,12 +157,16 @@ class Executor(ABC):
         parted: Parted[X] | None = None,
         ended: Callable[[int], None] = lambda number: None,
     ) -> Written:
-        """Run `fn` on every input and write what it yields. Raises ProcessDied where an input kills the
-        process that works on it, again and again, unless the step says how it is parted.
+        """Run `fn` on every input and write the tables that it yields.
 
-        inputs: where they are no sequence, those alone are held that are being worked on; what a dataset
-        (`GivenRows.dataset`) gives comes in any order
-        ended: told the number of each input that is done
+        Args:
+            inputs: Unless they are a sequence, only those in progress are held in memory. Those of a dataset
+                (`GivenRows.dataset`) come in any order.
+            parted: How to split an input that repeatedly kills its processes.
+            ended: Called with the number of each finished input.
+
+        Raises:
+            ProcessDied: An input repeatedly kills its processes, and `parted` is None.
         """
 
     @abstractmethod
@@ -172,29 +179,28 @@ class Executor(ABC):
         partitions: int,
         bundles: int | None = None,
     ) -> Written:
-        """Run `fn` on every input, bring rows with equal PARTITION together, `reduce` and write each. A
-        partition without rows comes to {}, without being reduced.
+        """Run `fn` on every input, group rows by PARTITION, `reduce` each group and write the result.
 
-        The order of rows within a partition is not defined: `reduce` sorts.
+        A partition without rows is not reduced and gives {}. Rows within a partition come in no defined
+        order, so `reduce` must sort.
 
-        bundles: into how many the partitions are put together on their way, since many are small; None: each
-        goes alone
+        Args:
+            bundles: Number of groups into which small partitions are packed for transport; None packs none.
         """
 
     @abstractmethod
     def stream(
         self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
     ) -> Iterator[pa.Table]:
-        """Run `fn` on every input and bring the tables here, a few at a time, in any order. Raises
-        ProcessDied as `map` does."""
+        """Run `fn` on every input and yield its tables, in any order. Raises ProcessDied as `map` does."""
 
     @abstractmethod
     def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
-        """Run every item of the source to its end. Raises RunStopped when the run must not go on."""
+        """Run every item of the source to its end. Raises RunStopped if the run must not continue."""
 
 
 class RunningSweep(Generic[T]):
-    """What both executors' sweeps do alike: count what ends, and tell people how it goes."""
+    """The part of a sweep that both executors share: counting outcomes and reporting progress."""
 
     def __init__(self, executor: Executor, work: Work[T], source: ItemSource[T], index: JournalIndex) -> None:
         self.work, self.source, self.index = work, source, index
@@ -213,20 +219,19 @@ class RunningSweep(Generic[T]):
         self.watch.note(outcome.status, outcome.error, outcome.known)
 
     def check(self, running: int, in_flight: InFlight) -> None:
-        """running: items that are begun. Raises BudgetSpent, TooManyFailures; Interrupted where the run was
-        told to stop."""
+        """Raise RunStopped if the sweep must end. `running` counts begun items."""
         if self.watch.tripped(running):
             raise TooManyFailures(self.watch.message(self.work.name))
         self.spending.check(self.sweep.accounts, in_flight, time.monotonic())
         self.stop.check(in_flight)
 
     def check_end(self) -> None:
-        """Where all items have ended. Raises TooManyFailures."""
-        if self.watch.tripped() or self.watch.in_vain:
+        """Raise TooManyFailures if too many of all items failed."""
+        if self.watch.tripped() or self.watch.mostly_transient:
             raise TooManyFailures(self.watch.message(self.work.name))
 
     def affordable(self, running: int, in_flight: InFlight) -> int | None:
-        """Items that may be started now, for the budget; None: any number. running: those that are begun."""
+        """Items that the budget allows to start now besides the running ones; None if there is no limit."""
         done, models = self.sweep.finished, self._executor.models
         items = self.spending.items(self.sweep.accounts, done, models, in_flight, self.work.turns)
         return None if items is None else max(0, items - done - running)
@@ -248,30 +253,31 @@ class RunningSweep(Generic[T]):
         )
 
     def ended(self) -> None:
-        """Note how long it took, so that the accounts can say how much of the limits was used."""
-        took = Span(round((time.monotonic() - self.started_at) * 1000), self.sweep.peak_in_flight)
-        self.sweep.accounts.spans[self.work.name] = took
+        """Record the duration, from which accounts derive the share of the limits that was used."""
+        span = Span(round((time.monotonic() - self.started_at) * 1000), self.sweep.peak_in_flight)
+        self.sweep.accounts.spans[self.work.name] = span
         self.spending.before.absorb(self.sweep.accounts)
 
 
 def by_partition(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each PARTITION that there is, in the order in which they stand."""
+    """Yield each PARTITION with its rows in their original order."""
     if not table.num_rows:
         return
     partition = table[PARTITION].to_numpy()
-    if table.nbytes > TAKEN_BYTES:  # a column of texts holds 2 GB in one piece, and no more
+    # `take` makes one piece, and a piece of a string column holds 2 GB at most.
+    if table.nbytes > MAX_TAKE_BYTES:
         for p in np.unique(partition).tolist():
             yield p, table.filter(pa.array(partition == p))
         return
     order = np.argsort(partition, kind="stable")
-    there, starts = np.unique(partition[order], return_index=True)
+    partitions, starts = np.unique(partition[order], return_index=True)
     rows = table.take(pa.array(order))
-    for p, start, end in zip(there.tolist(), starts, [*starts[1:], len(order)], strict=True):
+    for p, start, end in zip(partitions.tolist(), starts, [*starts[1:], len(order)], strict=True):
         yield p, rows.slice(start, end - start)
 
 
 def write_all(store: Store, tables: Iterable[Tables]) -> dict[str, list[Part]]:
-    """Writes tables as parts; a table without rows is none. Returns the parts by the tables' names."""
+    """Write tables as parts, skipping empty ones. Returns the parts by table name."""
     written: dict[str, list[Part]] = {}
     for named in tables:
         for name, table in named.items():
@@ -282,11 +288,14 @@ def write_all(store: Store, tables: Iterable[Tables]) -> dict[str, list[Part]]:
 
 
 class RowSource(Generic[T]):
-    """The items of a stream of tables, each row one item; rows with an equal key run once.
+    """The rows of a stream of tables as items; rows with an equal key run once.
 
-    The column `key` holds the item key and is dropped before the row becomes an item. The stream is read in
-    a thread, a few tables ahead: finding what is still open may take long, and must hold nothing up. The
-    thread ends with the stream or at `close`.
+    The column `key` holds the item key and is dropped from the items. A thread reads the stream a few tables
+    ahead, because finding the open items may take long and must not delay the sweep. It ends with the stream
+    or at `close`.
+
+    Attributes:
+        total: The caller's estimate, replaced by the number of items when the stream ends.
     """
 
     def __init__(self, tables: Iterator[pa.Table], total: int | None) -> None:
@@ -296,7 +305,6 @@ class RowSource(Generic[T]):
         threading.Thread(target=self._read, args=(tables,), name="items", daemon=True).start()
         self._taken = 0
         self.total = total
-        """Before the stream has ended, what the caller knew; then the items there were."""
 
     def take(self) -> list[Row] | None:
         try:
@@ -317,8 +325,11 @@ class RowSource(Generic[T]):
         self._taken += len(rows)
         return rows
 
+    def finished(self, number: int, outcome: Outcome[T]) -> None:
+        """Does nothing: results are read from the journal afterwards."""
+
     def close(self) -> None:
-        """Read no more, as after a sweep that was broken off."""
+        """Stop reading, for example after an aborted sweep."""
         self._closed.set()
 
     def _read(self, tables: Iterator[pa.Table]) -> None:
@@ -328,19 +339,16 @@ class RowSource(Generic[T]):
                     break
             else:
                 self._put(None)
-        except BaseException as e:  # noqa: BLE001 - it is raised again by `take`
+        except BaseException as e:  # noqa: BLE001 - raised again by `take`
             self._put(e)
         finally:
             if isinstance(tables, Generator):
-                tables.close()  # what it has started ends with it
+                tables.close()  # ends what it has started
 
-    def _put(self, found: pa.Table | BaseException | None) -> bool:
-        """False where nobody will take it."""
+    def _put(self, entry: pa.Table | BaseException | None) -> bool:
+        """Queue an entry. Returns False if the source was closed."""
         while not self._closed.is_set():
             with suppress(queue.Full):
-                self._ahead.put(found, timeout=LOOK_S)
+                self._ahead.put(entry, timeout=POLL_S)
                 return True
         return False
-
-    def finished(self, number: int, outcome: Outcome[T]) -> None:
-        """Results are read from the journal afterwards."""

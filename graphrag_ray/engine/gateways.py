@@ -1,4 +1,4 @@
-"""Opening the way to the models, for whichever executor: clients, limiter, offline engine, accounts."""
+"""Access to the models for both executors: clients, limiter, offline engine, accounts."""
 
 from __future__ import annotations
 
@@ -28,32 +28,31 @@ Ask: TypeAlias = Callable[[Request, str], Awaitable[Called[Reply]]]
 
 
 class AskAloud(Protocol):
-    """An Ask that can let somebody hear a chat reply while it is written."""
+    """An Ask that can stream a chat reply to a listener."""
 
     def __call__(
         self, request: Request, stage: str, listener: Listener | None = None
     ) -> Awaitable[Called[Reply]]: ...
 
 
-OFFLINE_PLACES = 32
-"""Items that a worker of the offline engine holds: they run one after another anyway."""
-
-EMBEDDING_PLACES = 2_048
-"""Embeddings are packed many to a call, so many items must run at once to fill one."""
-
-UNBOUNDED_PLACES = 1_024
-"""Items of a worker, at least, where the limiter alone decides how many calls are in flight."""
-MOST_PLACES = 8_192
+OFFLINE_SLOTS = 32
+"""Items per process of the offline engine, which runs them one after another."""
+EMBEDDING_SLOTS = 2_048
+"""Embeddings share calls, so many items must run at once to fill one."""
+UNBOUNDED_SLOTS = 1_024
+"""Minimum items per worker if only the limiter decides how many calls are in flight."""
+MAX_SLOTS = 8_192
 SLOW_CALL_S, SMALL_CALL_TOKENS = 30.0, 1_000
-"""Where limits are known, there are places for what they let through while a slow call takes its time."""
+"""With known rate limits, slots suffice for small calls sent at the limit that are all slow."""
 
 
 @dataclass(frozen=True)
 class Models:
-    """The logical models of a run. Picklable, and without secrets.
+    """The logical models of a run. Picklable and without secrets.
 
-    quirks   what endpoints taught earlier runs, as in `Accounts`
-    refused  by model and place among its endpoints, why one is not asked (`probed`)
+    Attributes:
+        quirks: What endpoints taught earlier runs, as in `Accounts`.
+        refused: Why endpoints are not asked, by model and endpoint number (see `probed`).
     """
 
     by_name: Mapping[str, Model]
@@ -66,13 +65,13 @@ class Models:
 
     @classmethod
     def of(cls, settings: Settings, *usages: Mapping[str, Any]) -> Models:
-        """usages: of earlier runs, as manifests and records of runs hold it."""
+        """The models of these settings; `usages` are stored accounts of earlier runs."""
         run, force = settings.run, settings.extraction.force_yes_no
         models, quirks = dict(settings.models), quirks_in(*usages)
         return cls(models, run.default_in_flight, run.max_attempts, force, run.hedge, quirks)
 
     def knowing(self, quirks: Quirks) -> Models:
-        """The same, with what endpoints taught meanwhile."""
+        """A copy with quirks that were learned meanwhile."""
         return replace(self, quirks=quirks_in({"quirks": self.quirks}, {"quirks": quirks}))
 
     @property
@@ -80,64 +79,65 @@ class Models:
         return {name: m for name, m in self.by_name.items() if not m.is_local}
 
     def limits(self) -> dict[str, Limits]:
-        """What the endpoints of each model allow together, by model id."""
+        """Combined limits of the endpoints of each model, by model id."""
         return {model.model_id: Limits.of(model) for model in self.online.values()}
 
     def key_variables(self) -> list[str]:
-        """Names of the environment variables that hold keys."""
+        """Names of the environment variables that hold API keys."""
         names = (e.api_key_env for m in self.online.values() for e in m.endpoints)
         return sorted({name for name in names if name})
 
     def workers_per_node(self, cores: int) -> int:
-        """Two carry some 900 requests a second; the offline engine computes, so it wants every core."""
+        """Two workers carry some 900 requests a second; the offline engine computes and uses every core."""
         return 2 if self.online else max(1, cores)
 
-    def places(self, stage: str, workers: int, processes: int = 1) -> int:
-        """Items that one of `workers` workers runs at once: enough that limits, not places, bind.
+    def slots(self, stage: str, workers: int, processes: int = 1) -> int:
+        """Items that each of `workers` workers runs at once, enough that only the models' limits bind.
 
-        processes: of this worker, in which the offline engine answers
+        `processes` are those of the worker in which the offline engine runs.
         """
         if stage == "embed":
-            return EMBEDDING_PLACES
+            return EMBEDDING_SLOTS
         if not self.online:
-            return OFFLINE_PLACES * max(1, processes)
+            return OFFLINE_SLOTS * max(1, processes)
         bounds = [self._bound(m) for m in self.online.values()]
         most = max((b for b in bounds if b is not None), default=0)
         if None in bounds:
             # Slow calls in flight at the models' known rate limits, by Little's law.
             rates = [rate for m in self.online.values() if math.isfinite(rate := self._rate(m))]
             most = max([most, *(round(rate * SLOW_CALL_S / 60.0) for rate in rates)])
-            return min(MOST_PLACES, max(UNBOUNDED_PLACES, -(-most // workers)))
-        return max(8, min(MOST_PLACES, -(-most // workers) + 8))
+            return min(MAX_SLOTS, max(UNBOUNDED_SLOTS, -(-most // workers)))
+        return max(8, min(MAX_SLOTS, -(-most // workers) + 8))
 
     def calls_per_second(self, model: Model, quick_call_s: float) -> float:
-        """The most calls that a model's limits allow, where one takes at least so long; inf where none is
-        known."""
+        """Calls that the limits allow if each takes at least `quick_call_s`; inf if no limit is known."""
         bound = self._bound(model)
         return min(self._rate(model) / 60.0, math.inf if bound is None else bound / quick_call_s)
 
     def _bound(self, model: Model) -> int | None:
-        """Calls in flight that a model's endpoints allow; None where rate limits, or what an endpoint turns
-        out to bear, decide."""
+        """Configured bound on calls in flight; None if rate limits or the adaptive limiter decide."""
         bounds = [e.max_in_flight for e in model.endpoints]
         return None if None in bounds or not bounds else sum(b for b in bounds if b is not None)
 
     def _rate(self, model: Model) -> float:
-        """Small calls a minute at the model's known rate limits; inf where none is known."""
+        """Small calls a minute that the model's known rate limits allow; inf if none is known."""
         limits = Limits.of(model)
         calls = limits.requests_per_minute, (limits.tokens_per_minute or math.inf) / SMALL_CALL_TOKENS
         return min(calls[0] or math.inf, calls[1])
 
 
-DRAIN_LOOK_S = 0.02
+DRAIN_POLL_S = 0.02
 DRAIN_FLUSH_S = 1.0
 DRAIN_S = 30.0
-"""How long a stopped sweep waits for the calls that are in flight: they are paid for."""
+"""How long a stopped sweep waits for calls in flight, which are paid for."""
 
 
 class Gate:
-    """A limiter that can be shut: whoever waits then waits in vain, what is in flight comes back. And that
-    can be held, for one reason or several: then nothing is sent until it goes on."""
+    """A limiter that can be shut for good, or held for one or several reasons.
+
+    While it is held nothing is sent. Once it is shut, waiting requests wait forever. Calls in flight return
+    in both cases.
+    """
 
     def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
@@ -151,28 +151,26 @@ class Gate:
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
         while True:
             await self._open.wait()
-            places = await self._limiter.acquire(model, wants, usable)
+            permits = await self._limiter.acquire(model, wants, usable)
             if self._open.is_set() and not self._shut:
-                self._in_flight += len(places)
-                return places
-            for endpoint, tokens in zip(places, wants, strict=False):
+                self._in_flight += len(permits)
+                return permits
+            for endpoint, tokens in zip(permits, wants, strict=False):
                 self._limiter.settle(model, endpoint, -tokens)
             if self._shut:
                 await asyncio.Future()
 
-    def hold(self, why: str) -> None:
-        """Send nothing more for now; what is in flight comes back."""
-        self._held_by.add(why)
+    def hold(self, reason: str) -> None:
+        self._held_by.add(reason)
         self._open.clear()
 
-    def go_on(self, why: str) -> None:
-        """The opposite of `hold`, for the same reason."""
-        self._held_by.discard(why)
+    def resume(self, reason: str) -> None:
+        """End a hold. Requests are sent again once no reason is left."""
+        self._held_by.discard(reason)
         if not self._held_by:
             self._open.set()
 
     def shut(self) -> None:
-        """Send nothing more, ever; what is in flight comes back."""
         self._shut = True
 
     def settle(self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None) -> None:
@@ -180,44 +178,43 @@ class Gate:
         self._limiter.settle(model, endpoint, delta_tokens, ended)
 
     async def drain(self, within_s: float = DRAIN_S, flush: Callable[[], object] = lambda: None) -> None:
-        """Shut, and wait, not for ever, for what is in flight: it is paid for, and shall be journalled.
+        """Shut, and wait up to `within_s` for calls in flight.
 
-        flush: called in a thread, at once and every DRAIN_FLUSH_S: whoever told us to stop may not wait.
+        Meanwhile `flush` is called in a thread every DRAIN_FLUSH_S, since we may be killed.
         """
         self.shut()
-        end = time.monotonic() + within_s
-        flush_at = time.monotonic()
+        end, flush_at = time.monotonic() + within_s, time.monotonic()
         while self._in_flight > 0 and time.monotonic() < end:
             if time.monotonic() >= flush_at:
                 await asyncio.to_thread(flush)
                 flush_at = time.monotonic() + DRAIN_FLUSH_S
-            await asyncio.sleep(DRAIN_LOOK_S)
-        await asyncio.sleep(DRAIN_LOOK_S)  # the replies are handed on and noted
+            await asyncio.sleep(DRAIN_POLL_S)
+        await asyncio.sleep(DRAIN_POLL_S)  # the dialogues receive the replies and journal them
 
 
-LATE_S = 2.0
-"""A flush that takes longer holds up asking: what cannot be journalled shall not be paid for."""
+SLOW_FLUSH_S = 2.0
+"""A longer flush holds the gate: no request is paid for whose reply may not be journalled."""
 
 
-class Keeper:
-    """Writes a sweep's journal, and holds up what is asked while the storage does not take it.
+class JournalGuard:
+    """Writes a sweep's journal, and holds the gate while the storage does not accept it.
 
-    The store tries a write again for some 15 seconds. In that time calls in flight come back, and no others
-    are sent; after it the sweep ends with the storage's error.
+    The store retries a write for about 15 seconds. Meanwhile calls in flight return and no others are sent.
+    After that the sweep ends with the storage's error.
     """
 
     def __init__(self, writer: JournalWriter, gate: Gate) -> None:
         self._writer, self._gate = writer, gate
-        self._kept_at = time.monotonic()
+        self._flushed_at = time.monotonic()
 
     @property
     def lag_s(self) -> float:
-        """For how long there has been something that is not journalled; 0 where all is."""
-        return time.monotonic() - self._kept_at if self._writer.pending else 0.0
+        """Age of the oldest row that is not journalled; 0 if there is none."""
+        return time.monotonic() - self._flushed_at if self._writer.pending else 0.0
 
     async def flush(self) -> None:
-        """Journal what is pending. Raises StoreError: it stays pending, and nothing more is asked."""
-        late = asyncio.get_running_loop().call_later(LATE_S, self._gate.hold, "storage")
+        """Journal pending rows. After a StoreError they stay pending and no requests are sent."""
+        slow = asyncio.get_running_loop().call_later(SLOW_FLUSH_S, self._gate.hold, "storage")
         began = time.monotonic()
         try:
             await asyncio.to_thread(self._writer.flush)
@@ -225,21 +222,21 @@ class Keeper:
             self._gate.hold("storage")
             raise
         finally:
-            late.cancel()
-        self._kept_at = began
-        self._gate.go_on("storage")
+            slow.cancel()
+        self._flushed_at = began
+        self._gate.resume("storage")
 
     async def close(self) -> None:
-        """Journal what is pending at the end of a sweep. Raises StoreError, saying what is lost."""
+        """Journal pending rows at the end of a sweep. Raises StoreError that says what is lost."""
         try:
             await self.flush()
         except StoreError as e:
-            rows, seconds = self._writer.pending, time.monotonic() - self._kept_at
+            rows, seconds = self._writer.pending, time.monotonic() - self._flushed_at
             if not rows:
                 raise
             raise StoreError(
-                f"{e}. What was answered in the last {seconds:.0f} s ({rows:,} rows of the journal) could "
-                "not be kept, and is asked again then"
+                f"{e}. Replies of the last {seconds:.0f} s ({rows:,} rows of the journal) could not be kept "
+                "and will be requested again."
             ) from e
 
 
@@ -251,11 +248,12 @@ async def open_gateway(
     ask_key: Callable[[str], str | None] | None = None,
     **runtime: Any,
 ) -> AsyncIterator[AskAloud]:
-    """A function that asks, as long as the block lasts.
+    """Open clients for the duration of the block, and yield a function that asks.
 
-    limiter   shared with others; None: one of our own, for a question or two
-    ask_key   where a key may be had that neither the environment nor a file holds
-    runtime   other fields of `llm.model_client.Runtime`
+    Args:
+        limiter: None creates one, for a question or two.
+        ask_key: Looks up API keys that neither the environment nor a file holds.
+        runtime: Other fields of `llm.model_client.Runtime`.
     """
     online = models.online
     gateway = Gateway(
@@ -277,24 +275,23 @@ async def open_gateway(
 def connected_to(
     models: Models, name: str, ask_key: Callable[[str], str | None] | None = None
 ) -> Sequence[Client | FatalCallError]:
-    """A client for each endpoint of a model, or why there is none. Not for an event loop."""
+    """A client for each endpoint of a model, or why there is none. Blocks."""
     model = models.by_name[name]
-    known = models.quirks.get(model.model_id, {})
     provider = provider_of(model)
     assert isinstance(provider, RemoteProvider)
-    clients = provider.connect(model, os.environ, ask_key, models.force_yes_no, known)
+    quirks = models.quirks.get(model.model_id, {})
+    clients = provider.connect(model, os.environ, ask_key, models.force_yes_no, quirks)
     logs.hide(c.key.get_secret_value() for c in clients if isinstance(c, Client) and c.key)
-    why = {i: FatalCallError(told) for (model_name, i), told in models.refused.items() if model_name == name}
+    why = {i: FatalCallError(text) for (model_name, i), text in models.refused.items() if model_name == name}
     return [c if isinstance(c, FatalCallError) else why.get(i, c) for i, c in enumerate(clients)]
-
-
-GOES_ON = "What is kept is used all the same; the first request that is needed ends the run."
 
 
 @dataclass(frozen=True)
 class EndpointProblem:
-    """An endpoint that answers nothing. final: until somebody changes something; the others may be there in
-    a minute. asked: False where there is not even a way to it, as without a key."""
+    """An endpoint that does not answer until somebody changes something (`final`), or for the moment.
+
+    `asked` is False if it could not even be asked, for example without a key.
+    """
 
     model: str
     endpoint: int
@@ -309,10 +306,11 @@ class EndpointProblem:
 def probed(
     models: Models, settings: Settings, stages: Iterable[str], may_reuse: bool, say: Callable[[str], None]
 ) -> Models:
-    """The models, with what is known now of their endpoints; for a process that asks with its own keys.
+    """Probe the endpoints that `stages` ask, say what is wrong, and return the models with these findings.
 
-    stages: those that are asked. may_reuse: replies may be kept from before, so that perhaps nothing
-    has to be asked. Raises ModelRefused where it must, and a model has no endpoint that answers.
+    Raises:
+        ModelRefused, NotConfigured: No endpoint of a model answers, unless the run `may_reuse` earlier
+            replies.
     """
     problems = probe(models, settings, stages)
     names = {p.model for p in problems}
@@ -323,37 +321,39 @@ def probed(
     for problem in problems:
         say(str(problem))
     if lost:
-        say(GOES_ON)
+        say("Continuing with the replies in the journal; the first new request ends the run.")
     refused = {(p.model, p.endpoint): p.why for p in problems if p.final or p.model in lost}
     return replace(models, refused=refused)
 
 
 def probe(models: Models, settings: Settings, stages: Iterable[str]) -> list[EndpointProblem]:
-    """What is wrong with the endpoints of the models that these stages ask. Takes some seconds at most; works
-    where an event loop runs already."""
-    asked = {
+    """Find what is wrong with the endpoints of the models that `stages` ask.
+
+    Takes a few seconds and works while an event loop runs.
+    """
+    to_probe = {
         (name, stage == "embed") for stage in stages if (name := settings.model_name(stage)) in models.online
     }
 
-    async def one(name: str, embeds: bool) -> list[EndpointProblem]:
-        clients = await asyncio.to_thread(connected_to, models, name)
-        found: list[EndpointProblem] = []
-        for i, client in enumerate(clients):
+    async def probe_model(name: str, embeds: bool) -> list[EndpointProblem]:
+        problems: list[EndpointProblem] = []
+        for i, client in enumerate(await asyncio.to_thread(connected_to, models, name)):
             if isinstance(client, FatalCallError):
-                found.append(EndpointProblem(name, i, str(client), final=True, asked=False))
+                problems.append(EndpointProblem(name, i, str(client), final=True, asked=False))
                 continue
             try:
-                why = await client.probe(embeds)
+                if (why := await client.probe(embeds)) is not None:
+                    problems.append(EndpointProblem(name, i, str(why), isinstance(why, FatalCallError)))
             finally:
                 await client.close()
-            if why is not None:
-                found.append(EndpointProblem(name, i, str(why), isinstance(why, FatalCallError)))
-        return found
+        return problems
 
-    async def all_of_them() -> list[EndpointProblem]:
-        return [p for some in await asyncio.gather(*(one(*a) for a in sorted(asked))) for p in some]
+    async def probe_all() -> list[EndpointProblem]:
+        return [
+            p for some in await asyncio.gather(*(probe_model(*m) for m in sorted(to_probe))) for p in some
+        ]
 
-    if not asked:
+    if not to_probe:
         return []
     with ThreadPoolExecutor(1, thread_name_prefix="probe") as thread:
-        return thread.submit(asyncio.run, all_of_them()).result()
+        return thread.submit(asyncio.run, probe_all()).result()

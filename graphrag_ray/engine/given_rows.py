@@ -1,10 +1,9 @@
-"""INPUT as rows instead of files: a dataset of Ray Data, a table in memory, dictionaries."""
+"""INPUT as rows instead of files: a Ray Data dataset, a table in memory, or dictionaries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -15,21 +14,22 @@ from graphrag_ray.corpus.table_rows import Row, arrow_rows
 RowBatch: TypeAlias = "pa.Table | list[Mapping[str, Any]]"
 
 BATCH_BYTES = 4 << 20
-"""Of a table that is at hand: what a task reads at once. A dataset has its own blocks."""
-_ROWS_AT_ONCE = 256
+"""Size of a task's batch from a table in memory. A dataset has its own blocks."""
+_CHECK_EVERY = 256
 
 KINDS = (
-    "a file, folder, glob or URL; a dataset of Ray Data; a table of pandas, Arrow or whatever else has an "
-    "Arrow stream; dictionaries"
+    "a file, folder, glob or URL; a Ray Data dataset; a table of pandas, Arrow or any library with Arrow "
+    "streams; an iterable of dictionaries"
 )
 """What INPUT can be."""
 
 
 class GivenRows:
-    """Rows in batches, for `Executor.map`: batch by batch, so that all of them are nowhere at once.
+    """Rows for `Executor.map`, in batches so that they need not fit in memory.
 
-    given  as KINDS says, or a function that returns one, which is called when the engine has started
-    name   what people are told it is
+    Args:
+        given: One of KINDS, or a function that returns one, which is called once the engine has started.
+        name: How messages call it.
     """
 
     def __init__(self, given: Any, name: str = "") -> None:
@@ -43,21 +43,25 @@ class GivenRows:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is there, and no function that has still to be called."""
+        """Whether the rows are available, rather than a function that must still be called."""
         return bool(_kind_of(self._given)) or not callable(self._given)
 
     def open(self, refuse: Callable[[Sequence[str]], str]) -> None:
-        """Call the function, where it is one, and look at the columns. Raises InputError.
+        """Call the function if there is one, and check the columns.
 
-        refuse: why rows with these columns cannot be read; "" where they can
+        Args:
+            refuse: Returns why rows with these columns cannot be read, or "".
+
+        Raises:
+            InputError: INPUT is none of KINDS, cannot be read, or lacks columns.
         """
         if not self.is_open:
             with _reading("calling it"):
                 self._given, self._name = self._given(), str(self)
         if not _kind_of(self._given):
-            raise InputError(f"INPUT is of type {type(self._given).__name__}; it can be {KINDS}")
+            raise InputError(f"INPUT has type {type(self._given).__name__}. It can be {KINDS}.")
         self._refuse = refuse
-        schema = None  # where only the rows know their columns
+        schema = None  # unknown until rows are read
         with _reading("its columns"):
             if _is_dataset(self._given):
                 schema = self._given.schema()
@@ -68,30 +72,29 @@ class GivenRows:
 
     @property
     def size(self) -> int | None:
-        """Bytes that are in memory already, 0 of dictionaries; None of what is read elsewhere: a dataset, or
-        what a function will return."""
+        """Bytes in memory, 0 for dictionaries; None for a dataset and a function that was not called yet."""
         if not self.is_open or _is_dataset(self._given):
             return None
-        if hasattr(self._given, "memory_usage"):  # a frame of pandas
+        if hasattr(self._given, "memory_usage"):  # a pandas DataFrame
             return int(self._given.memory_usage(deep=True).sum())
         return int(getattr(self._given, "nbytes", 0))
 
     @property
     def dataset(self) -> Any:
-        """The dataset, for an engine that reads it by itself; None where it is none."""
+        """The dataset, for an executor that reads it itself; None if the rows are no dataset."""
         return self._given if _is_dataset(self._given) else None
 
     def __iter__(self) -> Iterator[RowBatch]:
-        """The batches, one at a time. Raises InputError where reading fails, or no row has the columns."""
+        """Yield the batches. Raises InputError if reading fails or no row has the columns."""
         if self._begun and hasattr(self._given, "__next__"):
             raise InputError(
-                f"INPUT ({self}) can be read only once, and had to be read again since a stored part was "
-                "damaged. That is set aside: run the same again with new rows"
+                f"INPUT ({self}) can be read only once, and must be read again because a stored part was "
+                "damaged. The damaged part is set aside; run the same command again with new rows."
             )
         self._begun = True
         n_rows, batches = 0, self._batches()
         while True:
-            with _reading(after(n_rows)):
+            with _reading(after_rows(n_rows)):
                 batch = next(batches, None)
             if batch is None:
                 return
@@ -111,18 +114,19 @@ class GivenRows:
         except pa.ArrowException:
             if not hasattr(given, "to_dict"):
                 raise
-            # A frame of pandas with a column of several types.
+            # A pandas DataFrame with a column of mixed types.
             yield from self._row_batches(given.to_dict("records"))
             return
         self._check(stream.schema.names)
-        held: list[pa.RecordBatch] = []
+        held, size = list[pa.RecordBatch](), 0
         for batch in stream:
             rows = max(1, batch.num_rows * BATCH_BYTES // max(1, batch.nbytes))
             for start in range(0, batch.num_rows, rows):
                 held.append(batch.slice(start, rows))
-                if sum(b.nbytes for b in held) >= BATCH_BYTES:
+                size += held[-1].nbytes
+                if size >= BATCH_BYTES:
                     yield _table(held)
-                    held = []
+                    held, size = [], 0
         if held:
             yield _table(held)
 
@@ -133,17 +137,15 @@ class GivenRows:
     def _row_batches(self, rows: Iterable[Any]) -> Iterator[RowBatch]:
         held, size = list[Mapping[str, Any]](), 0
         columns: dict[str, None] = {}
-        iterator = iter(rows)
-        while some := list(islice(iterator, _ROWS_AT_ONCE)):
-            for row in some:
-                if not isinstance(row, Mapping):
-                    raise InputError(
-                        f"a row is of type {type(row).__name__}, not a dictionary; INPUT can be {KINDS}"
-                    )
-                columns |= dict.fromkeys(map(str, row))
-                size += sum(len(value) for value in row.values() if isinstance(value, str | bytes))
-            held += some
-            if size >= BATCH_BYTES:
+        for n, row in enumerate(rows, start=1):
+            if not isinstance(row, Mapping):
+                raise InputError(
+                    f"A row has type {type(row).__name__} instead of dict. INPUT can be {KINDS}."
+                )
+            columns |= dict.fromkeys(map(str, row))
+            size += sum(len(value) for value in row.values() if isinstance(value, str | bytes))
+            held.append(row)
+            if n % _CHECK_EVERY == 0 and size >= BATCH_BYTES:
                 yield held
                 held, size = [], 0
         if columns:
@@ -154,7 +156,7 @@ class GivenRows:
 
 @contextmanager
 def _reading(where: str) -> Iterator[None]:
-    """Raises what is raised in the block as an InputError that says where that was, and what next."""
+    """Turn errors in the block into an InputError that says where they occurred."""
     try:
         yield
     except GraphRagError:
@@ -169,31 +171,31 @@ def rows_of_batch(batch: RowBatch) -> Iterator[Row]:
     return (Row(n, {str(name): v for name, v in row.items()}) for n, row in enumerate(batch, start=1))
 
 
-def after(n_rows: int) -> str:
+def after_rows(n_rows: int) -> str:
     return f"after {n_rows:,} rows" if n_rows else "its first rows"
 
 
 def reading_failed(where: str, error: str) -> InputError:
-    told = " ".join(error.split())[:500].rstrip(".")
+    error = " ".join(error.split())[:500].rstrip(".")
     return InputError(
-        f"INPUT cannot be read ({where}): {told}. Nothing of this reading is in the index; what models "
-        "answered before is kept and not paid for again. Repair what is read, and run the same again"
+        f"INPUT cannot be read ({where}): {error}. The index is unchanged, and earlier replies are kept and "
+        "not paid for again. Repair INPUT and run the same command again."
     )
 
 
 def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """Without what pandas adds for an index that nobody named."""
+    """A table without the columns that pandas adds for unnamed indexes."""
     table = pa.Table.from_batches(batches)
     return table.drop_columns([n for n in table.column_names if n.startswith("__index_level_")])
 
 
 def _is_dataset(given: Any) -> bool:
-    """Without importing Ray: whoever has one has imported it."""
+    """Does not import Ray: code that passes a dataset already has."""
     return type(given).__module__.startswith("ray.data.") and hasattr(given, "map_batches")
 
 
 def _kind_of(given: Any) -> str:
-    """What it is, for people; "" where it is nothing that can be read."""
+    """Describe the rows for messages; "" if they cannot be read."""
     if _is_dataset(given):
         return "a dataset"
     if hasattr(given, "__arrow_c_stream__"):

@@ -1,7 +1,7 @@
-"""The in-process executor: asyncio and plain loops. For small corpora, batches of questions and tests.
+"""The in-process executor, for small corpora, batches of questions and tests.
 
-It keeps the whole contract of `executor.py`, journal included, without Ray. What takes long is computed in
-other processes as well (`process_pool.py`).
+It keeps the whole contract of `executor.py`, journal included, with asyncio and plain loops instead of Ray.
+Expensive computations also run in other processes (`process_pool.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -35,30 +35,38 @@ from graphrag_ray.engine.executor import (
     by_partition,
     write_all,
 )
-from graphrag_ray.engine.gateways import Ask, Gate, Keeper, open_gateway
+from graphrag_ray.engine.gateways import Ask, Gate, JournalGuard, open_gateway
 from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.reply_cache import ReplyCache
-from graphrag_ray.engine.work import BEGUN_TOGETHER, WAITED_FOR_S, Asking, Outcome, Row, Work, begin, run_item
+from graphrag_ray.engine.work import (
+    BEGIN_BATCH,
+    WAITED_FOR_S,
+    DialogueIO,
+    Outcome,
+    Row,
+    StartedItems,
+    Work,
+    begin,
+    run_item,
+)
 from graphrag_ray.llm.accounting import InFlight
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
-from graphrag_ray.store.journal_rows import JournalRow
 from graphrag_ray.store.parts import Part
 
 T = TypeVar("T")
 X = TypeVar("X")
 R = TypeVar("R")
 
-Begun: TypeAlias = asyncio.Future[list[tuple[Driver[Any], list[JournalRow]]]]
-
 
 @dataclass
 class LocalExecutor(Executor):
-    """Runs everything on this machine, all dialogues in this process.
+    """Runs everything on this machine, and all dialogues in this process.
 
-    in_flight      items that run at once; None: enough that the models' limits bind, and not this
-    limiter        None: one of our own, which all sweeps share as they share the endpoints' limits
+    Attributes:
+        in_flight: Items that run at once; None means enough that only the models' limits bind.
+        limiter: None creates one, which all sweeps share as they share the endpoints' limits.
     """
 
     in_flight: int | None = None
@@ -93,12 +101,12 @@ class LocalExecutor(Executor):
     ) -> Written:
         store, rows = self.store, dict[int, list[pa.Table]]()
         for table in self.stream(step, fn, inputs):
-            for partition, own in by_partition(table):
-                rows.setdefault(partition, []).append(own)
-        # Combined, since a slice is pickled with all of what it is a slice of; one after another.
-        found = (pa.concat_tables(rows[p]).combine_chunks() for p in sorted(rows))
-        made = self.pool.each(lambda rows: write_all(store, [reduce(rows)]), found)
-        written = dict(zip(sorted(rows), made, strict=True))
+            for partition, rows_of_partition in by_partition(table):
+                rows.setdefault(partition, []).append(rows_of_partition)
+        # Combined, because pickling a slice pickles its whole table; lazily, one partition at a time.
+        groups = (pa.concat_tables(rows[p]).combine_chunks() for p in sorted(rows))
+        reduced = self.pool.each(lambda rows: write_all(store, [reduce(rows)]), groups)
+        written = dict(zip(sorted(rows), reduced, strict=True))
         return [written.get(p, {}) for p in range(partitions)]
 
     def stream(
@@ -107,7 +115,7 @@ class LocalExecutor(Executor):
         store = self.store
         if self.pool.processes:
             yield from chain.from_iterable(self.pool.each(lambda x: list(fn(store, x)), inputs))
-        else:  # each table as soon as it is there
+        else:  # yields each table as soon as it is made
             yield from chain.from_iterable(fn(store, x) for x in inputs)
 
     def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
@@ -126,35 +134,34 @@ class _LocalSweep(RunningSweep[T]):
         self.in_flight = InFlight()
         self.queued: deque[Row] = deque()
         self.taken = 0
-        self.places = executor.in_flight or executor.models.places(work.name, 1, executor.pool.processes)
+        self.slots = executor.in_flight or executor.models.slots(work.name, 1, executor.pool.processes)
 
     async def run(self) -> Sweep:
         self.check(0, self.in_flight)
-        writer = JournalWriter(self.executor.store, self.work.name, f"local-{uuid.uuid4().hex[:12]}")
-        models = self.executor.models.knowing(self.spending.before.quirks)
         executor = self.executor
+        writer = JournalWriter(executor.store, self.work.name, f"local-{uuid.uuid4().hex[:12]}")
+        models = executor.models.knowing(self.spending.before.quirks)
         executor.limiter = executor.limiter or LocalLimiter(models.online, models.default_in_flight)
         gate = Gate(executor.limiter)
-        keeper = Keeper(writer, gate)
+        guard = JournalGuard(writer, gate)
         async with open_gateway(
             models,
             gate,
             self.sweep.accounts.add,
             in_flight=self.in_flight,
-            # All that there is has been sent.
+            # Every item that may start now is in flight.
             at_the_end=lambda: not self.queued and len(self.running) <= self.in_flight.calls,
-            pool=self.executor.pool,
+            pool=executor.pool,
         ) as ask:
-            asking = Asking(ask, writer.append, self.index.now)
             try:
-                await self._loop(asking, keeper)
+                await self._loop(DialogueIO(ask, writer.append, self.index.now), guard)
             except RunStopped:
                 await gate.drain(self.stop.grace_s, writer.flush)
-                # What came back after the sweep was told to stop is journalled: people are told of it, too.
+                # Count what returned and was journalled after the stop, too.
                 for task in self.running:
                     if task.done() and not task.cancelled() and task.exception() is None:
                         self.count(task.result())
-                with suppress(GraphRagError):  # what stopped the sweep is what it ends with
+                with suppress(GraphRagError):  # raise what stopped the sweep
                     self.show(copy(self.in_flight))
                 raise
             except GraphRagError:
@@ -165,15 +172,15 @@ class _LocalSweep(RunningSweep[T]):
                     task.cancel()
                 await asyncio.gather(*self.running, return_exceptions=True)
                 self.ended()
-                await keeper.close()
+                await guard.close()
         return self.sweep
 
-    async def _loop(self, asking: Asking, keeper: Keeper) -> None:
+    async def _loop(self, io: DialogueIO, guard: JournalGuard) -> None:
         exhausted = False
         flushed_at = time.monotonic()
         while True:
             self.check(len(self.running), self.in_flight)
-            while not exhausted and len(self.running) + len(self.queued) < self.places:
+            while not exhausted and len(self.running) + len(self.queued) < self.slots:
                 rows = self.source.take()
                 if rows is None:
                     exhausted = True
@@ -181,7 +188,7 @@ class _LocalSweep(RunningSweep[T]):
                     break
                 else:
                     self.queued.extend(rows)
-            self._start(asking)
+            self._start(io)
             if self.running:
                 self.sweep.peak_in_flight = max(self.sweep.peak_in_flight, self.in_flight.calls)
                 done, _ = await asyncio.wait(self.running, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
@@ -195,8 +202,11 @@ class _LocalSweep(RunningSweep[T]):
                     self.unflushed.append((number, outcome))
             elif not exhausted:
                 await asyncio.sleep(0.005)
-            if not self.running or time.monotonic() - flushed_at >= self._flush_s(exhausted):
-                await keeper.flush()
+            # Flush sooner if the source may wait for these results.
+            urgent = self.work.returns and self.unflushed and not exhausted and not self.queued
+            flush_s = min(self.executor.flush_s, WAITED_FOR_S) if urgent else self.executor.flush_s
+            if not self.running or time.monotonic() - flushed_at >= flush_s:
+                await guard.flush()
                 flushed_at = time.monotonic()
                 finished, self.unflushed = self.unflushed, []
                 for number, outcome in finished:
@@ -205,35 +215,30 @@ class _LocalSweep(RunningSweep[T]):
                 if exhausted and not self.running and not self.queued:
                     return self.check_end()
 
-    def _flush_s(self, exhausted: bool) -> float:
-        """Between journal writes: shorter where the source may wait for what has come back."""
-        waited_for = self.work.returns and bool(self.unflushed) and not exhausted and not self.queued
-        return min(self.executor.flush_s, WAITED_FOR_S) if waited_for else self.executor.flush_s
-
-    def _start(self, asking: Asking) -> None:
-        store, free = self.executor.store, self.places - len(self.running)
+    def _start(self, io: DialogueIO) -> None:
+        store, free = self.executor.store, self.slots - len(self.running)
         affordable = self.affordable(len(self.running), self.in_flight)
         if affordable is not None:
             free = min(free, affordable)
             if free <= 0 and self.queued and not self.running:
                 raise self.spending.exhausted(self.sweep.accounts)
 
-        async def item(begun: Begun, place: int) -> Outcome[T]:
-            driver, rows = (await begun)[place]
-            return await run_item(self.work.name, driver, rows, asking)
+        async def run(started: asyncio.Future[StartedItems[T]], position: int) -> Outcome[T]:
+            driver, rows = (await started)[position]
+            return await run_item(self.work.name, driver, rows, io)
 
         while self.queued and free > 0:
-            n = min(free, len(self.queued), BEGUN_TOGETHER)
+            n = min(free, len(self.queued), BEGIN_BATCH)
             rows = [self.queued.popleft() for _ in range(n)]
             free -= n
-            begun = asyncio.ensure_future(asyncio.to_thread(begin, self.work, store, self.index, rows))
-            for place in range(n):
-                self.running[asyncio.ensure_future(item(begun, place))] = self.taken
+            started = asyncio.ensure_future(asyncio.to_thread(begin, self.work, store, self.index, rows))
+            for position in range(n):
+                self.running[asyncio.ensure_future(run(started, position))] = self.taken
                 self.taken += 1
 
 
 def runner() -> Callable[[Coroutine[Any, Any, R]], R]:
-    """`asyncio.run`; where this thread has a running event loop, as in a notebook, that of another thread."""
+    """Return `asyncio.run`, in another thread if this one runs an event loop, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -249,21 +254,24 @@ def runner() -> Callable[[Coroutine[Any, Any, R]], R]:
 async def run_dialogues(
     stage: str, dialogues: Sequence[Dialogue[T]], ask: Ask, cache: ReplyCache | None = None
 ) -> list[Outcome[T]]:
-    """Run some dialogues at once. cache: of replies; what is in it is not asked. Raises ModelRefused when no
-    request will succeed, StoreError where the cache cannot be read."""
+    """Run dialogues concurrently, with replies from the cache if it has them.
+
+    Raises:
+        ModelRefused: No request will succeed.
+        StoreError: The cache cannot be read.
+    """
     drivers = [Driver(dialogue) for dialogue in dialogues]
     keys = [driver.key for driver in drivers if driver.key]
     known = await asyncio.to_thread(cache.lookup, keys) if cache else {}
-    asking = Asking(ask, cache.append if cache else None, time.time)
-    running = [run_item(stage, driver, known.get(driver.key, []), asking) for driver in drivers]
+    io = DialogueIO(ask, cache.append if cache else None, time.time)
     try:
-        return await together(running)
+        return await together(run_item(stage, driver, known.get(driver.key, []), io) for driver in drivers)
     except FatalCallError as e:
         raise e.refusal() from e
 
 
 async def together(running: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
-    """What they return. Where one fails, or nobody wants it any more, the others end before this does."""
+    """Gather coroutines. If one fails or we are cancelled, the others are cancelled and end first."""
     tasks = [asyncio.ensure_future(one) for one in running]
     try:
         return list(await asyncio.gather(*tasks))

@@ -1,7 +1,7 @@
 """Which worker has which item, and when too many items have failed. Pure.
 
-A worker that has free places gets more items, so one slow call holds nothing up. A lease ends when the item
-is finished, which means journalled. The leases of a worker that died go back to the queue.
+A worker with free slots gets more items, so one slow call delays nothing. A lease ends when the item is
+finished, that is, journalled. The leases of a dead worker return to the queue.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ from graphrag_ray.base.unforeseen import REPORT_IT
 
 P = TypeVar("P")
 
-
 ORDINARY_LOSSES = 1
-"""Items that were lost with their worker so often are handed out like any other: mostly a node is gone."""
+"""Items lost this often with their worker are handed out normally: usually a node is gone."""
 GROUP = 16
-"""Of items that were lost once more so many are handed out together, to a worker that has nothing else;
-of those that were lost even then, one."""
-MOST_LOSSES, MOST_ALONE = 3, 2
-"""An item that was lost so often, and so often of these as the only one in its worker's hands, is given up.
-One such loss may be somebody else's doing."""
+"""Items lost once more go to an idle worker in groups of this size; those lost even then, one by one."""
+MAX_LOSSES, MAX_LOST_ALONE = 3, 2
+"""An item lost this often in total, and this often as its worker's only item, is given up. One loss alone may
+have another cause."""
 
 
 @dataclass
 class _Item(Generic[P]):
-    """lost_in: the number of the last loss in which it was lost; 0: none was."""
+    """`lost_in` is the number of the last loss that included the item; 0 if there was none."""
 
     payload: P
     lost_in: int = 0
@@ -38,25 +36,24 @@ class _Item(Generic[P]):
 
 
 class LeaseBook(Generic[P]):
-    """Items by id, queued or leased. Every item added is handed out until it is finished, or condemned.
+    """Items by id, queued or leased. Each is handed out until it is finished or condemned.
 
-    Where a worker dies, all that it had are suspects. Those that were lost twice wait until nothing else
-    does, and then are handed out few at a time and in the end alone, so that the one that kills is found
-    and no other is blamed.
+    When a worker dies, all its items are suspects. Those lost twice wait until nothing else does. They are
+    then handed out in small groups and finally alone, so that the culprit is found and no other item is
+    blamed.
 
-    reissued   leases that were lost with their worker
-    losses     how often a worker was lost with leases, or left and handed back what it had begun
-    finished   items that ended
-    condemned  items that kill whoever works on them, and how many died; handed out no more
+    Attributes:
+        reissued: Number of leases lost with their worker.
+        losses: How often a worker with leases died, or left and handed back items that it had begun.
+        condemned: Items that kill their workers, with the number of deaths. They are no longer handed out.
     """
 
     def __init__(self) -> None:
         self._items: dict[int, _Item[P]] = {}
         self._queue, self._suspects = deque[int](), deque[int]()
         self._held: defaultdict[str, dict[int, None]] = defaultdict(dict)
-        self._holder: dict[int, str] = {}
         self._quarantined = set[str]()
-        self.reissued = self.losses = self.finished = 0
+        self.reissued = self.losses = 0
         self.condemned: dict[int, int] = {}
 
     def add(self, items: Iterable[tuple[int, P]]) -> None:
@@ -65,11 +62,11 @@ class LeaseBook(Generic[P]):
             self._queue.append(id_)
 
     def held(self, worker: str) -> Collection[int]:
-        """The worker's items, in the order in which it got them."""
+        """The worker's items in the order in which it got them."""
         return self._held[worker].keys()
 
     def lose(self, worker: str) -> None:
-        """A worker died. Its leases are handed out again."""
+        """Requeue the leases of a worker that died."""
         lost = list(self.held(worker))
         self.losses += bool(lost)
         self.reissued += len(lost)
@@ -78,101 +75,99 @@ class LeaseBook(Generic[P]):
             item.lost_in = self.losses
             item.times_lost += 1
             item.lost_alone += len(lost) == 1
-            if item.times_lost >= MOST_LOSSES and item.lost_alone >= MOST_ALONE:
+            if item.times_lost >= MAX_LOSSES and item.lost_alone >= MAX_LOST_ALONE:
                 self.condemned[id_] = item.times_lost
-            self._take_back(id_)
+            self._take_back(worker, id_)
 
     def hand_back(self, worker: str, ids: Iterable[int], begun: bool) -> None:
-        """A worker that leaves gives leases back: they are nobody's fault, and are handed out first.
+        """Requeue leases of a leaving worker at the front, without suspicion.
 
-        begun: it may have journalled something of them
+        If `begun`, the worker may have journalled some of their turns.
         """
-        given = [id_ for id_ in ids if self._holder.get(id_) == worker]
-        self.losses += begun and bool(given)
-        for id_ in reversed(given):
+        returned = [id_ for id_ in ids if id_ in self._held[worker]]
+        self.losses += begun and bool(returned)
+        for id_ in reversed(returned):
             if begun:
                 self._items[id_].lost_in = self.losses
-            self._take_back(id_)
+            self._take_back(worker, id_)
 
-    def _take_back(self, id_: int) -> None:
-        del self._held[self._holder.pop(id_)][id_]
+    def _take_back(self, worker: str, id_: int) -> None:
+        del self._held[worker][id_]
         if self._items[id_].times_lost > ORDINARY_LOSSES:
             self._suspects.append(id_)
         else:
             self._queue.appendleft(id_)
 
-    def lease(self, worker: str, places: int) -> list[tuple[int, P]]:
-        """Up to `places` items; none for a worker that has suspects."""
+    def lease(self, worker: str, limit: int) -> list[tuple[int, P]]:
+        """Lease up to `limit` items, or none to a worker that has suspects."""
         held = self._held[worker]
         if not held:
             self._quarantined.discard(worker)
-        if worker in self._quarantined or places <= 0:
+        if worker in self._quarantined or limit <= 0:
             return []
-        given = list(islice(self._waiting_in(self._queue), places))
-        if not given and not held:
-            for id_ in self._waiting_in(self._suspects):
+        leased = list(islice(self._pop_waiting(self._queue), limit))
+        if not leased and not held:
+            for id_ in self._pop_waiting(self._suspects):
                 alone = self._items[id_].times_lost > ORDINARY_LOSSES + 1
-                if alone and given:
+                if alone and leased:
                     self._suspects.appendleft(id_)
                     break
-                given.append(id_)
-                if alone or len(given) == min(places, GROUP):
+                leased.append(id_)
+                if alone or len(leased) == min(limit, GROUP):
                     break
             self._quarantined.add(worker)
-        for id_ in given:
-            self._holder[id_] = worker
-            held[id_] = None
-        return [(id_, self._items[id_].payload) for id_ in given]
+        held |= dict.fromkeys(leased)
+        return [(id_, self._items[id_].payload) for id_ in leased]
 
-    def _waiting_in(self, queue: deque[int]) -> Iterator[int]:
-        """Take items out that are neither finished, condemned nor leased."""
+    def _pop_waiting(self, queue: deque[int]) -> Iterator[int]:
+        """Pop items that are neither finished nor condemned."""
         while queue:
             id_ = queue.popleft()
-            if id_ in self._items and id_ not in self._holder and id_ not in self.condemned:
+            if id_ in self._items and id_ not in self.condemned:
                 yield id_
 
     def losses_of(self, ids: Iterable[int]) -> dict[int, int]:
-        """The latest of the `losses` in which each of these items was lost, as far as any was."""
+        """For each of these items that was ever lost, the number of its latest loss."""
         return {id_: lost_in for id_ in ids if (lost_in := self._items[id_].lost_in)}
 
     def finish(self, id_: int) -> bool:
-        """The item's outcome is journalled. False when somebody else finished it before."""
-        if (holder := self._holder.pop(id_, None)) is not None:
-            del self._held[holder][id_]
+        """Record that the outcome is journalled. Returns False if another worker finished the item before."""
+        for held in self._held.values():
+            held.pop(id_, None)
         self.condemned.pop(id_, None)
-        known = self._items.pop(id_, None) is not None
-        self.finished += known
-        return known
+        return self._items.pop(id_, None) is not None
 
     def give_up(self) -> list[tuple[int, P, int]]:
-        """The condemned items, each with how many died of it. They count as finished from now on."""
-        found = [(id_, self._items[id_].payload, times) for id_, times in self.condemned.items()]
-        for id_, _, _ in found:
+        """Finish and return the condemned items, each with the number of deaths."""
+        given_up = [(id_, self._items[id_].payload, times) for id_, times in self.condemned.items()]
+        for id_, _, _ in given_up:
             self.finish(id_)
-        return found
+        return given_up
 
     @property
     def open(self) -> int:
-        """Items queued or leased."""
+        """Number of items queued or leased."""
         return len(self._items)
 
     @property
     def leased(self) -> int:
-        return len(self._holder)
+        return sum(map(len, self._held.values()))
 
     @property
     def waiting(self) -> int:
-        return len(self._items) - len(self._holder)
+        return self.open - self.leased
 
 
 @dataclass
 class FailureWatch:
-    """Stops a run in which too much fails: from the first 20 items on, before the money is gone; and at
-    the end of a sweep that found no endpoint, however few the items, where nothing was done before.
+    """Stops a run in which too much fails.
 
-    fresh              no item of this dialogue was ever completed
-    bad_replies_count  whether items count as failed whose replies could not be used, or that were refused for
-                       good; else those alone that nobody answered
+    It trips from the first `at_least` items on, before the money is gone, and at the end of a first sweep
+    that reached no endpoint, however few its items.
+
+    Attributes:
+        fresh: Whether no item of this kind was ever completed.
+        bad_replies_count: Whether permanent failures count, and not only requests without an answer.
     """
 
     max_fraction: float
@@ -180,14 +175,16 @@ class FailureWatch:
     bad_replies_count: bool = True
     finished: int = 0
     failed: int = 0
-    passing: int = 0
+    transient: int = 0
     bugs: int = 0
-    first: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
     at_least: int = 20
 
     def note(self, status: str, error: str = "", known: bool = False) -> None:
-        """One more finished item: its outcome's status ("complete", "failed", "retry") and error. known: it
-        failed so in an earlier run, which went on all the same."""
+        """Count a finished item by its outcome's status.
+
+        Failures already `known` from an earlier run, which continued despite them, do not count.
+        """
         if known:
             return
         self.finished += 1
@@ -195,34 +192,36 @@ class FailureWatch:
             self.failed += 1
             bug = error.startswith(REPORT_IT)
             self.bugs += bug
-            self.passing += status == "retry" and not bug
-            if len(self.first) < 50 or error in self.first:
-                self.first[error] += 1
+            self.transient += status == "retry" and not bug
+            if len(self.errors) < 50 or error in self.errors:
+                self.errors[error] += 1
 
     def tripped(self, running: int = 0) -> bool:
-        """running: items that are begun and not finished. Failures by bugs come at once, before what was
-        begun beside them has an answer: they are too many where that could not outweigh them."""
+        """Whether too many items failed; `running` items have begun but not finished.
+
+        Bugs fail items at once, before those begun beside them have answers, so they trip the watch only if
+        the running items could not outweigh them.
+        """
         if self.finished < self.at_least:
             return False
-        sure = self.failed > self.max_fraction * (self.finished + running)
-        return sure or self.failed - self.bugs > self.max_fraction * self.finished
+        certain = self.failed > self.max_fraction * (self.finished + running)
+        return certain or self.failed - self.bugs > self.max_fraction * self.finished
 
     @property
-    def in_vain(self) -> bool:
-        """At the end of a sweep: most of it failed in a way that may pass, and there is nothing else to
-        build on."""
-        return self.fresh and self.passing > self.max_fraction * self.finished
+    def mostly_transient(self) -> bool:
+        """Whether most of a first sweep failed transiently, so that there is nothing to build on."""
+        return self.fresh and self.transient > self.max_fraction * self.finished
 
     def message(self, stage: str) -> str:
-        common = next((error for error, _ in self.first.most_common(1)), "")
-        again = "items that failed for now are tried again."
-        if self.failed > self.passing:
+        common = next((error for error, _ in self.errors.most_common(1)), "")
+        again = "transient failures are retried."
+        if self.failed > self.transient:
             again += (
-                " Items whose replies could not be used are asked again when their prompt or model changes, "
-                "and when `graphrag-ray failures --retry` puts them back."
+                " Items with unusable replies are asked again when their prompt or model changes, or after "
+                "`graphrag-ray failures --retry`."
             )
         return (
             f"{self.failed} of the first {self.finished} items of stage {stage} failed "
-            f"(run.max_failed_fraction is {self.max_fraction:g}). Most common: {common}. "
-            f"What was answered is kept. Repair the cause and run the same command again: {again}"
+            f"(run.max_failed_fraction is {self.max_fraction:g}). Most common error: {common}. Replies "
+            f"received so far are kept. Fix the cause and run the same command again: {again}"
         )

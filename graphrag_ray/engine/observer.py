@@ -1,4 +1,4 @@
-"""Who is told how a run goes."""
+"""Callbacks for the progress of a run."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Says nothing. Subclasses replace what they want to be told; the command line has one for people."""
+    """Ignores all events. Subclasses override some, as the command line's progress display does."""
 
     def __enter__(self) -> Self:
-        """The run begins."""
+        """Called when the run begins."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """It has ended."""
+        """Called when the run has ended."""
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Around what takes seconds before the first step."""
+        """Wraps operations before the first step that take seconds."""
         yield
 
     def checked(self, settings: Settings, stage: str = "extract") -> None:
-        """Settings are in order; the run starts, with this stage."""
+        """Called when the settings are valid and the run starts with this stage."""
 
     def note(self, message: str) -> None:
-        """A sentence for people."""
+        """Called with a sentence for the user."""
 
     def step_started(self, name: str) -> None: ...
 
     def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
-        """reused: its result was taken from the snapshot before."""
+        """Called after a step; `reused` if its result comes from the previous snapshot."""
 
     def progress(self, p: SweepProgress) -> None:
         """Called a few times a second during a sweep."""
@@ -50,6 +50,6 @@ def in_notebook() -> bool:
 
 
 def is_watched() -> bool:
-    """Whether somebody sees what moves: a notebook, or standard error on a terminal."""
-    isatty = getattr(sys.stderr, "isatty", None)  # another program may have put a writer of its own there
+    """Whether somebody sees a progress display: in a notebook, or if standard error is a terminal."""
+    isatty = getattr(sys.stderr, "isatty", None)  # stderr may have been replaced by any writer
     return in_notebook() or (isatty is not None and isatty())

@@ -1,7 +1,4 @@
-"""How far a sweep is, how fast it goes and how long it will take, from glimpses of it (`SweepProgress`).
-
-Pure.
-"""
+"""How far a sweep is, how fast it runs and how long it will take, from its `SweepProgress`. Pure."""
 
 from __future__ import annotations
 
@@ -12,31 +9,33 @@ from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.llm.accounting import Accounts, Limits
 
 RATE_OVER_S = 30.0
-"""Rates and the time left follow what was done in so many seconds,"""
+"""Rates and the time left are measured over this many seconds,"""
 RATE_OVER = 20
-"""and in as many more as so many calls, or items, took."""
-TOLD_FROM = 8
-"""Calls, or items, that have ended before a rate says how long the others will take."""
+"""or longer if fewer than this many calls, or items, ended in that time."""
+MIN_DONE = 8
+"""Calls, or items, that must have ended before the time left is estimated."""
+_START = (0.0, 0.0, 0.0, 0.0)
 
 
 class Recent:
     """What was done in the last RATE_OVER_S seconds of a sweep.
 
-    Nothing ends in the first seconds, however fast calls are sent. Rates count half of that time: the first
-    calls may have been sent one after the other, or all at once. So they say little before half as much time
+    Nothing ends in the first seconds, however fast calls are sent. Since the first calls may have been sent
+    one after the other or all at once, rates count half of that time, and so mean little until half as much
     has passed again.
 
-    first_s   when the first call, or item, had ended
+    Attributes:
+        first_s: When the first call, or item, had ended.
     """
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, ...]] = deque([(0.0, 0.0, 0.0, 0.0)])
+        self._seen: deque[tuple[float, ...]] = deque([_START])
         self._ended_at = self.first_s = 0.0
 
     def note(self, p: SweepProgress) -> None:
         done = Amount.of(p).done
         if p.seconds < self._seen[-1][0]:  # another sweep of the same step
-            self._seen = deque([(0.0, 0.0, 0.0, 0.0)])
+            self._seen = deque([_START])
         if done > self._seen[-1][1]:
             self._ended_at = p.seconds
         if not self._seen[-1][1]:
@@ -44,17 +43,17 @@ class Recent:
             self._seen = deque([(p.seconds / 2, 0.0, 0.0, 0.0)])
         self._seen.append((p.seconds, done, p.accounts.total.total_tokens, p.done))
         while len(self._seen) > 2 and self._seen[1][0] <= p.seconds - RATE_OVER_S:
-            if self._seen[1][1] > done - RATE_OVER:  # what is left would not tell a rate
+            if self._seen[1][1] > done - RATE_OVER:  # the rest would be too little for a rate
                 break
             self._seen.popleft()
 
     @property
     def idle_s(self) -> float:
-        """Since the last call, or item, has ended."""
+        """Seconds since the last call, or item, ended."""
         return self._seen[-1][0] - self._ended_at
 
     def per_s(self, column: int = 1) -> float:
-        """What `Amount` counts; 2: tokens; 3: items."""
+        """Rate of what `Amount` counts (1), of tokens (2) or of items (3)."""
         first, last = self._seen[0], self._seen[-1]
         seconds = last[0] - first[0]
         return (last[column] - first[column]) / seconds if seconds > 0 else 0.0
@@ -62,11 +61,10 @@ class Recent:
 
 @dataclass(frozen=True)
 class Amount:
-    """How much of a sweep is done: counted in calls, where an item takes one or more, since items that take
-    several calls all end late; else in items.
+    """How much of a sweep is done.
 
-    total         calls that all items will take; None where it is not known how many items there are
-    in_calls      whether calls are counted
+    It counts calls if each item takes at least one, because items of several calls all end late, and
+    otherwise items. `total` is None if the number of items is unknown.
     """
 
     done: float
@@ -80,7 +78,7 @@ class Amount:
         if p.turns_each is None or calls < p.done:
             return Amount(p.done, total, False)
         if total is not None:
-            # The first to end are those that take few calls: what they took counts as far as all are done.
+            # Items of few calls end first, so weight their average by the share of items that are done.
             known = p.done / total if total else 1.0
             each = p.turns_each * (1.0 - known) + (p.turns / p.done * known if p.done else 0.0)
             total = max(total * each, calls + total - p.done)
@@ -93,17 +91,18 @@ class Amount:
 
 @dataclass(frozen=True)
 class StagePace:
-    """A glimpse of a sweep in plain numbers, as people are shown it; what JSON can hold.
+    """The state of a sweep as plain JSON values, for progress displays.
 
-    share      of the work, 0 to 1: calls of calls_total where calls are counted, else done of total; None
-               while it is not known how much there is
-    done, total, failed   items; total: None while it is not known
-    calls      that have ended, where an item takes one or more; else 0
-    calls_total   that all items will take, as far as it can be known
-    in_flight  calls
-    tokens_per_minute_limit, requests_per_minute_limit   of the stage's model; None where not known
-    cost_usd   of the whole run so far; None where a price is unknown
-    left_s     of this sweep, None where nothing tells; seconds: since it began
+    Values that are unknown are None.
+
+    Attributes:
+        share: Part of the work that is done, 0 to 1, in calls if they are counted, else in items.
+        done, total, failed: Items.
+        calls: Calls that have ended, or 0 if a call answers many items.
+        calls_total: Estimated calls of all items.
+        in_flight: Calls.
+        cost_usd: Of the whole run so far.
+        left_s: Estimated time left of this sweep, of which `seconds` have passed.
     """
 
     stage: str
@@ -125,7 +124,7 @@ class StagePace:
 
     @staticmethod
     def of(p: SweepProgress, recent: Recent) -> StagePace:
-        """recent: that was told of `p` too."""
+        """The pace at `p`, which `recent` must have noted."""
         amount, limits = Amount.of(p), _limits(p)
         total = Accounts.merged([p.before, p.accounts]).total
         return StagePace(
@@ -149,13 +148,12 @@ class StagePace:
 
 
 def seconds_left(p: SweepProgress, amount: Amount, recent: Recent) -> float | None:
-    """What has not ended yet, by the pace of the last half minute: so calls in flight count whole, and take
-    as long as such calls took. No less than the limits allow.
+    """Estimate the time left from the recent pace and the rate limits. Calls in flight count in full.
 
-    None where nothing tells: before as many calls have ended as are in flight, while more and more are sent;
-    and when nothing has ended for longer than all should have taken, as where one call hangs.
+    Returns None before as many calls have ended as are in flight, while ever more are sent, and when nothing
+    has ended for longer than everything should have taken because a call hangs.
     """
-    enough = max(TOLD_FROM, p.in_flight.calls if amount.in_calls else 0)
+    enough = max(MIN_DONE, p.in_flight.calls if amount.in_calls else 0)
     if amount.total is None or amount.done < enough or p.seconds < 1.5 * recent.first_s or not recent.per_s():
         return None
     left = max(0.0, amount.total - amount.done)
@@ -171,7 +169,7 @@ def seconds_left(p: SweepProgress, amount: Amount, recent: Recent) -> float | No
 
 
 def _limits(p: SweepProgress) -> Limits | None:
-    """Those of the stage's model; of the only one that has any, before the stage's first call has ended."""
+    """Limits of the stage's model. Before its first call has ended, of the only model that has any."""
     models = {model for stage, model in p.accounts.by_stage if stage == p.stage}
     known = [limits for m, limits in p.accounts.limits.items() if m in models or not models]
     return known[0] if len(known) == 1 else None

@@ -1,9 +1,8 @@
-"""Processes of this machine that compute beside the in-process executor: Python computes on one core only.
+"""Processes that compute for the in-process executor, since Python computes on one core only.
 
-They cost a second of computing each, so they start when this process has computed for a while, and in the
-background: until they are up, and in small runs for ever, everything is done here. By loky, since the
-standard library's pool runs the script of whoever called us again in each process, unless it is written for
-that.
+Each costs a second of CPU, so they start in the background once this process has computed for a while. Until
+they are up, and in small runs forever, this process does everything. They are loky's, because the standard
+library's pool runs the caller's script again in each process unless it is written for that.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -33,26 +33,28 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 COMPUTED_S = 3.0
-"""What this process has computed before it is worth while to start others."""
+"""CPU time of this process after which starting others pays off."""
 AHEAD = 2
-"""Inputs that each process is given at once, so that none waits for the next."""
-_LOOK_S = 1.0
+"""Inputs per process that are submitted at once, so that no process waits for the next."""
+_POLL_S = 1.0
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 
 _log = logging.getLogger(__name__)
 
 
 class ProcessPool:
-    """Thread-safe.
+    """A thread-safe pool.
 
-    processes   how many; below 2: none, all is done here. None: one for each core that we may use, of which
-                a container or a batch system may allow fewer than the machine has
-    after_s     see COMPUTED_S
+    Args:
+        processes: Number of processes; below 2 there are none, and None means one per core that a container
+            or batch system lets us use.
+        after_s: See COMPUTED_S.
     """
 
     def __init__(self, processes: int | None, after_s: float = COMPUTED_S) -> None:
         self._all_cores = processes is None
-        self.processes = _several(processes if processes is not None else os.cpu_count() or 1)
+        wanted = (os.cpu_count() or 1) if processes is None else processes
+        self.processes = wanted if wanted > 1 else 0
         self._after_s = after_s
         self._computed_s = 0.0
         self._lock = threading.Lock()
@@ -62,10 +64,10 @@ class ProcessPool:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def is_up(self) -> bool:
-        """Whether the others compute. Starts them when it is time."""
+        """Whether the processes are up. Starts them once it is time."""
         if not self.processes or (self._pool is None and self._computed_s < self._after_s):
             return False
-        if self._pool is None:  # no lock beyond that: an event loop shall not wait while `file` writes
+        if self._pool is None:  # later calls take no lock, so that an event loop never waits for `file`
             with self._lock:
                 if self._pool is None:
                     self._start()
@@ -73,39 +75,32 @@ class ProcessPool:
         return not self._died and first is not None and first.done() and first.exception() is None
 
     def wait(self) -> None:
-        """Until they are up."""
+        """Start the processes and wait until they are up."""
         self._computed_s = self._after_s
         self.is_up()
         if self._first is not None:
             self._first.result()
 
     def each(self, fn: Callable[[X], R], inputs: Iterable[X]) -> Iterator[R]:
-        """What `fn` returns for each input, in order. What a process that died had is done here."""
-        only_one = isinstance(inputs, list | tuple) and len(inputs) < 2
-        waiting: deque[tuple[X, Future[R]]] = deque()
+        """Yield `fn(x)` for each input, in order. Inputs of a process that died are done here."""
+        single = isinstance(inputs, list | tuple) and len(inputs) < 2
+        waiting: deque[tuple[X, Future[R] | None]] = deque()
 
-        def first() -> R:
-            x, future = waiting.popleft()
-            try:
-                return self.result(future)
-            except ProcessDied:
-                return self.here(fn, x)
+        def result_of(x: X, future: Future[R] | None) -> R:
+            if future is not None:
+                with suppress(ProcessDied):
+                    return self.result(future)
+            return self.here(fn, x)
 
         for x in inputs:
-            future = self.submit(fn, x) if not only_one and self.is_up() else None
-            if future is None:
-                while waiting:
-                    yield first()
-                yield self.here(fn, x)
-                continue
-            waiting.append((x, future))
-            if len(waiting) > AHEAD * self.processes:
-                yield first()
+            waiting.append((x, self.submit(fn, x) if not single and self.is_up() else None))
+            while waiting and (waiting[0][1] is None or len(waiting) > AHEAD * self.processes):
+                yield result_of(*waiting.popleft())
         while waiting:
-            yield first()
+            yield result_of(*waiting.popleft())
 
     def here(self, fn: Callable[..., R], *args: Any) -> R:
-        """`fn` in this process. It counts as computed."""
+        """Call `fn` in this process, and count its CPU time."""
         started = time.thread_time()
         try:
             return fn(*args)
@@ -113,35 +108,35 @@ class ProcessPool:
             self._computed_s += time.thread_time() - started
 
     def submit(self, fn: Callable[..., R], *args: Any) -> Future[R] | None:
-        """`fn` in another process, once they are up; None where one has died since."""
+        """Call `fn` in another process. The pool must be up; returns None if a process has died since."""
         from loky.process_executor import BrokenProcessPool
 
         try:
-            submitted: Future[R] = self._pool.submit(_called, fn, *args)
+            submitted: Future[R] = self._pool.submit(_call, fn, *args)
         except BrokenProcessPool:
             self._note_death()
             return None
         return submitted
 
     def result(self, future: Future[R]) -> R:
-        """Raises what the function raised; ProcessDied where its process died, which has to be done here."""
+        """Wait for a result. Raises what the function raised, or ProcessDied, upon which to call it here."""
         from loky.process_executor import BrokenProcessPool
 
         try:
             return future.result()
         except BrokenProcessPool as e:
             self._note_death()
-            raise ProcessDied("a process beside this one died") from e
+            raise ProcessDied("A process of the pool died") from e
         except Exception as e:
             from_elsewhere(e, str(e.__cause__))
             raise
 
     def share(self, value: T) -> Callable[[], T]:
-        """A handle to a large value: each process reads it once, from a file."""
-        return _Shared(value, self) if self.processes else lambda: value
+        """Return a handle to a large value, which each process reads once from a file."""
+        return _SharedValue(value, self) if self.processes else lambda: value
 
     def file(self, value: object) -> str:
-        """A file that holds the value, as long as the pool lasts."""
+        """Write the value to a file that exists as long as the pool, and return its path."""
         with self._lock:
             if self._folder is None:
                 self._folder = tempfile.TemporaryDirectory(prefix="graphrag-ray-")
@@ -162,13 +157,12 @@ class ProcessPool:
             self._folder.cleanup()
 
     def _note_death(self) -> None:
-        """One that dies takes the others along: everything is done here from now on."""
+        """A process that dies takes the others along, so everything is done here from now on."""
         if not self._died:
             self._died = True
             _log.warning(
-                "A process that computed beside this one died: out of memory, or a crash in native code. "
-                "What it had is done in this process. If this one dies, too, run the same again with --ray, "
-                "which finds out what kills."
+                "A process of the pool died: out of memory, or a crash in native code. This process works on "
+                "alone. If it dies too, run the same command with --ray, which finds the input that kills it"
             )
 
     def _start(self) -> None:
@@ -178,32 +172,28 @@ class ProcessPool:
             from loky import ProcessPoolExecutor, cpu_count  # takes a tenth of a second
 
             if self._all_cores:
-                self.processes = _several(cpu_count())
+                self.processes = cpu_count() if cpu_count() > 1 else 0
             if not self.processes:
                 return
-            # One that has grown is replaced, as it should be.
+            # loky replaces processes whose memory has grown, which is fine.
             warnings.filterwarnings("ignore", "A worker (stopped|was restarted) while some jobs", UserWarning)
             self._pool = ProcessPoolExecutor(
-                self.processes, timeout=None, initializer=_begin, initargs=(os.getpid(), logs.current())
+                self.processes, timeout=None, initializer=_initialize, initargs=(os.getpid(), logs.current())
             )
-            # Ctrl-C reaches them as well: until they ignore it, it would end them with a traceback. The
-            # tracker comes first, since its start lets signals through again.
+            # Until the processes ignore Ctrl-C, it would end them with a traceback. The tracker starts first
+            # because its start unblocks signals.
             resource_tracker.ensure_running()
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
             try:
-                self._first = self._pool.submit(_nothing)
+                self._first = self._pool.submit(_warm_up)
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        except (OSError, ImportError) as e:  # no semaphores, as in some sandboxes
+        except (OSError, ImportError) as e:  # some sandboxes have no semaphores
             self.processes = 0
             logs.event(_log, "no processes beside this one", logging.WARNING, error=type(e).__name__)
 
 
-def _several(processes: int) -> int:
-    return processes if processes > 1 else 0
-
-
-class _Shared(Generic[T]):
+class _SharedValue(Generic[T]):
     def __init__(self, value: T, pool: ProcessPool) -> None:
         self._value = value
         self._pool = pool
@@ -216,7 +206,7 @@ class _Shared(Generic[T]):
         if self._path is None:
             try:
                 self._path = self._pool.file(self._value)
-            except OSError:  # the value goes with each input: slow, but it goes
+            except OSError:  # send the value with each input, which is slow but works
                 self._path = ""
         return (partial, (_read, self._path)) if self._path else (partial, (_same, self._value))
 
@@ -230,28 +220,28 @@ def _read(path: str) -> Any:
     return pickle.loads(Path(path).read_bytes())
 
 
-def _begin(parent: int, logging_: logs.Logging | None) -> None:
-    """Of each process. Ctrl-C is for the parent alone; without it there is nothing to do."""
+def _initialize(parent: int, logging_: logs.Logging | None) -> None:
+    """Initialize a process. It ignores Ctrl-C, which is for the parent, and exits with the parent."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     logs.follow(logging_)
 
-    def end_with_the_parent() -> None:
+    def exit_with_parent() -> None:
         while os.getppid() == parent:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         os._exit(1)
 
-    threading.Thread(target=end_with_the_parent, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
-def _nothing() -> None:
+def _warm_up() -> None:
     provider = PROVIDERS["offline"]
     assert isinstance(provider, LocalProvider)
     provider.prepare()
 
 
-def _called(fn: Callable[..., R], *args: Any) -> R:
-    """`fn` in another process. An error that cannot be sent would end that: one that can tells of it."""
+def _call(fn: Callable[..., R], *args: Any) -> R:
+    """Call `fn`, and replace an error that cannot be pickled, which would end the process."""
     from loky.backend.reduction import dumps
 
     try:
@@ -259,6 +249,6 @@ def _called(fn: Callable[..., R], *args: Any) -> R:
     except BaseException as e:
         try:
             pickle.loads(dumps(e))
-        except Exception:  # noqa: BLE001 - whatever its class does
+        except Exception:  # noqa: BLE001 - pickling runs arbitrary code
             raise RuntimeError(f"{type(e).__name__}: {e}").with_traceback(e.__traceback__) from None
         raise

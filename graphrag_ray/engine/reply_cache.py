@@ -1,4 +1,4 @@
-"""Replies to questions, kept in a journal for whoever asks the same again."""
+"""A journal of replies to questions, which answers the same requests again."""
 
 from __future__ import annotations
 
@@ -15,31 +15,30 @@ from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.journal_rows import JournalRow
 
 JOURNAL = "answer"
-"""The name in a journal of all dialogues of questions, whichever phase of an answer they are."""
+"""Journal name of all dialogues of questions, whatever their phase."""
 
 FLUSH_S = 2.0
-"""What was added is written so soon; where answers follow each other, no part is written more often."""
+"""Maximum delay before added rows are written, and minimum time between two parts."""
 FLUSH_ROWS = 4096
-"""Rows that wait to be written; from so many on they wait no longer."""
-MOST_WAITING = 16_384
-"""Rows that are held for a storage that takes none; those that come then are not kept."""
+"""Pending rows from which on they are written at the end of an answer without delay."""
+MAX_PENDING = 16_384
+"""Rows held while the storage accepts none; further rows are dropped."""
 MANY = 256
-"""Small parts from which on they are merged."""
+"""Number of small parts from which on they are merged."""
 FEW = 8
 """The same at the end of a batch."""
-LOOK_EVERY = 64
-"""Parts that this process writes between looks whether there are as many."""
+CHECK_EVERY = 64
+"""Parts that this process writes between two checks for MANY."""
 
 _log = logging.getLogger(__name__)
 
 
 class ReplyCache:
-    """The journal at a store: of single questions, or of a batch. Opened when it is first looked into; many
-    may write to it at once. What is added is known at once, and written within FLUSH_S.
+    """The journal of a store, for single questions or a batch. Several processes may write to it.
 
-    In memory is what is not written yet, and the index of what is: some 21 bytes a reply.
-
-    failure: why what was added could not be written the last time; "" where it could
+    It is loaded on first use. Added rows are found at once and written within FLUSH_S. In memory it holds
+    unwritten rows and an index of the others, some 21 bytes per reply. `failure` says why the last write
+    failed.
     """
 
     def __init__(self, store: Store) -> None:
@@ -50,22 +49,22 @@ class ReplyCache:
         self._added: dict[str, list[JournalRow]] = {}
         self._timer: threading.Timer | None = None
         self._written_at = -FLUSH_S
-        self._not_looked = 0
+        self._unchecked_parts = 0
         self.failure = ""
 
     def lookup(self, keys: Sequence[str]) -> Mapping[str, list[JournalRow]]:
-        """The rows of these items. Reads the store. Raises StoreError."""
+        """Read the rows of these items. Raises StoreError."""
         with self._lock:
             if self._index is None:
                 self._index = JournalIndex.load(self.store, JOURNAL)
-                self._not_looked = LOOK_EVERY if self._index.n_parts >= MANY else 0
+                self._unchecked_parts = CHECK_EVERY if self._index.n_parts >= MANY else 0
             index = self._index
             added = {key: tuple(self._added.get(key, ())) for key in keys}
-        found = index.lookup(keys)
-        return {key: [*found.get(key, []), *added[key]] for key in keys}
+        written = index.lookup(keys)
+        return {key: [*written.get(key, []), *added[key]] for key in keys}
 
     def look_again(self) -> None:
-        """Find what others have written since; of what is there, only that is read."""
+        """Load the parts that other processes have written since."""
         with self._lock:
             index = self._index
         if index is None:
@@ -73,30 +72,29 @@ class ReplyCache:
         try:
             fresh = index.again()
         except StoreError as e:
-            _log.warning("what others wrote to the cache is not known yet: %s", e)
+            _log.warning("Cannot read what other processes added to the cache: %s", e)
             return
         with self._lock:
-            # Where a part of our own came in meanwhile, the next look will do.
+            # If we wrote a part meanwhile, leave it to the next call.
             self._index = fresh if self._index is index else self._index
 
     def append(self, row: JournalRow) -> None:
-        """Take a row. Raises ValueError for a bad one."""
+        """Add a row. Raises ValueError if it is invalid."""
         row = journal_rows.checked(row)
         with self._lock:
-            if self.failure and self._writer.pending >= MOST_WAITING:
+            if self.failure and self._writer.pending >= MAX_PENDING:
                 return
             self._added.setdefault(row.key, []).append(row)
             self._writer.append(row)
-            self._write_in(FLUSH_S)
+            self._schedule_flush()
 
     def settle(self) -> None:
-        """At the end of an answer: write what was added, unless that was done just now; then it is soon."""
+        """Write added rows at the end of an answer, or leave them to the timer after a recent write."""
         if time.monotonic() - self._written_at >= FLUSH_S or self._writer.pending >= FLUSH_ROWS:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was added. Where the storage does not take it, `failure` tells: nobody shall lose an
-        answer that is paid for."""
+        """Write added rows. An error only sets `failure`, since the answer is paid for."""
         with self._lock:
             timer, self._timer = self._timer, None
         if timer is not None:
@@ -104,47 +102,49 @@ class ReplyCache:
         try:
             if self._writer.flush() is not None:
                 self._written_at = time.monotonic()
-                if self._not_looked >= LOOK_EVERY:
-                    # No answer waits for the merging; a program that ends does.
-                    self._not_looked = 0
+                if self._unchecked_parts >= CHECK_EVERY:
+                    # Not a daemon: no answer waits for the merge, but the end of the program does.
+                    self._unchecked_parts = 0
                     threading.Thread(target=self._merge, name="cache").start()
             self.failure = ""
         except StoreError as e:
             self.failure = str(e)
             with self._lock:
-                self._write_in(FLUSH_S)
+                self._schedule_flush()
 
-    def _write_in(self, seconds: float) -> None:
+    def _schedule_flush(self) -> None:
         if self._timer is None:
-            self._timer = threading.Timer(seconds, self.flush)
+            self._timer = threading.Timer(FLUSH_S, self.flush)
             self._timer.daemon = True
             self._timer.start()
 
     def _note_written(self, path: str, written: Sequence[JournalRow]) -> None:
-        """What stands in a part need not be kept beside it."""
+        """Move written rows from memory to the index."""
         with self._lock:
             if self._index is not None:
                 self._index = self._index.extended(path, written)
             for row in written:
-                own = self._added[row.key]
-                own.remove(row)
-                if not own:
+                rows = self._added[row.key]
+                rows.remove(row)
+                if not rows:
                     del self._added[row.key]
-            self._not_looked += 1
+            self._unchecked_parts += 1
 
     def _merge(self) -> None:
         try:
             if compaction.due(self.store, JOURNAL, MANY):
                 with locks.acquire(self.store, note="merging the parts of a cache") as lock:
                     tidy(self.store, lock.check, MANY)
-        except StoreError as e:  # a batch that has the lock merges them itself
-            _log.info("the parts of the cache were not merged: %s", e)
+        except StoreError as e:  # a batch that holds the lock merges them itself
+            _log.info("Did not merge the parts of the cache: %s", e)
 
 
 def tidy(store: Store, check: Callable[[], object], at_least: int) -> None:
-    """Merge the small parts of a journal of replies, where there are as many. For the holder of its lock.
-    What fails is logged: the parts stand as they were."""
+    """Merge the small parts of the journal if there are `at_least` as many. The caller must hold its lock.
+
+    A failure is only logged, since it leaves the parts as they were.
+    """
     try:
         compaction.compact(store, JOURNAL, at_least=at_least, check=check)
     except StoreError as e:
-        _log.warning("the journal of replies was not tidied up; the next time it will be: %s", e)
+        _log.warning("Did not merge the parts of the cache; trying again next time: %s", e)

@@ -1,4 +1,4 @@
-"""What a run may spend. Pure: the executors tell it what was spent and what time it is."""
+"""What a run may spend. Pure: the executors report what was spent and the time."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.llm.pricing import PICO_USD, cost_pico_usd, price_of
 
 FIRST_ITEM = Usage(prompt_tokens=4_000, completion_tokens=1_000)
-"""What an item may use before a call of one has been seen: an extraction with a gleaning, say."""
-FIRST_TRIED = 8
-"""Items that are started before that."""
+"""Estimated usage of an item before any call was made, as for an extraction with one gleaning."""
+FIRST_ITEMS = 8
+"""Items that are started before any call was made."""
 
 
 @dataclass
 class Spending:
-    """Of one run, over all its sweeps.
+    """The spending of one run over all its sweeps.
 
-    before       accounts of the sweeps that have ended
-    started_at   seconds by the executor's clock
+    Attributes:
+        started_at: Seconds by the executor's clock.
+        before: Accounts of the sweeps that have ended.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -34,27 +35,26 @@ class Spending:
     before: Accounts = field(default_factory=Accounts)
 
     def check(self, accounts: Accounts, in_flight: InFlight, now: float) -> None:
-        """accounts, in_flight: of the sweep that runs.
+        """Raise BudgetSpent if the running sweep has reached a limit.
 
-        What is in flight counts as if it were answered as estimated, and for the clock as if it took
-        as long as most calls did: it will be waited for. Raises BudgetSpent when a limit is reached.
+        Calls in flight will be waited for, so their estimates count as spent, and their time as the median
+        latency.
         """
         budget, calls = self.budget, in_flight.calls
         if budget.max_wall_s is not None:
-            usual_s = (accounts.total.latency.quantile(0.5) or 0.0) if calls else 0.0
-            if now - self.started_at + usual_s >= budget.max_wall_s:
-                raise _spent(
-                    "max_wall_s", f"{now - self.started_at:.0f} s", calls, f"{budget.max_wall_s:g} s"
-                )
+            median_s = (accounts.total.latency.quantile(0.5) or 0.0) if calls else 0.0
+            elapsed_s = now - self.started_at
+            if elapsed_s + median_s >= budget.max_wall_s:
+                raise _budget_spent("max_wall_s", f"{elapsed_s:.0f} s", calls, f"{budget.max_wall_s:g} s")
         if budget.max_total_tokens is None and budget.max_cost_usd is None:
             return
         total = Accounts.merged([self.before, accounts]).total
-        tokens, most = total.total_tokens, budget.max_total_tokens
-        if most is not None and tokens + in_flight.tokens >= most:
-            raise _spent("max_total_tokens", f"{tokens:,} tokens", calls, f"{most:,}")
-        pico_usd, most_usd = total.cost_pico_usd or 0, budget.max_cost_usd
-        if most_usd is not None and (pico_usd + in_flight.cost_pico_usd) / PICO_USD >= most_usd:
-            raise _spent("max_cost_usd", f"${pico_usd / PICO_USD:.4f}", calls, f"${most_usd:g}")
+        tokens, max_tokens = total.total_tokens, budget.max_total_tokens
+        if max_tokens is not None and tokens + in_flight.tokens >= max_tokens:
+            raise _budget_spent("max_total_tokens", f"{tokens:,} tokens", calls, f"{max_tokens:,}")
+        pico_usd, max_usd = total.cost_pico_usd or 0, budget.max_cost_usd
+        if max_usd is not None and (pico_usd + in_flight.cost_pico_usd) / PICO_USD >= max_usd:
+            raise _budget_spent("max_cost_usd", f"${pico_usd / PICO_USD:.4f}", calls, f"${max_usd:g}")
 
     def items(
         self,
@@ -64,26 +64,23 @@ class Spending:
         in_flight: InFlight | None = None,
         turns: float | None = None,
     ) -> int | None:
-        """How many items of the sweep that runs may have been started by now, so that all of them can
-        also be finished within the budget; None: any number.
+        """How many items of the running sweep may have been started by now so that all fit the budget.
 
-        accounts, finished, in_flight: of the sweep. An item costs what finished ones did on average; what
-        is paid for unfinished ones is in there too, which errs on the safe side. Before the first has
-        finished, it costs `turns` times what its calls do, by their prompts, which are counted, and the
-        replies that are expected; before the first was sent, FIRST_ITEM.
-
-        turns: calls that an item takes; None: a call answers many items, and tells nothing of one
+        An item costs the average of the finished ones, including what is paid for unfinished ones, which errs
+        on the safe side. Before one has finished, it costs `turns` times the average call, by counted prompts
+        and expected replies (`turns` is None if a call answers many items); before any call, FIRST_ITEM.
+        Returns None if there is no limit.
         """
         budget = self.budget
         if budget.max_total_tokens is None and budget.max_cost_usd is None:
             return None
         before, now = self.before.total, accounts.total
         free = 0
-        if not now.total_tokens:  # what did not fit, or was never connected, tells nothing of the others
+        if not now.total_tokens:  # items that did not fit or reached no endpoint say nothing about the others
             free, finished = finished, 0
         sent = InFlight() if finished or in_flight is None else in_flight
         items = finished or (now.calls + sent.calls) / (turns or math.inf)
-        left: list[tuple[float, float]] = []  # of a budget, and what an item takes of it
+        left: list[tuple[float, float]] = []  # the rest of a budget, and what an item takes of it
         if budget.max_total_tokens is not None:
             first = FIRST_ITEM.prompt_tokens + FIRST_ITEM.completion_tokens
             each = (now.total_tokens + sent.tokens) / items if items else first
@@ -95,37 +92,36 @@ class Spending:
             left.append((budget.max_cost_usd * PICO_USD - (before.cost_pico_usd or 0), each))
         most = min(int(amount // each) if each else sys.maxsize for amount, each in left)
         if not items and turns:
-            most = min(most, FIRST_TRIED)
-        started_with_something = finished == 0 and all(amount > 0 for amount, _ in left)
-        return free + (max(1, most) if started_with_something else most)
+            most = min(most, FIRST_ITEMS)
+        has_budget = finished == 0 and all(amount > 0 for amount, _ in left)
+        return free + (max(1, most) if has_budget else most)
 
     def exhausted(self, accounts: Accounts) -> BudgetSpent:
-        """Why no other item of the sweep that runs can be started."""
+        """The error if no other item of the running sweep can be started."""
         total = Accounts.merged([self.before, accounts]).total
-        tokens, usd = f"{total.total_tokens:,} tokens", total.cost_usd or 0.0
+        tokens, usd = total.total_tokens, total.cost_usd or 0.0
         most, most_usd = self.budget.max_total_tokens, self.budget.max_cost_usd
-        if most is None or (most_usd is not None and usd / most_usd > total.total_tokens / most):
-            return _spent("max_cost_usd", f"${usd:.4f}", 0, f"${most_usd:g}")
-        return _spent("max_total_tokens", tokens, 0, f"{most:,}")
+        if most is None or (most_usd is not None and usd / most_usd > tokens / most):
+            return _budget_spent("max_cost_usd", f"${usd:.4f}", 0, f"${most_usd:g}")
+        return _budget_spent("max_total_tokens", f"{tokens:,} tokens", 0, f"{most:,}")
 
 
 def check_prices(budget: Budget, models: Models) -> None:
-    """A limit on cost means nothing where a price is unknown. Raises SettingsError naming the model."""
+    """Raise SettingsError if the budget limits the cost and a model's price is unknown."""
     if budget.max_cost_usd is None:
         return
     for name, model in models.online.items():
         for endpoint in model.endpoints:
             if price_of(model, endpoint) is None:
-                where = display_url(endpoint.base_url)
                 raise SettingsError(
-                    f"budget.max_cost_usd is set, but the price of {model.model!r} at {where} is "
-                    f"unknown. Say it: {price_setting(name)}"
+                    f"budget.max_cost_usd is set, but the price of {model.model!r} at "
+                    f"{display_url(endpoint.base_url)} is unknown. Set it with {price_setting(name)}"
                 )
 
 
-def _spent(limit: str, spent: str, calls: int, allowed: str) -> BudgetSpent:
-    waited_for = f" and {calls:,} calls in flight, which were waited for and come on top" if calls else ""
+def _budget_spent(limit: str, spent: str, calls: int, allowed: str) -> BudgetSpent:
+    in_flight = f" and {calls:,} calls in flight, which were completed and add to it" if calls else ""
     return BudgetSpent(
-        f"stopped: {spent} spent{waited_for}; budget.{limit} is {allowed}. Everything that was answered is "
-        "kept; raise the limit and run the same command to continue."
+        f"Stopped: {spent} spent{in_flight}; budget.{limit} is {allowed}. All replies are kept; raise the "
+        "limit and run the same command to continue."
     )

@@ -1,7 +1,7 @@
-"""Being told to stop: by Ctrl-C, or by SIGTERM, which job and container managers send.
+"""Stopping a run by Ctrl-C, or by SIGTERM from a job or container manager.
 
-Told once, a run waits for the calls that are in flight, since they are paid for, and ends. Told twice it ends
-at once. Where no calls are made, once is enough: what is computed there costs nothing to compute again.
+After a first signal a run waits for the calls in flight, which are paid for, and ends. A second one ends it
+at once. While no calls are made the first one does, since computing is free to repeat.
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ from graphrag_ray.base.wording import plural
 from graphrag_ray.llm.accounting import InFlight
 
 GRACE_S = {signal.SIGINT: 30.0, signal.SIGTERM: 10.0}
-"""How long what is in flight is waited for. Kubernetes kills 30 s after SIGTERM, `ray job stop` after 3."""
+"""How long to wait for calls in flight. Kubernetes kills 30 s after SIGTERM, `ray job stop` after 3 s."""
 NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
 @dataclass
 class Stop:
-    """What a run was told. Where calls may be in flight the executor is `while_asking`, and asks `check`.
+    """The signals that a run received.
 
-    say   tells people
+    Attributes:
+        told: The first signal.
+        asking: Whether calls may be in flight; the executor then polls `check`.
+        say: Shows a message to the user.
     """
 
     told: signal.Signals | None = None
     twice: bool = False
     asking: bool = False
-    _broken_off: bool = False
+    _at_once: bool = False
     say: Callable[[str], None] = lambda message: None
 
     @property
@@ -42,8 +45,7 @@ class Stop:
 
     @contextmanager
     def while_asking(self) -> Iterator[None]:
-        """Around a sweep, which asks `check`. Raises Interrupted at its end where a signal came after its
-        last look: nobody else would hear it."""
+        """Wrap a sweep, which polls `check`, and raise Interrupted for a signal after its last poll."""
         self.asking = True
         try:
             yield
@@ -52,55 +54,57 @@ class Stop:
         self.check(InFlight())
 
     def check(self, in_flight: InFlight) -> None:
-        """Raises Interrupted once the run was told to stop."""
+        """Raise Interrupted if a signal was received."""
         if self.told is None:
             return
         if in_flight.calls:
             self.say(
-                f"{NAMES[self.told]}: waiting for {plural(in_flight.calls, 'call')} in flight, "
-                f"{self.grace_s:.0f} s at most. Once more stops at once."
+                f"{NAMES[self.told]}: waiting up to {self.grace_s:.0f} s for "
+                f"{plural(in_flight.calls, 'call')} in flight. Repeat it to stop at once."
             )
         raise self.error()
 
     def error(self) -> Interrupted:
-        """What the run ends with."""
+        """The error with which the run ends."""
         name = NAMES[self.told or signal.SIGINT]
         kind = Terminated if self.told == signal.SIGTERM else Interrupted
-        if self._broken_off:
+        if self._at_once:
             return kind(
-                f"stopped at once by a second {name}. What was answered up to a few seconds ago is kept: run "
+                f"Stopped at once by a second {name}. Replies are kept except for the last few seconds; run "
                 "the same command again to continue."
             )
-        return kind(f"stopped by {name}. What was answered is kept: run the same command again to continue.")
+        return kind(f"Stopped by {name}. Replies are kept; run the same command again to continue.")
 
     def tell(self, number: int, frame: FrameType | None = None) -> None:
-        """A signal came."""
+        """Handle a signal."""
         self.twice = self.told is not None
         self.told = self.told or signal.Signals(number)
-        self._broken_off = self.twice and self.asking
+        self._at_once = self.twice and self.asking
         if self.twice or not self.asking:
             raise KeyboardInterrupt
 
 
 @contextmanager
 def listening(stop: Stop) -> Iterator[None]:
-    """Hear signals as long as the block lasts, and end with Interrupted where one came. In the main thread;
-    in any other nothing is heard, and nothing changes."""
-    heard = list(GRACE_S) if threading.current_thread() is threading.main_thread() else []
-    before = {number: signal.signal(number, stop.tell) for number in heard}
-    show = sys.unraisablehook
+    """Handle signals for the duration of the block, and raise Interrupted if one ends it.
 
-    def shown(fault: sys.UnraisableHookArgs) -> None:
-        # A signal that came within a finalizer: Python drops what that raises. The next `check` raises.
+    Has no effect outside the main thread.
+    """
+    signals = list(GRACE_S) if threading.current_thread() is threading.main_thread() else []
+    before = {number: signal.signal(number, stop.tell) for number in signals}
+    original_hook = sys.unraisablehook
+
+    def hook(fault: sys.UnraisableHookArgs) -> None:
+        # Python drops what a signal raises within a finalizer; the next `check` raises it.
         if not issubclass(fault.exc_type, KeyboardInterrupt):
-            show(fault)
+            original_hook(fault)
 
-    sys.unraisablehook = shown
+    sys.unraisablehook = hook
     try:
         yield
     except KeyboardInterrupt:
         raise stop.error() from None
     finally:
-        sys.unraisablehook = show
+        sys.unraisablehook = original_hook
         for number, handler in before.items():
             signal.signal(number, handler)

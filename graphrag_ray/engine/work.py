@@ -1,7 +1,7 @@
-"""An item of work: one dialogue to run, its outcome, and the coroutine that runs it.
+"""An item of work: a dialogue to run, its outcome, and the coroutine that runs it.
 
-Both executors run items through `run_item`; both read results through `outcomes`. So what a result is
-does not depend on who computed it.
+Both executors run items with `run_item` and read results with `outcomes`, so results do not depend on the
+executor.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from graphrag_ray.engine.drive import (
     Refused,
     State,
     answered,
+    failing,
     failure_of,
     note_bug,
-    raising,
     replay,
+    usage_of,
 )
 from graphrag_ray.llm.model_client import Called
 from graphrag_ray.store.files import Store
@@ -39,23 +40,24 @@ from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, TURN, JournalR
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 WAITED_FOR_S = 0.5
-"""Between journal writes where other items wait for the results."""
-BEGUN_TOGETHER = 128
-"""Items whose dialogues are started at once, in a thread, by whoever runs them."""
+"""Seconds between journal writes if other items wait for the results."""
+BEGIN_BATCH = 128
+"""Items whose dialogues are started together in a thread."""
 
 Row: TypeAlias = Mapping[str, Any]
-"""What an item is made from: a row of a table, plain values only."""
+"""The table row that an item is made from, with plain values only."""
 
 
 @dataclass(frozen=True)
 class Work(Generic[T]):
     """One kind of dialogue.
 
-    name    folder of the journal, `work/<name>/`, and the stage in failures and accounting
-    start   makes the dialogue of a row; may read from the store, and is not called on an event loop
-    label   (item, document path) of a row, for the list of failures
-    turns   calls that an item takes, as expected before any has told; None: a call answers many items
-    returns  True: the source wants the results while the sweep runs (what comes next depends on them)
+    Attributes:
+        name: Folder of the journal, `work/<name>/`, and the stage in failures and accounts.
+        start: Creates the dialogue of a row. It may read from the store and is not called on an event loop.
+        label: Returns (item, document path) of a row, for the list of failures.
+        returns: Whether the source needs results during the sweep because later items depend on them.
+        turns: Expected calls per item before any has finished; None if a call answers many items.
     """
 
     name: str
@@ -67,13 +69,15 @@ class Work(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T]):
-    """What became of an item.
+    """The outcome of an item.
 
-    status   "complete": `result` holds; "failed": for good, until something changes; "retry": failed,
-             and the next run tries again; "open": not yet answered
-    turns    replies that it took in this run
-    replies  what each of its replies used, in this run or an earlier one
-    known    it failed in an earlier run, and this one found nothing new about it
+    Attributes:
+        status: "failed" is permanent until something changes; the next run retries a "retry"; "open" is not
+            yet answered.
+        first_at, last_at: Unix seconds of its first and last failure.
+        turns: Number of replies in this run.
+        replies: Usage of each reply, in this run or an earlier one.
+        known: Whether it failed in an earlier run and this one found nothing new.
     """
 
     key: str
@@ -90,7 +94,7 @@ class Outcome(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ReplyUsage:
-    """A reply, for the accounts."""
+    """The usage of one reply, for the accounts."""
 
     prompt: str
     model_id: str
@@ -100,55 +104,50 @@ class ReplyUsage:
 
 
 def outcome_of(key: str, state: State[T], rows: Sequence[JournalRow]) -> Outcome[T]:
-    """The outcome that the journal alone says."""
+    """The outcome according to the journal alone."""
     turns = [r for r in rows if r.kind == TURN]
-    replies = tuple(
-        ReplyUsage(
-            r.prompt,
-            r.model,
-            r.endpoint,
-            Usage(r.prompt_tokens, r.completion_tokens, r.cached_tokens, r.reported),
-            r.latency_s,
-        )
-        for r in turns
-    )
+    replies = tuple(ReplyUsage(r.prompt, r.model, r.endpoint, usage_of(r), r.latency_s) for r in turns)
     if isinstance(state, Complete):
         return Outcome(key, "complete", state.result, replies=replies)
     if isinstance(state, Refused):
-        # A bug is looked at by every run: that asks for nothing, and the next version may do better.
-        error, again = state.error, state.bug
+        # Every run retries a bug: that costs no request, and the next version may fix it.
+        error, retryable = state.error, state.bug
     elif (failure := failure_of(state, rows)) is not None:
-        error, again = failure.error or "", failure.retryable
+        error, retryable = failure.error or "", failure.retryable
     else:
         return Outcome(key, "open", replies=replies)
     failures = [r for r in rows if r.kind in (FAILED, KILLED)]
     times = [r.at for r in failures or turns] or [0.0]
     attempts = sum(r.attempts for r in failures) or len(turns)
-    status: Literal["failed", "retry"] = "retry" if again else "failed"
+    status: Literal["failed", "retry"] = "retry" if retryable else "failed"
     return Outcome(key, status, None, error, attempts, min(times), max(times), replies=replies)
 
 
-def begin(
-    work: Work[T], store: Store, index: JournalIndex, rows: Iterable[Row]
-) -> list[tuple[Driver[T], list[JournalRow]]]:
-    """Start the dialogues of many items, each with what is journalled of it. Reads the store: not for an
-    event loop. An item that killed its workers is not started: it is refused from the first, as is one that
-    cannot be started."""
+StartedItems: TypeAlias = list[tuple[Driver[T], list[JournalRow]]]
+"""Items with their dialogues and journal rows."""
+
+
+def begin(work: Work[T], store: Store, index: JournalIndex, rows: Iterable[Row]) -> StartedItems[T]:
+    """Start the dialogues of many items and look up their journal rows.
+
+    An item that killed its workers, or whose dialogue cannot be started, fails at once. Reads the store: do
+    not call it on an event loop.
+    """
     rows = list(rows)
     names = [identity(work, row) for row in rows] if index.any_killed else []
     killed = index.lookup(names)
     drivers: list[Driver[T]] = []
-    for place, row in enumerate(rows):
-        if names and (told := killed.get(names[place])):
-            driver: Driver[T] = Driver(raising(DialogueFailed(told[-1].error or "")))
-            driver.key = names[place]
+    for position, row in enumerate(rows):
+        if names and (failures := killed.get(names[position])):
+            driver: Driver[T] = Driver(failing(DialogueFailed(failures[-1].error or "")))
+            driver.key = names[position]
         else:
             try:
                 dialogue = work.start(store, row)
             except BaseException as e:
                 if not is_unforeseen(e):
                     raise
-                dialogue = raising(e)
+                dialogue = failing(e)
             driver = Driver(dialogue)
             if isinstance(driver.state, Refused) and driver.state.bug:
                 driver.key = driver.key or identity(work, row)
@@ -158,20 +157,22 @@ def begin(
 
 
 def identity(work: Work[T], row: Row) -> str:
-    """What names an item whose dialogue may not be started, 64 hex characters: a hash of its row."""
+    """The key of an item whose dialogue may not be started: a hash of its row, 64 hex characters."""
     options = orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     try:
         data = orjson.dumps([work.name, dict(row)], default=repr, option=options)
-    except TypeError:  # half a surrogate pair, which may be why it cannot be started
+    except TypeError:  # a lone surrogate, which may be why the dialogue cannot be started
         data = repr((work.name, dict(row))).encode()
     return hashlib.sha256(data).hexdigest()
 
 
 def killed_row(work: Work[T], row: Row, times: int, at: float) -> JournalRow:
-    """The journal's row of an item of which `times` workers died. It fails for good: each attempt costs what
-    its worker had in flight beside it. at: unix seconds."""
+    """The journal row of an item that killed `times` workers, at a time in Unix seconds.
+
+    The failure is permanent because each attempt costs the worker's other calls in flight.
+    """
     error = (
-        f"the process that worked on it died {times} times, the last time with nothing else in hand: out of "
+        f"The process that worked on it died {times} times, the last time while it had no other item: out of "
         "memory, or a crash in native code"
     )
     key = identity(work, row)
@@ -181,73 +182,71 @@ def killed_row(work: Work[T], row: Row, times: int, at: float) -> JournalRow:
 def outcomes(
     work: Work[T], store: Store, index: JournalIndex, rows: Sequence[Row]
 ) -> list[tuple[Row, Outcome[T]]]:
-    """Replay many items against the journal: what each came to, without asking any model."""
-    begun = begin(work, store, index, rows)
+    """Replay many items against the journal, without asking a model."""
+    started = begin(work, store, index, rows)
     return [
         (row, outcome_of(driver.key, replay(driver, journalled), journalled))
-        for row, (driver, journalled) in zip(rows, begun, strict=True)
+        for row, (driver, journalled) in zip(rows, started, strict=True)
     ]
 
 
 @dataclass(frozen=True)
-class Asking:
-    """How to ask: what the executors put around a dialogue.
-
-    ask      answers a request or raises a CallError; says the stage
-    journal  takes a row; None: nobody wants to keep any
-    now      Unix seconds
-    """
+class DialogueIO:
+    """The I/O that executors provide to dialogues: `ask` raises a CallError, `now` returns Unix seconds."""
 
     ask: Callable[[Request, str], Awaitable[Called[Reply]]]
     journal: Callable[[JournalRow], object] | None
     now: Callable[[], float]
 
 
-async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], asking: Asking) -> Outcome[T]:
-    """Run one item to its end: replay what is journalled, ask for the rest, journal every reply.
+async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], io: DialogueIO) -> Outcome[T]:
+    """Run one item to its end: replay its journal rows, ask for the rest, and journal every reply.
 
-    A failure for good that is journalled is not tried again. An error that nobody foresaw is a failure of the
-    item, which the next run looks at again. Raises FatalCallError, and writes no failure for it.
+    A journalled permanent failure is not retried. An unexpected error fails the item, and the next run
+    retries it.
+
+    Raises:
+        FatalCallError: No request will succeed; no failure is journalled.
     """
     logs.about(stage, driver.key)
     state = replay(driver, rows)
     written = list(rows)
-    told = frozenset(r.error for r in rows if r.error)
+    known_errors = frozenset(r.error for r in rows if r.error)
 
     def note(**values: Any) -> None:
-        row = JournalRow(key=driver.key, at=asking.now(), **values)
-        if asking.journal is not None:
-            asking.journal(row)
+        row = JournalRow(key=driver.key, at=io.now(), **values)
+        if io.journal is not None:
+            io.journal(row)
         written.append(row)
 
     while isinstance(state, Open):
-        known = failure_of(state, written)
-        if known is not None and not known.retryable:
+        failure = failure_of(state, written)
+        if failure is not None and not failure.retryable:
             break
         replies = answered(state, written)
-        asked = [
-            _ask(stage, state.turn, slot, request, asking, note, told)
+        calls = [
+            _ask(stage, state.turn, slot, request, io, note, known_errors)
             for slot, request in enumerate(state.requests)
             if slot not in replies
         ]
-        got = await asyncio.gather(*asked)
-        if not all(r is not None for _, r in got):
+        new_replies = await asyncio.gather(*calls)
+        if not all(r is not None for _, r in new_replies):
             break
-        replies |= {slot: r for slot, r in got if r is not None}
+        replies |= {slot: r for slot, r in new_replies if r is not None}
         state = driver.send([replies[slot] for slot in range(len(state.requests))])
-    # How it ended is journalled once. A refusal's reason stands with it, for `failures` of an index without a
-    # snapshot. A bug is no end: the replies stand, and every run tries them.
+    # The end is journalled once, with a refusal's reason, which `failures` shows for an index without a
+    # snapshot. A bug is no end: every run retries the replies.
     about = {"turn": 0, "slot": 0, "request_hash": "", "prompt": stage}
     ended = isinstance(state, Open) or any(r.kind in (DONE, KILLED) for r in rows)
     if driver.key and isinstance(state, Refused) and state.bug:
-        if state.error not in told:
+        if state.error not in known_errors:
             note(**about, kind=FAILED, error=state.error, retryable=True)
     elif driver.key and not ended:
         note(**about, kind=DONE, error=state.error if isinstance(state, Refused) else None)
     new = written[len(rows) :]
     outcome = outcome_of(driver.key, state, written)
-    again = outcome.status != "complete" and bool(rows) and not new
-    return replace(outcome, turns=sum(r.kind == TURN for r in new), known=again)
+    known = outcome.status != "complete" and bool(rows) and not new
+    return replace(outcome, turns=sum(r.kind == TURN for r in new), known=known)
 
 
 async def _ask(
@@ -255,24 +254,24 @@ async def _ask(
     turn: int,
     slot: int,
     request: Request,
-    asking: Asking,
+    io: DialogueIO,
     note: Callable[..., None],
-    told: Container[str],
+    known_errors: Container[str],
 ) -> tuple[int, Reply | None]:
     where = {"turn": turn, "slot": slot, "request_hash": request.hash, "prompt": request.prompt}
     try:
-        answer = await asking.ask(request, stage)
+        answer = await io.ask(request, stage)
         reply = answer.reply
         if isinstance(reply, ChatReply):
-            # What is replayed must be what was replied, and no table can hold half a surrogate pair.
+            # Replay must see the same text, and no table can hold a lone surrogate.
             reply = reply if reply.text.isascii() else replace(reply, text=whole(reply.text))
-            said: dict[str, Any] = {"reply": reply.text, "finish_reason": reply.finish_reason}
+            content: dict[str, Any] = {"reply": reply.text, "finish_reason": reply.finish_reason}
         else:
-            said = {"vector": reply.vector, "finish_reason": "stop"}
+            content = {"vector": reply.vector, "finish_reason": "stop"}
         note(
             **where,
             kind=TURN,
-            **said,
+            **content,
             prompt_tokens=reply.usage.prompt_tokens,
             cached_tokens=reply.usage.cached_tokens,
             completion_tokens=reply.usage.completion_tokens,
@@ -284,14 +283,14 @@ async def _ask(
         )
         return slot, reply
     except (PermanentCallError, TransientCallError) as e:
-        logger.debug("a call failed: %s", e)
+        logger.debug("A call failed: %s", e)
         attempts = getattr(e, "attempts", 1)
-        # What did not fit and still does not is no news: it would make every run look like a change.
-        if not (isinstance(e, DoesNotFit) and str(e) in told):
+        # A request that still does not fit is no news, and would make every run look like a change.
+        if not (isinstance(e, DoesNotFit) and str(e) in known_errors):
             note(**where, kind=FAILED, error=str(e), retryable=e.next_run, attempts=attempts)
     except BaseException as e:
         if not is_unforeseen(e):
             raise
-        if (error := note_bug(e)) not in told:
+        if (error := note_bug(e)) not in known_errors:
             note(**where, kind=FAILED, error=error, retryable=True)
     return slot, None

@@ -84,7 +84,9 @@ def test_a_dataset_that_cannot_be_read_costs_nothing_and_says_what_it_lacks(data
         return block
 
     failing = data.from_items(ROWS).map_batches(fail_at_the_mill, batch_format="pyarrow")
-    with pytest.raises(InputError, match=r"ConnectionResetError: the database went away.*run the same again"):
+    with pytest.raises(
+        InputError, match=r"ConnectionResetError: the database went away.*run the same command again"
+    ):
         build(world, failing)
     with pytest.raises(
         InputError, match=r"no column 'text'; the columns are: id, body \(set input.text_column"

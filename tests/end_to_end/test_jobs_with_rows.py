@@ -40,7 +40,7 @@ def test_a_job_indexes_the_dataset_that_a_function_of_its_folder_returns(
         (["--input", "json"], "name a function as MODULE:FUNCTION"),
         (["--input", "sys:argv"], "it is a list, and no function"),
         (["--input", "json:loads", "docs"], "INPUT is given twice"),
-        (["--input", "time:time"], "INPUT is of type float; it can be a file"),
+        (["--input", "time:time"], "INPUT has type float. It can be a file"),
         (["--input", "json:loads"], "INPUT cannot be read (calling it): TypeError"),
     ],
 )

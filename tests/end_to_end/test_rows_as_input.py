@@ -151,6 +151,8 @@ def test_reading_that_fails_midway_says_where_and_changes_nothing(build: Any, wo
         yield from ROWS[1:]
         raise ConnectionResetError("the database went away")
 
-    with pytest.raises(InputError, match=r"ConnectionResetError: the database went away.*run the same again"):
+    with pytest.raises(
+        InputError, match=r"ConnectionResetError: the database went away.*run the same command again"
+    ):
         build(failing())
     assert world.snapshots() == [1] and world.asked() == asked and not build(ROWS).committed

@@ -61,7 +61,7 @@ except GraphRagError as e:
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
     )
-    assert f"no Ray cluster answers at '{address}'" in done.stdout
+    assert f"No Ray cluster answers at '{address}'" in done.stdout
     assert done.stderr == ""
 
 

@@ -108,12 +108,12 @@ class Elsewhere:
 
 @pytest.mark.cluster
 def test_a_task_that_ray_cannot_run_is_told_with_its_cause_and_without_colors(on_ray: None, tmp_path: Path):
-    from graphrag_ray.engine.ray.table_tasks import unwrapped
+    from graphrag_ray.engine.ray.table_tasks import unwrap_errors
 
     @ray.remote(max_retries=0)
     def task(x: Any) -> None: ...
 
-    with pytest.raises(GraphRagError) as caught, unwrapped("read"):
+    with pytest.raises(GraphRagError) as caught, unwrap_errors("read"):
         ray.get(task.remote(Elsewhere()))
     message = str(caught.value)
     assert message.startswith("Ray could not run step read: ") and "no_such_module" in message

@@ -137,7 +137,7 @@ def test_workers_that_die_for_good_are_done_without(executor: RayExecutor, endpo
 
 def test_a_run_whose_workers_all_died_for_good_ends_and_says_so(executor: RayExecutor, endpoint: Endpoint):
     executor.on_progress = Once(endpoint, executor.close)
-    with pytest.raises(GraphRagError, match="all LLM workers died"):
+    with pytest.raises(GraphRagError, match="All LLM workers died"):
         run(executor)
 
 
@@ -190,9 +190,9 @@ def test_a_worker_that_is_never_reached_is_done_without(
 ):
     monkeypatch.setattr(ray_executor, "UNREACHED_S", 0.0)
     get, asked_first = ray.get, list[Any]()
-    ask = ray_executor.Line.ask
+    ask = ray_executor.WorkerConnection.ask
 
-    def remembered(line: ray_executor.Line, method: str, *args: Any) -> None:
+    def remembered(line: ray_executor.WorkerConnection, method: str, *args: Any) -> None:
         ask(line, method, *args)
         if line.member.name.endswith("-0"):
             asked_first.append(line.ref)
@@ -209,10 +209,10 @@ def test_a_worker_that_is_never_reached_is_done_without(
         return Answer(body["messages"][-1]["content"].upper())
 
     endpoint.respond = when_it_is_gone
-    monkeypatch.setattr(ray_executor.Line, "ask", remembered)
+    monkeypatch.setattr(ray_executor.WorkerConnection, "ask", remembered)
     monkeypatch.setattr(ray, "get", unreached)
     run(executor)
-    assert len(asked_first) == ray_executor.CUT_OFF_IN_A_ROW and len(workers(executor)) == 1
+    assert len(asked_first) == ray_executor.MAX_RESTARTS and len(workers(executor)) == 1
 
 
 class Notice:
@@ -220,15 +220,15 @@ class Notice:
     workers then are gone."""
 
     def __init__(self, executor: RayExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._executor, self.seen = executor, worker_pool.seen_now
+        self._executor, self.seen = executor, worker_pool.view_nodes
         self.given: list[Any] = []
-        monkeypatch.setattr(worker_pool, "seen_now", self._now)
-        monkeypatch.setattr(worker_pool, "LOOK_S", 0.1)
+        monkeypatch.setattr(worker_pool, "view_nodes", self._now)
+        monkeypatch.setattr(worker_pool, "POLL_S", 0.1)
 
     def give(self) -> None:
         self.given = self.given or workers(self._executor)
 
-    def _now(self) -> worker_pool.Seen:
+    def _now(self) -> worker_pool.NodeView:
         seen = self.seen()
         if any(worker in self.given for worker in workers(self._executor)):
             return [], {node.id: time.time() + 60 for node in seen[0]}
@@ -257,10 +257,10 @@ def test_a_run_whose_last_node_is_to_go_ends_and_says_so(
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     executor.start()
-    gone = [], {node.id: time.time() + 60 for node in worker_pool.seen_now()[0]}
-    monkeypatch.setattr(worker_pool, "LOOK_S", 0.1)
-    monkeypatch.setattr(worker_pool, "seen_now", lambda: gone)
-    with pytest.raises(GraphRagError, match="all LLM workers left"):
+    gone = [], {node.id: time.time() + 60 for node in worker_pool.view_nodes()[0]}
+    monkeypatch.setattr(worker_pool, "POLL_S", 0.1)
+    monkeypatch.setattr(worker_pool, "view_nodes", lambda: gone)
+    with pytest.raises(GraphRagError, match="All LLM workers left"):
         run(executor)
     monkeypatch.undo()
     run(executor)

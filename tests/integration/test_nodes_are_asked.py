@@ -69,7 +69,7 @@ def test_a_node_that_came_up_since_has_none_before_it_was_asked(
     made = make(set())
     assert made.working == []
     answered(made)
-    assert [member.node for member in made.look_again()[0]] == [this_node()]
+    assert [member.node for member in made.poll_now()[0]] == [this_node()]
 
 
 def test_where_asking_fails_nodes_get_none_and_are_asked_again(
@@ -82,24 +82,24 @@ def test_where_asking_fails_nodes_get_none_and_are_asked_again(
         outage.setattr(store, "write", away)
         made = make(set())
         answered(made)
-        assert made.look_again()[0] == []
+        assert made.poll_now()[0] == []
         answered(made)
-    assert made.look_again()[0] == []
+    assert made.poll_now()[0] == []
     answered(made)
-    assert [member.node for member in made.look_again()[0]] == [this_node()]
+    assert [member.node for member in made.poll_now()[0]] == [this_node()]
 
 
 def test_a_node_that_does_not_answer_gets_none_and_is_asked_again(
     make: Callable[[Collection[str]], WorkerPool], store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     with monkeypatch.context() as busy:
-        busy.setattr(cluster, "LOOKED_AT_WITHIN_S", 0.0)
+        busy.setattr(cluster, "NODE_CHECK_TIMEOUT_S", 0.0)
         assert check_nodes(store, []) == set()
         made = make(set())
         answered(made)
-    assert made.look_again()[0] == []
+    assert made.poll_now()[0] == []
     answered(made)
-    assert [member.node for member in made.look_again()[0]] == [this_node()]
+    assert [member.node for member in made.poll_now()[0]] == [this_node()]
 
 
 def test_a_node_that_lacks_something_gets_none_and_is_not_asked_again(
@@ -108,7 +108,7 @@ def test_a_node_that_lacks_something_gets_none_and_is_not_asked_again(
     monkeypatch.setattr(cluster, "IMPORTED", ("no_such_module",))
     made = make(set())
     answered(made)
-    assert made.look_again()[0] == [] and made._asking == []
+    assert made.poll_now()[0] == [] and made._asking == []
 
 
 def test_a_node_that_imports_another_version_is_named_with_both(
@@ -157,7 +157,7 @@ def test_a_storage_that_hangs_keeps_no_command_from_ending_and_no_ray_is_asked_a
         back.wait(60)
         write(path, data)
 
-    monkeypatch.setattr(worker_pool, "ENDS_WITHIN_S", 0.1)
+    monkeypatch.setattr(worker_pool, "CLOSE_TIMEOUT_S", 0.1)
     monkeypatch.setattr(store, "write", hang)
     monkeypatch.setattr(cluster, "_probe", probed.append)
     made = make(set())

@@ -122,7 +122,7 @@ def test_a_desk_that_is_killed_takes_nothing_with_it(executor: RayExecutor):
     def kill_the_desk() -> None:
         while not executor.store.list("begun"):
             time.sleep(0.05)
-        ray.kill(executor._desk, no_restart=False)
+        ray.kill(executor._attempt_counter, no_restart=False)
         executor.store.write("killed", b"")
 
     with ThreadPoolExecutor(1) as pool:
@@ -137,9 +137,9 @@ def test_a_desk_that_is_killed_takes_nothing_with_it(executor: RayExecutor):
 
 
 def test_a_step_that_cannot_part_its_inputs_ends_and_names_itself(executor: RayExecutor):
-    with pytest.raises(ProcessDied, match=r"step merge cannot do .*3 processes that worked on it died"):
+    with pytest.raises(ProcessDied, match=r"Step merge cannot process .*3 processes that worked on it died"):
         executor.map("merge", numbers, [[1, 2], [12, 13, 14]])
-    with pytest.raises(ProcessDied, match="step find cannot do"):
+    with pytest.raises(ProcessDied, match="Step find cannot process"):
         list(executor.stream("find", stream_numbers, [[1, 2], [12, 13, 14]]))
 
 
@@ -169,7 +169,7 @@ def test_a_shuffle_whose_inputs_kill_ends_and_says_so(executor: RayExecutor, par
 def test_a_shuffle_whose_reduction_kills_ends_and_says_which_partition(
     executor: RayExecutor, partitions: int
 ):
-    with pytest.raises(ProcessDied, match=f"step merge cannot do partition 1 of {partitions}"):
+    with pytest.raises(ProcessDied, match=f"Step merge cannot process partition 1 of {partitions}"):
         executor.shuffle("merge", by_parity, [[1, 2], [12, 13, 14]], fatal_sum, partitions)
 
 
@@ -204,5 +204,5 @@ def test_a_bug_in_a_step_over_a_dataset_is_told_as_such_and_not_as_one_of_the_da
     import ray.data
 
     rows = GivenRows(ray.data.from_arrow(pa.table({"n": [11]})))
-    with pytest.raises(GraphRagError, match="step read: internal error, please report it: ZeroDivisionError"):
+    with pytest.raises(GraphRagError, match="Step read: internal error, please report it: ZeroDivisionError"):
         executor.map("read", divided_by_nothing, rows)

@@ -215,7 +215,7 @@ def test_without_a_token_a_serve_that_listens_somewhere_is_not_used(on_ray: None
         start = serving.running(
             app, host="127.0.0.1", port=0, prefix="/", held={}, grace_s=0, private=False, only_here=True
         )
-        with pytest.raises(UsageError, match="say --allow-anonymous"), start:
+        with pytest.raises(UsageError, match="pass --allow-anonymous"), start:
             pass
     finally:
         ray.kill(controller)

@@ -27,7 +27,7 @@ class Here(LocalLimiter):
 
     def send(self) -> None: ...
 
-    async def start_afresh(self) -> None: ...
+    async def reset(self) -> None: ...
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_worker_that_is_not_called_for_long_sends_nothing_more_until_it_is(
 ):
     """It may be started again: then what is in flight would be paid for in vain."""
     endpoint.respond = lambda body: Answer("an answer", delay_s=0.5)
-    monkeypatch.setattr(worker, "UNCALLED_S", 0.2)
+    monkeypatch.setattr(worker, "DRIVER_TIMEOUT_S", 0.2)
 
     async def plays() -> None:
         await began(own, store)

@@ -185,7 +185,7 @@ def _ending(last: Record) -> str:
     elif message.startswith(words.removeprefix("was ")):
         told = f"was {message}"
     else:
-        told = f"{words}. {message.removeprefix('stopped: ')}"
+        told = f"{words}. {message.removeprefix('Stopped: ')}"
     code = "" if last["exit_code"] is None else f" (exit code {last['exit_code']}: {last['exit_meaning']})"
     return f"{when}: {told}{code}"
 

@@ -1,9 +1,9 @@
-"""Connecting to Ray: the cluster that is there, or one of our own on this machine.
+"""Connecting to Ray: to an existing cluster, or to a private one on this machine.
 
-A cluster that others started may have another version of this package, or none. So its workers get the
-driver's own, as Ray's `py_modules`, and import it before anything else (`pin_package`). What they need
-besides, Python packages and files at local paths, cannot be brought: every node is asked for it before
-anything is spent, and whether it imports the driver's source.
+A cluster that others started may have another version of this package, or none. Its workers therefore get the
+driver's own, as Ray's `py_modules`, and import it first (`pin_package`). Installed packages and local files
+cannot be sent along, so every node is checked for them, and for the driver's source, before anything is
+spent.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from graphrag_ray.engine.ray.discovery import JOB_CONFIG, address_file, will_be_
 from graphrag_ray.store.files import Store
 from graphrag_ray.version import __version__
 
-LOOKED_AT_WITHIN_S = 120.0
-"""A node that has not answered by then may be busy, or dead: it ends nothing, and is not known to be fit."""
-_LOOK_S = 0.2
+NODE_CHECK_TIMEOUT_S = 120.0
+"""A node that has not answered by then may be busy or dead. It ends nothing, but is not known to be fit."""
+_POLL_S = 0.2
 
 IMPORTED = ("graphrag_ray.engine.ray.worker", "graphrag_ray.indexing.run", "graphrag_ray.corpus.parse")
-"""What is imported on each node, for a look whether it can be."""
+"""Modules that each node must be able to import."""
 
 _PACKAGE = Path(__file__).parents[2]
 _PICKLING = Lock()
-"""What cloudpickle takes by value is one setting of the process, and several threads may ask."""
-_OF_A_JOB = ("working_dir", "py_modules")
+"""Which modules cloudpickle pickles by value is process-wide state."""
+_JOB_CODE = ("working_dir", "py_modules")
 USE_UVLOOP = "RAY_USE_UVLOOP"
-ANSWERS_WITHIN_S = 10.0
-WHY_SHOWN = 300
-"""Characters of Ray's own words."""
+CONNECT_TIMEOUT_S = 10.0
+MAX_REASON_CHARS = 300
+"""Length of a quotation from Ray's own message."""
 
 _CLUSTERS = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
 _AUTH = "RAY_AUTH_MODE"
@@ -62,15 +62,17 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def connected(address: str | None = None, *, serving: bool = False) -> Iterator[None]:
-    """Ray, for as long as the block lasts.
+    """Connect to Ray for the duration of the block.
 
-    address: a cluster's address, or None: RAY_ADDRESS, else a cluster started on this machine with
-    `ray start`, else a private one. What we start binds to 127.0.0.1 and sends no usage statistics. The
-    workers of a cluster that we did not start get this very package (see `runtime_environment`).
-    serving: for Ray Serve
+    A private Ray binds to 127.0.0.1 and sends no usage statistics. Workers of a cluster that others started
+    get this very package (see `runtime_environment`).
+
+    Args:
+        address: A cluster; None uses RAY_ADDRESS, else one started here with `ray start`, else a private one.
+        serving: Whether to use Ray Serve.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # A task that failed is told once, where its result is asked for, and not again for each thing it returns.
+    # Report a failed task once, where its result is requested, not once per returned object.
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     with ExitStack() as stack:
         if not ray.is_initialized():
@@ -88,18 +90,26 @@ def _quiet() -> dict[str, Any]:
 
 
 def _start(serving: bool) -> None:
-    """A Ray of our own. It takes a token, whatever the environment says of others: replicas of Ray Serve
-    listen to each other on all interfaces, and would run what anybody sends there."""
-    auth = os.environ.pop(_AUTH, None)  # unset, Ray says "token", and makes one where there is none
+    """Start a private Ray.
+
+    It requires a token whatever the environment says about other clusters: replicas of Ray Serve listen to
+    each other on all interfaces and would run any code sent to them.
+    """
+    env = {ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR: PINNED} | ({} if serving else event_loop())
+    # Workers run in the driver's Python and find installed packages by themselves.
+    if _PACKAGE.parent.name not in ("site-packages", "dist-packages"):
+        paths = (str(_PACKAGE.parent), os.environ.get("PYTHONPATH"))
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    auth = os.environ.pop(_AUTH, None)  # if unset, Ray uses "token" and creates one
     try:
-        with _environment(own_package() | ({} if serving else event_loop())):
+        with _environment(env):
             ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **_quiet())
     except Exception as e:
         text = without_colors(str(e))
         why = "in time: it may be too busy" if "timed out during startup" in text else f"({text})"
         raise GraphRagError(
-            f"Ray did not start on this machine {' '.join(why.split())[:WHY_SHOWN]}. Try again, look into "
-            f"{address_file().parent}/session_latest/logs, or do without: `graphrag-ray index --in-process`"
+            f"Ray did not start on this machine {' '.join(why.split())[:MAX_REASON_CHARS]}. Try again, look "
+            f"at {address_file().parent}/session_latest/logs, or run `graphrag-ray index --in-process`."
         ) from e
     finally:
         if auth is not None:
@@ -109,42 +119,44 @@ def _start(serving: bool) -> None:
 def _connect(address: str | None, serving: bool) -> None:
     if address is None and "RAY_ADDRESS" not in os.environ:
         address = "auto"
-    wanted = address or os.environ.get("RAY_ADDRESS")
+    target = address or os.environ.get("RAY_ADDRESS")
     try:
-        # Where nothing listens at host:port, Ray would say so in twenty warnings of its own.
-        host, _, port = (wanted or "").rpartition(":")
+        # If nothing listens at host:port, Ray would say so in twenty warnings of its own.
+        host, _, port = (target or "").rpartition(":")
         if host and port.isdigit() and "/" not in host:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS_WITHIN_S).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
         ray.init(address=address, runtime_env=runtime_environment(serving), **_quiet())
         if serving and os.environ.get(_AUTH, "token").lower() != "token":
             _log.warning(
-                "the Ray cluster takes no token: whoever reaches its nodes can run code there, replicas of "
-                "this service included. Start it with RAY_AUTH_MODE=token, or let nobody else reach its nodes"
+                "The Ray cluster requires no token: anyone who reaches its nodes can run code there, even "
+                "in replicas of this service. Start it with RAY_AUTH_MODE=token, or restrict its network"
             )
     except RuntimeError as e:
         if "ersion mismatch" not in str(e):
             raise
-        told = " ".join(without_colors(str(e)).split())
-        raise GraphRagError(f"the Ray cluster at {wanted!r} is not of this program's versions: {told}") from e
+        why = " ".join(without_colors(str(e)).split())
+        raise GraphRagError(
+            f"The Ray cluster at {target!r} runs other versions than this program: {why}"
+        ) from e
     except (OSError, ValueError) as e:
         if "AuthToken" in str(e.__cause__):
             raise GraphRagError(
-                f"the Ray cluster at {wanted!r} wants a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
-                "to its token unless that is in ~/.ray/auth_token."
+                f"The Ray cluster at {target!r} requires a token. Set RAY_AUTH_MODE=token, and set "
+                "RAY_AUTH_TOKEN to its token unless it is in ~/.ray/auth_token."
             ) from e
         raise GraphRagError(
-            f"no Ray cluster answers at {wanted!r} ({e}). Start one with `ray start --head`, or leave "
-            "--address out to run on this machine."
+            f"No Ray cluster answers at {target!r} ({e}). Start one with `ray start --head`, or omit "
+            "--address to run on this machine."
         ) from e
 
 
 @contextmanager
 def _listening_on_loopback() -> Iterator[None]:
-    """What is started in the block, and its workers, listen on 127.0.0.1 alone.
+    """Make a Ray that is started in the block, and its workers, listen on 127.0.0.1 only.
 
-    Asked for 127.0.0.1, Ray listens on all interfaces all the same, unless it takes this machine for one
-    that cannot join others (as Windows and macOS are by default): so that is what it is told. The next
-    connection may be to a cluster of many machines.
+    Even when asked for 127.0.0.1, Ray listens on all interfaces unless it believes that this machine cannot
+    join a cluster, as is the default on Windows and macOS. The next connection may be to a real cluster, so
+    the setting is restored.
     """
     enabled = ray_constants.ENABLE_RAY_CLUSTER
     with _environment({_CLUSTERS: "0"}):
@@ -157,7 +169,7 @@ def _listening_on_loopback() -> Iterator[None]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """What this process, and those that are started in the block, have in their environment."""
+    """Set environment variables of this process and of those that it starts in the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ |= variables
     try:
@@ -171,43 +183,52 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def runtime_environment(serving: bool = False) -> dict[str, Any]:
-    """That of a cluster's workers: this very package, unless the driver is a submitted job that brings code
-    of its own; and the event loop, unless we connect for Serve, whose proxies are quicker with uvloop."""
+    """The runtime environment of a cluster's workers.
+
+    It holds this very package, unless the driver is a submitted job that brings its own code, and the event
+    loop, unless Serve is used, whose proxies are faster with uvloop.
+    """
     given = json.loads(os.environ.get(JOB_CONFIG, "{}")).get("runtime_env") or {}
-    made: dict[str, Any] = {}
-    if not any(given.get(name) for name in _OF_A_JOB):
-        made |= {"py_modules": [str(_PACKAGE)], "excludes": ["**/__pycache__/"]}
+    env: dict[str, Any] = {}
+    if not any(given.get(name) for name in _JOB_CODE):
+        env |= {"py_modules": [str(_PACKAGE)], "excludes": ["**/__pycache__/"]}
         if "worker_process_setup_hook" not in given:
-            made["worker_process_setup_hook"] = PINNED
+            env["worker_process_setup_hook"] = PINNED
     if not serving and USE_UVLOOP not in (given.get("env_vars") or {}):
-        made["env_vars"] = event_loop()
-    return made
-
-
-def own_package() -> dict[str, str]:
-    """Environment variables by which all workers of a Ray that we start import this very package."""
-    made = {ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR: PINNED}
-    # Workers run in the driver's Python, so they find what is installed there by themselves.
-    if _PACKAGE.parent.name not in ("site-packages", "dist-packages"):
-        given = os.environ.get("PYTHONPATH")
-        made["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_PACKAGE.parent), given)))
-    return made
+        env["env_vars"] = event_loop()
+    return env
 
 
 def event_loop() -> dict[str, str]:
-    """The environment variable by which processes of Ray have asyncio's own event loop, if nobody chose
-    another. With uvloop, which Ray takes where it is installed, aiohttp's connections end now and then in
-    errors that are no connection's, and in aborted processes (https://github.com/aio-libs/aiohttp/issues/12336,
-    https://github.com/libuv/libuv/pull/5129). A call takes 4% more CPU."""
+    """Environment that makes Ray's processes use asyncio's own event loop, unless the user chose otherwise.
+
+    With uvloop, which Ray uses if it is installed, aiohttp connections sometimes end in unrelated errors and
+    aborted processes (https://github.com/aio-libs/aiohttp/issues/12336,
+    https://github.com/libuv/libuv/pull/5129). A call takes 4% more CPU.
+    """
     return {USE_UVLOOP: os.environ.get(USE_UVLOOP, "0")}
 
 
+_UNFIT = {
+    "": "",
+    "source": "Node {node} would run another graphrag_ray ({detail}) than this program ({ours}). Install the "
+    "same there, or start this program in another folder.",
+    "packages": "Node {node} cannot run this: {detail}. Install the dependencies of graphrag-ray in the "
+    "Python that the node's Ray runs in, or use `ray job submit --runtime-env-json "
+    '\'{{"pip": ["graphrag-ray"]}}\'`.',
+    "file": "The folder {folder} is not the same on node {node}. A cluster of several nodes needs an object "
+    "store (s3://…, gs://…) or a file system that all nodes share.",
+}
+"""Why a node is unfit, by the problem that `_look_at_node` finds."""
+
+
 def check_nodes(root: Store, inputs: Sequence[str]) -> set[str]:
-    """Look on every node of the connected cluster whether it can do its part. Returns those that said so.
+    """Check that every node of the connected cluster can run this package and read these local files.
 
-    inputs: absolute paths of local files that every node must be able to read.
+    Returns the ids of the nodes that passed, without those that did not answer in time.
 
-    Raises UsageError, naming the node, where packages are missing or a local path is another folder there.
+    Raises:
+        UsageError: A node lacks packages, or a local path is another folder there.
     """
     answers = ask_nodes(root, inputs)
     for why in filter(None, answers.values()):
@@ -218,63 +239,52 @@ def check_nodes(root: Store, inputs: Sequence[str]) -> set[str]:
 def ask_nodes(
     root: Store, inputs: Sequence[str], among: Collection[str] | None = None, ended: Event | None = None
 ) -> dict[str, str]:
-    """Why nodes, by id, cannot do their part; "" where they can. Those that do not answer are left out.
+    """Check all nodes, or those `among` these ids. Returns why each is unfit, by id, or "" if it is fit.
 
-    among: these are asked; None: all. ended: once it is set nobody is asked or waited for: Ray may be gone,
-    and calling it would start another.
+    Once `ended` is set, it stops asking and waiting: Ray may be gone then, and calling it would start
+    another.
     """
     ended = ended or Event()
     nodes = [n for n in ray.nodes() if n["Alive"] and (among is None or n["NodeID"] in among)]
     here = ray.get_runtime_context().get_node_id()
-    with _marked(root) as marker:
-        others = [marker, *inputs] if marker else list(inputs)
-        sizes = {path: os.path.getsize(path) for path in others}
-        here_is = _source_of(_PACKAGE)
+    with _marker_file(root) as marker:
+        sizes = {path: os.path.getsize(path) for path in filter(None, (marker, *inputs))}
+        source = _hash_source(_PACKAGE)
         if ended.is_set():
             return {}
         asked = {
             _probe(node["NodeID"]).remote(
-                requirements(), IMPORTED, {} if node["NodeID"] == here else sizes, here_is
+                _requirements(), IMPORTED, {} if node["NodeID"] == here else sizes, source
             ): node
             for node in nodes
         }
-        waiting, until = list(asked), time.monotonic() + LOOKED_AT_WITHIN_S
+        waiting, until = list(asked), time.monotonic() + NODE_CHECK_TIMEOUT_S
         while waiting and time.monotonic() < until and not ended.is_set():
-            waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_LOOK_S)[1]
+            waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)[1]
         for ref in waiting:
             ray.cancel(ref)
-        found = {node["NodeID"]: (node, _node_answer(ref)) for ref, node in asked.items()}
-    answers = {}
-    for id_, (node, answer) in found.items():
-        if answer is None:
-            continue
-        name = f"{node['NodeName']} ({node['NodeManagerHostname']})"
-        missing, absent, other = answer
-        answers[id_] = ""
-        if other:
-            answers[id_] = (
-                f"node {name} would run another graphrag_ray ({other}) than this program ({_PACKAGE}, "
-                f"version {__version__}). Install the same there, or start this program in another folder."
-            )
-        elif missing:
-            answers[id_] = (
-                f"node {name} cannot run this: {missing}. Install there what graphrag-ray depends on (in the "
-                "Python that the node's Ray runs in), or submit it with `ray job submit --runtime-env-json "
-                '\'{"pip": ["graphrag-ray"]}\'`.'
-            )
-        elif absent:
-            path = absent[0]
-            what, folder = ("index", root.url) if path == marker else ("INPUT", os.path.dirname(path))
-            answers[id_] = (
-                f"the folder {folder} ({what}) is not the same on node {name}: a cluster of many nodes needs "
-                "an object store (s3://…, gs://…) or a file system that all nodes share."
+        answers = {}
+        for ref, node in asked.items():
+            try:
+                problem, detail = ray.get(ref, timeout=0)
+            except RuntimeEnvSetupError as e:
+                why = without_colors(str(e)).splitlines()[0]
+                problem, detail = "packages", f"its runtime environment cannot be set up ({why})"
+            except RayError:  # too late, or the node is gone
+                continue
+            index = detail == marker
+            answers[node["NodeID"]] = _UNFIT[problem].format(
+                node=f"{node['NodeName']} ({node['NodeManagerHostname']})",
+                detail=detail,
+                ours=f"{_PACKAGE}, version {__version__}",
+                folder=f"{root.url} (index)" if index else f"{os.path.dirname(detail)} (INPUT)",
             )
     return answers
 
 
 @contextmanager
-def _marked(root: Store) -> Iterator[str | None]:
-    """A file in a root at a local path, under a name that no listing shows; None for other roots."""
+def _marker_file(root: Store) -> Iterator[str | None]:
+    """Create a file in a local root, under a name that no listing shows. Yields None for remote roots."""
     if is_url(root.url):
         yield None
         return
@@ -287,8 +297,8 @@ def _marked(root: Store) -> Iterator[str | None]:
 
 
 def _probe(node: str) -> Any:
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
-    # The node may lack this very module: the function travels as it is.
+    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+    # The node may lack this very module, so the function is sent by value.
     module = sys.modules[__name__]
     with _PICKLING:
         cloudpickle.register_pickle_by_value(module)
@@ -296,35 +306,33 @@ def _probe(node: str) -> Any:
             function = cloudpickle.loads(cloudpickle.dumps(_look_at_node))
         finally:
             cloudpickle.unregister_pickle_by_value(module)
-    return ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(function)
+    return ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=strategy)(function)
 
 
-def requirements() -> list[str]:
-    """The distributions that this one depends on; [] where it is not installed, but a folder of its own."""
+def _requirements() -> list[str]:
+    """Distributions that this one depends on; [] if it is not installed but run from a folder."""
     try:
-        given = metadata.requires("graphrag-ray") or []
+        lines = metadata.requires("graphrag-ray") or []
     except metadata.PackageNotFoundError:
         return []
-    names = (re.match(r"[\w.-]+", line) for line in given if "extra ==" not in line)
-    return [name.group() for name in names if name]
+    return [name[0] for line in lines if "extra ==" not in line and (name := re.match(r"[\w.-]+", line))]
 
 
 def _look_at_node(
     distributions: Sequence[str], modules: Sequence[str], sizes: dict[str, int], source: str
-) -> tuple[str, list[str], str]:
-    """Runs on a node: what is not installed or cannot be imported there, which files are not there, and what
-    the package there is unless it has the driver's source."""
+) -> tuple[str, str]:
+    """Runs on a node. Returns its first problem, a key of _UNFIT, with a detail."""
     import importlib.util
     import os
     from importlib import metadata
     from pathlib import Path
 
     spec = importlib.util.find_spec("graphrag_ray")
-    if spec and spec.origin and _source_of(Path(spec.origin).parent) != source:
+    if spec and spec.origin and _hash_source(Path(spec.origin).parent) != source:
         package = Path(spec.origin).parent
-        written = package / "version.py"
-        version = re.search('__version__ = "(.+)"', written.read_text("utf-8") if written.is_file() else "")
-        return "", [], f"{package}, version {version[1] if version else 'unknown'}"
+        file = package / "version.py"
+        version = re.search('__version__ = "(.+)"', file.read_text("utf-8") if file.is_file() else "")
+        return "source", f"{package}, version {version[1] if version else 'unknown'}"
     lacking = []
     for name in distributions:
         try:
@@ -332,33 +340,20 @@ def _look_at_node(
         except metadata.PackageNotFoundError:
             lacking.append(name)
     if lacking:
-        return f"it lacks {', '.join(lacking)}", [], ""
+        return "packages", f"it lacks {', '.join(lacking)}"
     for name in modules:
         try:
             importlib.import_module(name)
-        except Exception as e:  # noqa: BLE001 - whatever it is, a worker would end by it
-            return f"{type(e).__name__}: {e}", [], ""
-    absent = [
-        path for path, size in sizes.items() if not os.path.isfile(path) or os.path.getsize(path) != size
-    ]
-    return "", absent, ""
+        except Exception as e:  # noqa: BLE001 - any error would end a worker
+            return "packages", f"{type(e).__name__}: {e}"
+    for path, size in sizes.items():
+        if not os.path.isfile(path) or os.path.getsize(path) != size:
+            return "file", path
+    return "", ""
 
 
-def _source_of(package: Path) -> str:
-    """A hash of all modules of a package."""
-    found = hashlib.sha256()
+def _hash_source(package: Path) -> str:
+    digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
-        found.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
-    return found.hexdigest()
-
-
-def _node_answer(ref: Any) -> tuple[str, list[str], str] | None:
-    """What `_look_at_node` found; None where that is not known."""
-    try:
-        found: tuple[str, list[str], str] = ray.get(ref, timeout=0)
-    except RuntimeEnvSetupError as e:
-        why = without_colors(str(e)).splitlines()[0]
-        return f"its runtime environment cannot be set up ({why})", [], ""
-    except RayError:  # too late, or the node is gone
-        return None
-    return found
+        digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Datasets of Ray Data, on their way in and out: rows of INPUT, and tables of an index."""
+"""Ray Data: reading INPUT from datasets, large shuffles, and exporting tables as datasets."""
 
 from __future__ import annotations
 
@@ -18,19 +18,25 @@ from ray.data import Datasource, ReadTask
 from ray.data.block import BlockMetadata
 from ray.exceptions import RayError
 
-from graphrag_ray.base.errors import GraphRagError, ProcessDied
+from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.base.wording import without_colors
 from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.engine.executor import Parted, TableFunction, Tables, Written, write_all
-from graphrag_ray.engine.given_rows import after, reading_failed
-from graphrag_ray.engine.ray.table_tasks import Attempts, died_told, own_error
+from graphrag_ray.engine.executor import PARTITION, Parted, TableFunction, Tables, Written, write_all
+from graphrag_ray.engine.given_rows import after_rows, reading_failed
+from graphrag_ray.engine.ray.table_tasks import (
+    Attempts,
+    TableParts,
+    find_own_error,
+    process_died,
+    reduce_partitions,
+    stream_one,
+)
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 
-_WRITTEN = "written"
 UNPACKED = 3
-"""Bytes in memory of a stored one, roughly."""
+"""Approximate ratio of bytes in memory to bytes stored."""
 
 
 def map_dataset(
@@ -42,10 +48,13 @@ def map_dataset(
     parted: Parted[Any] | None,
     ended: Callable[[int], None],
 ) -> Written:
-    """`Executor.map` with the blocks of a dataset as inputs, in any order.
+    """`Executor.map` over the blocks of a dataset, in any order.
 
-    Ray Data reads and runs `fn` in its own tasks, as many at once as cores and object store allow; what comes
-    here are the names of the parts. Raises InputError where the dataset cannot be read.
+    Ray Data reads blocks and runs `fn` in its own tasks, as many as cores and object store allow. Only the
+    names of the parts reach the driver.
+
+    Raises:
+        InputError: The dataset cannot be read.
     """
     block = partial(_write_block, store, fn, attempts, parted)
     blocks = dataset.map_batches(block, batch_size=None, batch_format="pyarrow")
@@ -55,43 +64,41 @@ def map_dataset(
         with _quiet(dataset.context):
             for batch in blocks.iter_batches(batch_size=None, batch_format="pyarrow"):
                 for row in batch.to_pylist():
-                    written.append(cloudpickle.loads(row[_WRITTEN]))
+                    written.append(cloudpickle.loads(row["written"]))
                     n_rows += row["rows"]
                     ended(len(written) - 1)
     except Exception as e:
-        if (own := own_error(e)) is not None:
+        if (own := find_own_error(e)) is not None:
             raise own from None
-        told = f"{type(e).__name__}: {e}"
-        if isinstance(e, RayError):  # what the reading raised: the end of the first of the traces
-            first = without_colors(str(e)).split("\n\nThe above exception was the direct cause", maxsplit=1)[
-                0
-            ]
-            told = next((line for line in reversed(first.splitlines()) if line.strip()), "")
-        raise reading_failed(after(n_rows), told) from e
+        error = f"{type(e).__name__}: {e}"
+        if isinstance(e, RayError):  # the reader's error is the last line of the first traceback
+            first, *_ = without_colors(str(e)).split("\n\nThe above exception was the direct cause")
+            error = next((line for line in reversed(first.splitlines()) if line.strip()), "")
+        raise reading_failed(after_rows(n_rows), error) from e
     return written
 
 
 def _write_block(
     store: Store, fn: TableFunction[Any], attempts: Attempts, parted: Parted[Any] | None, block: pa.Table
 ) -> Iterator[pa.Table]:
-    """The parts written of a block; row by row, where processes died of it."""
+    """Write the parts of a block, row by row if processes died of it."""
     if not block.num_rows:  # Ray tries functions on empty blocks
         return
-    # The same when Ray starts the task again, of whose blocks one is worked on at a time.
+    # Stable when Ray restarts the task, which works on one block at a time.
     first = repr(block.slice(0, 1).to_pylist()).encode("utf-8", "replace")
-    named = hashlib.sha256(f"{ray.get_runtime_context().get_task_id()}".encode() + first)
-    number = int.from_bytes(named.digest()[:6], "big") << 24
+    digest = hashlib.sha256(f"{ray.get_runtime_context().get_task_id()}".encode() + first).digest()
+    number = int.from_bytes(digest[:6], "big") << 24
     try:
         tables: Iterable[Tables]
-        if (why := attempts.died(number)) is None:
+        if (why := attempts.begin(number)) is None:
             tables = fn(store, block)
         elif parted is None:
-            raise ProcessDied(died_told(attempts.step, block, why))
+            raise process_died(attempts.step, block, why)
         else:
             tables = []
             for n, part in enumerate(parted.parts(block), number + 1):
-                died = attempts.died(n)
-                tables += [parted.failed(part, died)] if died else fn(store, part)
+                part_why = attempts.begin(n)
+                tables += [parted.failed(part, part_why)] if part_why else fn(store, part)
                 attempts.end(n)
         written = write_all(store, tables)
         if why is None:
@@ -99,22 +106,67 @@ def _write_block(
     except Exception as e:
         if not is_unforeseen(e):
             raise
-        # What fails here is ours, and not the reading of the dataset.
-        raise GraphRagError(f"step {attempts.step}: {note_bug(e)}") from None
-    yield pa.table({_WRITTEN: [cloudpickle.dumps(written)], "rows": [block.num_rows]})
+        # The error is ours and not one of reading the dataset.
+        raise GraphRagError(f"Step {attempts.step}: {note_bug(e)}") from None
+    yield pa.table({"written": [cloudpickle.dumps(written)], "rows": [block.num_rows]})
+
+
+def shuffle_dataset(
+    store: Store,
+    fn: Callable[[Store, Any], Iterable[pa.Table]],
+    mapping: Attempts,
+    reduce: Callable[[pa.Table], Tables],
+    reducing: Attempts,
+    inputs: Sequence[Any],
+    blocks: int,
+    bundles: int,
+) -> dict[int, TableParts | str]:
+    """`Executor.shuffle` through Ray Data. Returns the parts of each partition, or why it was not tried."""
+    numbered = [{"number": i, "input": cloudpickle.dumps(x)} for i, x in enumerate(inputs)]
+    with _quiet(ray.data.DataContext.get_current()):
+        reduced = (
+            ray.data.from_items(numbered, override_num_blocks=blocks)
+            .map_batches(partial(_rows_of_block, store, fn, mapping), batch_size=None, batch_format="pyarrow")
+            .repartition(bundles, keys=[PARTITION])
+            .map_batches(
+                partial(_reduce_block, store, reduce, reducing), batch_size=None, batch_format="pyarrow"
+            )
+        )
+        return {
+            row["partition"]: cloudpickle.loads(row["written"])
+            for batch in reduced.iter_batches(batch_size=None, batch_format="pyarrow")
+            for row in batch.to_pylist()
+        }
+
+
+def _rows_of_block(store: Store, fn: Any, attempts: Attempts, block: pa.Table) -> Iterator[pa.Table]:
+    if "input" not in block.column_names:  # Ray tries functions on empty blocks
+        return
+    for number, x in zip(block["number"], block["input"], strict=True):
+        yield from stream_one(store, fn, attempts, number.as_py(), cloudpickle.loads(x.as_buffer()))
+
+
+def _reduce_block(
+    store: Store, reduce: Callable[[pa.Table], Tables], attempts: Attempts, rows: pa.Table
+) -> Iterator[pa.Table]:
+    """Reduce the partitions of a block, which are complete."""
+    if PARTITION not in rows.column_names:
+        return
+    for partition, written in reduce_partitions(store, reduce, attempts, rows):
+        yield pa.table({"partition": [partition], "written": [cloudpickle.dumps(written)]})
 
 
 def dataset_of(store: Store, name: str, parts: Sequence[Part], schema: pa.Schema) -> ray.data.Dataset:
-    """Stored parts as a dataset of these columns, which nodes read by themselves."""
-    return ray.data.read_datasource(_Stored(store, name, parts, schema))
+    """A dataset of the stored parts, restricted to the schema's columns, which nodes read by themselves."""
+    return ray.data.read_datasource(_StoredParts(store, name, parts, schema))
 
 
 def dataset_from(table: pa.Table) -> ray.data.Dataset:
     return ray.data.from_arrow(table)
 
 
-class _Stored(Datasource):  # type: ignore[misc]
-    """How many rows there are, and of what, is known without reading."""
+class _StoredParts(Datasource):  # type: ignore[misc]
+    """Knows row counts and schema without reading the parts."""
 
     def __init__(self, store: Store, name: str, parts: Sequence[Part], schema: pa.Schema) -> None:
         super().__init__()
@@ -131,12 +183,13 @@ class _Stored(Datasource):  # type: ignore[misc]
     ) -> list[ReadTask]:
         n = max(1, min(parallelism, len(self._parts)))
         ends = [len(self._parts) * i // n for i in range(n + 1)]
-        return [self._task(self._parts[start:end], per_task_row_limit) for start, end in pairwise(ends)]
-
-    def _task(self, parts: Sequence[Part], row_limit: int | None) -> ReadTask:
-        size = UNPACKED * sum(part.bytes for part in parts)
-        known = BlockMetadata(sum(part.rows for part in parts), size, None, None)
-        return ReadTask(partial(_read, self._store, parts, self._schema), known, self._schema, row_limit)
+        tasks = []
+        for parts in (self._parts[start:end] for start, end in pairwise(ends)):
+            size = UNPACKED * sum(part.bytes for part in parts)
+            metadata = BlockMetadata(sum(part.rows for part in parts), size, None, None)
+            read = partial(_read, self._store, parts, self._schema)
+            tasks.append(ReadTask(read, metadata, self._schema, per_task_row_limit))
+        return tasks
 
 
 def _read(store: Store, parts: Sequence[Part], schema: pa.Schema) -> Iterator[pa.Table]:
@@ -148,16 +201,16 @@ def _read(store: Store, parts: Sequence[Part], schema: pa.Schema) -> Iterator[pa
 
 @contextmanager
 def _quiet(context: Any) -> Iterator[None]:
-    """Ray Data tells nothing of its own in the block: runs tell how they go."""
-    told = {name: getattr(context, name) for name in ("enable_progress_bars", "print_on_execution_start")}
+    """Silence Ray Data, since runs report their own progress and errors are raised as well."""
+    before = {name: getattr(context, name) for name in ("enable_progress_bars", "print_on_execution_start")}
     logger = logging.getLogger("ray.data")
     level = logger.level
-    logger.setLevel(logging.CRITICAL)  # an error is raised, too
-    for name in told:
+    logger.setLevel(logging.CRITICAL)
+    for name in before:
         setattr(context, name, False)
     try:
         yield
     finally:
         logger.setLevel(level)
-        for name, value in told.items():
+        for name, value in before.items():
             setattr(context, name, value)

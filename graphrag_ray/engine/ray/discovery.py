@@ -1,5 +1,7 @@
-"""Which Ray there is to use, and whether this process is a job submitted to one. Does not import Ray, which
-takes a second: a small run needs none."""
+"""Finds out which Ray to use, and whether this process is a submitted job.
+
+Does not import Ray, which takes a second that small runs without Ray save.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +11,25 @@ import sys
 import tempfile
 from pathlib import Path
 
-LISTENS_WITHIN_S = 3.0
+CONNECT_TIMEOUT_S = 3.0
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Set by Ray for submitted jobs: what they were submitted with."""
+"""Set by Ray for submitted jobs; holds their configuration."""
 
 
 def will_be_private(address: str | None = None) -> bool:
-    """Whether `cluster.connected` would start a Ray of its own, whose workers have this process's
-    environment: no cluster is named, this process is connected to none, and none was started here."""
+    """Whether `cluster.connected` would start a private Ray, whose workers have this process's environment.
+
+    It does if no cluster is named, this process is not connected to one, and none was started on this
+    machine.
+    """
     if address is not None or "RAY_ADDRESS" in os.environ or _is_connected():
         return False
-    # Where `ray start` made no cluster, `address="auto"` takes the private cluster of any other program that
-    # it finds, another index run say, and loses it when that program ends. So we look ourselves.
+    # Without a `ray start`, `address="auto"` would join the private cluster of any other program, such as
+    # another index run, and lose it when that program ends. So check the address file ourselves.
     try:
         host, _, port = address_file().read_text("utf-8").strip().rpartition(":")
-        # The file outlives a cluster that was killed, and Ray would look for that for minutes.
-        with socket.create_connection((host, int(port)), timeout=LISTENS_WITHIN_S):
+        # The file outlives a killed cluster, which Ray would look for during minutes.
+        with socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S):
             return False
     except (OSError, ValueError):
         return True
@@ -36,7 +41,7 @@ def _is_connected() -> bool:
 
 
 def address_file() -> Path:
-    """Where `ray start` writes the address of the cluster: as Ray's own `get_ray_address_file`."""
+    """The file to which `ray start` writes the cluster's address, as in Ray's `get_ray_address_file`."""
     linux, darwin = sys.platform.startswith("linux"), sys.platform.startswith("darwin")
     folder = os.environ.get("RAY_TMPDIR") or (os.environ.get("TMPDIR") if linux else None)
     return Path(
@@ -45,5 +50,5 @@ def address_file() -> Path:
 
 
 def submitted() -> bool:
-    """Whether this process is one: few see what it prints, or its exit code."""
+    """Whether this process is a submitted job: few people see its output or exit code."""
     return JOB_CONFIG in os.environ

@@ -1,4 +1,4 @@
-"""Limits for the whole cluster: one actor per model, a shell around the limiter of one process."""
+"""Cluster-wide rate limits: one actor per model, wrapped around the in-process limiter."""
 
 from __future__ import annotations
 
@@ -33,52 +33,47 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SILENT_S = 30.0
-"""A holder that showed itself and then did not for so long is dead."""
-PULSE_S = 5.0
-"""Between two signs of life."""
+HOLDER_TIMEOUT_S = 30.0
+"""A holder whose heartbeats stop for this long is dead."""
+HEARTBEAT_S = 5.0
 UNUSED_S = 300.0
-"""A limiter that outlives who started it ends when nobody has shown himself for so long."""
-TOLD_EVERY_S = 0.9 * PULSE_S
-"""Between two records of what it sees of endpoints, where nobody else records that."""
+"""A detached limiter without any heartbeat for this long exits."""
+RECORD_S = 0.9 * HEARTBEAT_S
+"""Minimum time between two recordings of endpoint metrics by a detached limiter."""
 REMEMBERED_CALLS = 300
-"""Of each holder: while its connection is broken, it makes no others."""
-AGAIN_S = 1.0
-"""Before a limiter that is gone is started again, and again."""
-
+"""Answers kept per holder. A holder whose connection is broken makes no other calls."""
+RESTART_S = 1.0
+"""Delay before a lost limiter is started again."""
 
 LINGER_S = 0.05
-"""A place that is free again is told of after so long at the latest, or with the next question, together with
-all others: a call of an actor costs it as much as a hundred settles."""
-LONGEST_LINGER_S = 0.1
-BATCHES_S = 640
-"""Such calls a second, of all workers together: with many, each lingers longer."""
+"""Maximum delay before a released permit is reported, unless the next request takes it along. A call costs
+the actor as much as a hundred settlements."""
+MAX_LINGER_S = 0.1
+BATCHES_PER_S = 640
+"""Settlement calls a second from all workers together. With many workers, each lingers longer."""
 LINGER_SHARE = 0.05
-"""Of the time that a call took: while others wait for its place, no more of it shall be lost."""
-SHORTEST_LINGER_S = 0.002
-"""For a place that was not used, and after the shortest calls."""
+"""Maximum delay as a share of the call's duration, since others may wait for its permit."""
+MIN_LINGER_S = 0.002
+"""For an unused permit, and after the shortest calls."""
 
 Batch: TypeAlias = Mapping[str, Sequence[Settled]]
-"""Places that are free again, by the life of the limiter that gave them."""
+"""Released permits by the incarnation of the limiter that granted them."""
 
 
 @dataclass(frozen=True)
-class GivenPermits:
-    """Endpoints for the first waiters, and which life of the limiter gave them.
-
-    quirks     what endpoints have taught anybody
-    """
+class GrantedPermits:
+    """Endpoints for the first waiters, granted by incarnation `life` of the limiter."""
 
     life: str
     endpoints: Sequence[int]
     quirks: Mapping[tuple[str, int], frozenset[str]] = field(default_factory=dict)
 
 
-class Once:
-    """What an actor answered to the latest calls of one holder, each of which has a name that no other has.
+class SeenCalls:
+    """An actor's answers to the latest calls of one holder, by unique call name.
 
-    Where a connection between two living processes breaks, Ray says `ActorUnavailableError`, or repeats the
-    call by itself: in either case it may have been carried out already.
+    When a connection between two living processes breaks, Ray raises `ActorUnavailableError` or repeats the
+    call. Either way the call may already have been carried out.
     """
 
     def __init__(self, remembered: int = REMEMBERED_CALLS) -> None:
@@ -86,22 +81,23 @@ class Once:
         self._remembered = remembered
 
     async def answer(self, call: str, answer: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What the call answers, or answered when it came first."""
+        """Return the call's answer, computing it only the first time."""
         if call not in self._answers:
             self._answers[call] = asyncio.ensure_future(answer())
             if len(self._answers) > self._remembered:
                 oldest = next(iter(self._answers))
                 if not (answered := self._answers.pop(oldest)).done():
                     self._answers[oldest] = answered
-        found: T = await asyncio.shield(self._answers[call])
-        return found
+        result: T = await asyncio.shield(self._answers[call])
+        return result
 
 
-class LimiterShell:
-    """After a restart it starts empty: no burst of what its buckets hold follows. It does not know of the
-    calls that its earlier life let go: for as long as these take, twice as many may be in flight.
+class ModelLimiter:
+    """The limiter of one model, run as an actor.
 
-    Ray repeats calls whose answers are lost: a place that was given twice would be taken for ever.
+    A restarted limiter begins with empty buckets, so no burst follows. It does not know the calls granted by
+    its earlier incarnation; while these last, twice as many calls may be in flight. Ray repeats calls whose
+    answers are lost, and a permit granted twice would never be released.
     """
 
     def __init__(
@@ -113,41 +109,37 @@ class LimiterShell:
         unused_s: float | None = None,
         run: str = "",
     ) -> None:
-        """unused_s: without any `beat` for so long, its actor ends; None: never. run: by which it records
-        what it sees of endpoints, as long as it is beaten; "": whoever asks `watched` does."""
+        # Exits after `unused_s` without a heartbeat, and records endpoint metrics only if `run` labels them.
         logs.follow(logging)
         self._limiter = LocalLimiter({name: model}, default_in_flight)
         self._life = uuid.uuid4().hex
-        self._once: defaultdict[str, Once] = defaultdict(Once)
+        self._seen_calls: defaultdict[str, SeenCalls] = defaultdict(SeenCalls)
         self._name = name
-        self._seen: dict[str, float] = {}
+        self._seen_at: dict[str, float] = {}
         self._beaten_at = time.monotonic()
         self._meter = CallMeter(RayRecorder((ENDPOINTS, {"run": run})), {name: model}) if run else None
-        self._told_at = -math.inf
+        self._recorded_at = -math.inf
         if unused_s is not None:
-            threading.Thread(target=self._end_unused, args=(unused_s,), daemon=True).start()
+            threading.Thread(target=self._exit_when_unused, args=(unused_s,), daemon=True).start()
 
     async def acquire(
         self, call: str, model: str, wants: Sequence[int], usable: Sequence[int], holder: str, batch: Batch
-    ) -> GivenPermits:
-        """batch: to settle before."""
+    ) -> GrantedPermits:
+        """Settle `batch`, then wait for permits."""
 
-        async def answer() -> GivenPermits:
-            self._settle(model, batch, holder)
+        async def answer() -> GrantedPermits:
+            await self._settle(model, batch, holder)
             endpoints = await self._limiter.acquire(model, wants, usable, holder)
-            return GivenPermits(self._life, endpoints, dict(self._limiter.all_quirks))
+            return GrantedPermits(self._life, endpoints, dict(self._limiter.all_quirks))
 
-        return await self._once[holder].answer(call, answer)
+        return await self._seen_calls[holder].answer(call, answer)
 
     async def settle(self, call: str, model: str, batch: Batch, holder: str) -> None:
-        async def answer() -> None:
-            self._settle(model, batch, holder)
+        await self._seen_calls[holder].answer(call, partial(self._settle, model, batch, holder))
 
-        await self._once[holder].answer(call, answer)
-
-    def _settle(self, model: str, batch: Batch, holder: str) -> None:
+    async def _settle(self, model: str, batch: Batch, holder: str) -> None:
         for life, settled in batch.items():
-            # A place that an earlier life gave frees none of this one's.
+            # A permit granted by an earlier incarnation releases none of ours.
             known = holder if life == self._life else f"{holder} in another life"
             self._limiter.settle_all(model, settled, known)
 
@@ -158,24 +150,27 @@ class LimiterShell:
         self._limiter.learn(model, endpoint, quirks)
 
     async def forget(self, holder: str, call: str | None = None) -> None:
-        """call: of a holder that goes on, and is not to lose what it has got since."""
+        """Release everything that a holder has.
+
+        A holder that continues names its `call`, so that a repeated one releases nothing acquired since.
+        """
 
         async def answer() -> None:
             self._limiter.forget(holder)
 
-        await (answer() if call is None else self._once[holder].answer(call, answer))
+        await (answer() if call is None else self._seen_calls[holder].answer(call, answer))
         if call is None:
-            self._once.pop(holder, None)
+            self._seen_calls.pop(holder, None)
 
     async def beat(self, holder: str) -> None:
-        """A holder that nobody watches is alive. What others had, which were silent for long, is over."""
+        """Record a heartbeat of a holder, and forget holders that have been silent for too long."""
         now = time.monotonic()
-        self._seen[holder] = self._beaten_at = now
-        for silent in [h for h, at in self._seen.items() if now - at > SILENT_S]:
-            del self._seen[silent]
+        self._seen_at[holder] = self._beaten_at = now
+        for silent in [h for h, seen_at in self._seen_at.items() if now - seen_at > HOLDER_TIMEOUT_S]:
+            del self._seen_at[silent]
             await self.forget(silent)
-        if self._meter is not None and now - self._told_at >= TOLD_EVERY_S:
-            self._told_at = now
+        if self._meter is not None and now - self._recorded_at >= RECORD_S:
+            self._recorded_at = now
             self._meter.endpoints(SERVED, await self.watched())
 
     async def take_peak(self) -> int:
@@ -184,35 +179,36 @@ class LimiterShell:
     async def watched(self) -> Watched:
         return Watched(self._name, self._life, self._limiter.seen(self._name))
 
-    def _end_unused(self, unused_s: float) -> None:
-        """In a thread: an actor that has just been restarted may never be called again."""
+    def _exit_when_unused(self, unused_s: float) -> None:
+        """Runs in a thread because an actor that was just restarted may never be called again."""
         while (left := self._beaten_at + unused_s - time.monotonic()) > 0:
             time.sleep(left)
         ray.kill(ray.get_runtime_context().current_actor)
 
 
 def beside_driver() -> NodeAffinitySchedulingStrategy:
-    """For actors that a run cannot do without: on the driver's node, whose loss ends the run anyway. Not
-    softly: of an actor without CPUs that would be no more than a wish, which Ray does not look at."""
+    """Pin actors that a run depends on to the driver's node, whose loss ends the run anyway.
+
+    Ray ignores soft affinity for actors without CPUs.
+    """
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
-_Actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000)(LimiterShell)
+_Actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=1000)(ModelLimiter)
 
 
 def start_limiters(
     prefix: str, models: Models, namespace: str | None = None, run: str = "", logging: Logging | None = None
 ) -> list[Any]:
-    """One limiter actor for each model with endpoints, named `<prefix>-<model>`.
+    """Start one limiter actor, named `<prefix>-<model>`, for each model with endpoints.
 
-    namespace   where they outlive us, and are those of whoever came first, until nobody beats them any more;
-                None: they are ours alone
-    run         by which each records what it sees; "": we do
-    logging     None: it logs as we do
+    With a namespace they are detached: they outlive this process, are shared with the process that started
+    them first, record their metrics under `run`, and exit when heartbeats stop. Without one they are ours
+    alone.
     """
     options: dict[str, Any] = {"scheduling_strategy": beside_driver()}
     unused_s = None
-    if namespace:  # they outlive our node, too: Ray starts them again on another one
+    if namespace:  # detached actors outlive our node too, so Ray may restart them on another one
         options = {"namespace": namespace, "lifetime": "detached", "get_if_exists": True}
         unused_s = UNUSED_S
     return [
@@ -224,28 +220,30 @@ def start_limiters(
 
 
 class RayLimiter:
-    """The `Limiter` of a worker: asks the model's actor. Settling is not waited for: what is settled goes in
-    batches, each in one call that Ray repeats until it is done, or with the next question. Lost with the
-    process is what it had not sent; its places come back with `start_afresh`, or when somebody forgets it.
+    """A worker's `Limiter`, which asks the model's actor.
 
-    holders   that ask beside it, as far as somebody says
+    Settlements are not awaited. They go to the actor in batches, by themselves or with the next request, and
+    Ray repeats each call until it succeeds. If the process dies, unsent settlements are lost; `reset`, or the
+    process that notices the death, releases their permits. `holders` is the number of workers that share the
+    limiter.
     """
 
     def __init__(self, prefix: str, holder: str, models: Iterable[str], namespace: str | None = None) -> None:
         self._holder, self.holders = holder, 1
         self._lives: defaultdict[tuple[str, int], deque[str]] = defaultdict(deque)
         self._actors = {name: ray.get_actor(f"{prefix}-{name}", namespace) for name in models}
-        # Places that are free again and not told of yet, by model and by the life that gave them,
-        # with when they were settled; and the timers that send them.
+        # Unsent settlements with their times, by model and by the incarnation that granted the permit.
         self._unsent: dict[str, dict[str, list[tuple[float, Settled]]]] = {name: {} for name in self._actors}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._calls = map(f"{uuid.uuid4().hex}-{{}}".format, count())
         self._quirks: dict[tuple[str, int], frozenset[str]] = {}
 
-    async def start_afresh(self) -> None:
-        """What an earlier life of this worker, or a sweep that was broken off, had in flight or asked for is
-        over. Were it not said at once, other workers might wait for these places for ever; and were it not
-        waited for, it might come after the first questions of this life, and end these."""
+    async def reset(self) -> None:
+        """Release whatever an earlier incarnation of this worker or an aborted sweep held or waited for.
+
+        Without this, other workers might wait for these permits forever. It is awaited because a late release
+        would cancel the first requests of this incarnation.
+        """
         await asyncio.gather(*self._forget())
 
     def _forget(self) -> list[Any]:
@@ -254,36 +252,36 @@ class RayLimiter:
         return [actor.forget.remote(self._holder, next(self._calls)) for actor in self._actors.values()]
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
-        places: GivenPermits = await self._actors[model].acquire.remote(
+        permits: GrantedPermits = await self._actors[model].acquire.remote(
             next(self._calls), model, list(wants), list(usable), self._holder, self._take(model)
         )
-        for at, quirks in places.quirks.items():
-            self._quirks[at] = self._quirks.get(at, frozenset()) | quirks
-        for endpoint in places.endpoints:
-            self._lives[model, endpoint].append(places.life)
-        return places.endpoints
+        for endpoint_of_model, quirks in permits.quirks.items():
+            self._quirks[endpoint_of_model] = self._quirks.get(endpoint_of_model, frozenset()) | quirks
+        for endpoint in permits.endpoints:
+            self._lives[model, endpoint].append(permits.life)
+        return permits.endpoints
 
     def settle(self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None) -> None:
-        # Calls are alike: the oldest place is the one that is given back.
+        # Permits of an endpoint are interchangeable, so release the oldest.
         lives = self._lives[model, endpoint]
         life = lives.popleft() if lives else ""
         settled = Settled(endpoint, delta_tokens, ended)
         self._unsent[model].setdefault(life, []).append((time.monotonic(), settled))
-        linger_s = SHORTEST_LINGER_S
+        linger_s = MIN_LINGER_S
         if ended is not None:
             linger_s = max(linger_s, LINGER_SHARE * ended.latency_s)
-            if ended.told is not None:  # it holds for everyone
+            if ended.told is not None:  # a rate limit, which concerns all workers
                 linger_s = 0.0
         loop, timer = asyncio.get_running_loop(), self._timers.get(model)
-        longest_s = max(LINGER_S, min(LONGEST_LINGER_S, self.holders / BATCHES_S))
-        due = loop.time() + min(longest_s, linger_s)
+        max_linger_s = max(LINGER_S, min(MAX_LINGER_S, self.holders / BATCHES_PER_S))
+        due = loop.time() + min(max_linger_s, linger_s)
         if timer is None or timer.when() > due:
             if timer is not None:
                 timer.cancel()
             self._timers[model] = loop.call_at(due, self._send, model)
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
-        """At once: everyone shall know."""
+        """Report a rate limit at once, since it concerns all workers."""
         self._actors[model].penalise.remote(model, endpoint, retry_after_s)
 
     def learn(self, model: str, endpoint: int, quirks: Iterable[str]) -> None:
@@ -295,7 +293,7 @@ class RayLimiter:
         return self._quirks.get((model, endpoint), frozenset())
 
     def send(self) -> None:
-        """Tell now what is settled: nobody may call us any more."""
+        """Send all settlements now, since no further request may take them along."""
         for model in self._unsent:
             self._send(model)
 
@@ -304,24 +302,26 @@ class RayLimiter:
             self._actors[model].settle.remote(next(self._calls), model, batch, self._holder)
 
     def _take(self, model: str) -> Batch:
-        """What is to be sent; it is with whoever takes it."""
-        batch, self._unsent[model] = self._unsent[model], {}
+        """Remove and return the unsent settlements, which the caller must send."""
+        unsent, self._unsent[model] = self._unsent[model], {}
         if timer := self._timers.pop(model, None):
             timer.cancel()
         now = time.monotonic()
         return {
             life: [
-                one._replace(ended=one.ended._replace(ago_s=now - at)) if one.ended else one
-                for at, one in settled
+                one._replace(ended=one.ended._replace(ago_s=now - settled_at)) if one.ended else one
+                for settled_at, one in settled
             ]
-            for life, settled in batch.items()
+            for life, settled in unsent.items()
         }
 
 
 class SharedLimiter(RayLimiter):
-    """Of one holder among several that come and go, as replicas of a service do, and are watched by nobody:
-    it shows from time to time that it is alive, and starts an actor again that is gone for good. Belongs to
-    the event loop in which it is made."""
+    """The limiter of one of several holders that come and go unsupervised, such as replicas of a service.
+
+    It sends heartbeats and restarts an actor that is gone for good. Belongs to the event loop that creates
+    it.
+    """
 
     def __init__(
         self,
@@ -332,10 +332,9 @@ class SharedLimiter(RayLimiter):
         run: str = "",
         logging: Logging | None = None,
     ) -> None:
-        """run, logging: of the actors, as for `start_limiters`."""
         self._start = partial(start_limiters, prefix, models, namespace, run, logging)
         self._start()
-        # Not the name of a limiter before it, whose end would take away the places of this one.
+        # A unique name, so that closing an earlier limiter of this holder does not release our permits.
         super().__init__(prefix, f"{holder}/{uuid.uuid4().hex[:8]}", models.online, namespace)
         self._models = models.online
         self._beating = asyncio.ensure_future(self._beat())
@@ -345,16 +344,18 @@ class SharedLimiter(RayLimiter):
             try:
                 return await super().acquire(model, wants, usable)
             except (RayActorError, ActorUnschedulableError):
-                _log.warning("the limiter of model %s is gone: it is started again", model)
-                await asyncio.sleep(AGAIN_S)  # until its name is free
-                with suppress(RayError, ValueError):  # else the next attempt says so
-                    found = await asyncio.to_thread(self._start)
-                    self._actors.update(zip(self._models, found, strict=True))
+                _log.warning("Lost the rate limiter of model %s; starting it again", model)
+                await asyncio.sleep(RESTART_S)  # until its name is free
+                with suppress(RayError, ValueError):  # otherwise the next attempt fails with it
+                    actors = await asyncio.to_thread(self._start)
+                    self._actors.update(zip(self._models, actors, strict=True))
             except TaskCancelledError:
-                _log.warning("the limiter of model %s had not heard of us for long: it is asked again", model)
+                _log.warning(
+                    "The rate limiter of model %s dropped a request after missing heartbeats; retrying", model
+                )
 
     def close(self) -> None:
-        """It is used no more: what is in flight is over."""
+        """Stop the heartbeats and release all permits."""
         self._beating.cancel()
         self._forget()
 
@@ -362,4 +363,4 @@ class SharedLimiter(RayLimiter):
         while True:
             for actor in self._actors.values():
                 actor.beat.remote(self._holder)
-            await asyncio.sleep(PULSE_S)
+            await asyncio.sleep(HEARTBEAT_S)

@@ -1,16 +1,15 @@
-"""Metrics through Ray's metrics API: the agent of a process's node serves them to Prometheus, as
-`ray_graphrag_ray_<name>`, counters with `_total` behind it.
+"""Metrics through Ray's metrics API.
 
-Those of a run are recorded by its driver, every few seconds, from what it is told anyway: the merged accounts
-of a sweep, its queue, and what the limiters see of the endpoints. So nothing is counted twice where a worker
-or a limiter comes back, workers spend nothing on them, and a run leaves one set of counters
-with the agent, which keeps them for good, however many processes it had. A gauge that is not set goes after
-20 s.
+The agent of a process's node serves them to Prometheus as `ray_graphrag_ray_<name>`; counters end in
+`_total`. Gauges that are not set disappear after 20 s.
 
-Those of a service are recorded by each replica: its questions, and the calls for them, under the names that a
-run has for these, with the application in the place of the run. Of endpoints, whoever holds their limits
-tells: the replica where it is alone, else the limiter that all share (`limiter_actors.py`). So sums over
-replicas are right.
+The driver of a run records the run's metrics: merged accounts of a sweep, its queue, and what the limiters
+see of the endpoints. So restarts of workers or limiters count nothing twice, workers spend nothing on
+metrics, and a run leaves one set of counters with the agent, which keeps them.
+
+Each replica of a service records its questions and their calls under the same names, with the application in
+place of the run. Endpoint metrics come from the holder of the limits: a single replica, or the limiter that
+all replicas share (`limiter_actors.py`). Sums over replicas are therefore correct.
 """
 
 from __future__ import annotations
@@ -32,15 +31,13 @@ from graphrag_ray.base.instruments import PREFIX, Instrument
 from graphrag_ray.engine.executor import Sweep
 from graphrag_ray.llm.call_metrics import CALLS, ENDPOINTS, CallMeter, sums
 
-EVERY_S = 2.0
-"""Between looks. Ray's processes hand what was recorded to their agent every ten seconds."""
-
-ANSWERED_WITHIN_S = 5.0
-"""Limiters that say nothing at the end of a sweep are not waited for any longer."""
-
-NOTHING = sys.float_info.min
-"""What a counter begins with, so that Prometheus sees it rise: the first value that it finds is no increase.
-Ray takes no zero; this one vanishes in any sum."""
+UPDATE_S = 2.0
+"""Minimum time between updates. Ray's processes hand metrics to their agent every ten seconds."""
+LIMITER_TIMEOUT_S = 5.0
+"""How long to wait for the limiters at the end of a sweep."""
+FIRST_VALUE = sys.float_info.min
+"""First value of a counter, so that Prometheus, which takes a first value for no increase, sees it rise. Ray
+accepts no zero, and this vanishes in any sum."""
 
 _STAGE = ("stage",)
 
@@ -49,84 +46,99 @@ DECLARED = (
     Instrument("gauge", "items_expected", "Items of the stage, ended or not, where known", _STAGE),
     Instrument("gauge", "queue_items", "Items by state: waiting for a worker, leased", ("stage", "state")),
     Instrument("gauge", "workers", "LLM workers, without those that are about to leave", _STAGE),
-    Instrument("counter", "leases_reissued", "Items handed out again, since their worker was lost", _STAGE),
-    Instrument("gauge", "journal_lag_seconds", "For how long some reply has not been journalled", _STAGE),
+    Instrument("counter", "leases_reissued", "Items handed out again because their worker was lost", _STAGE),
+    Instrument("gauge", "journal_lag_seconds", "Age of the oldest reply that is not journalled", _STAGE),
     *CALLS,
     *ENDPOINTS,
 )
 
 
 class RunMetrics:
-    """What one run records. models: those with endpoints, by logical name."""
+    """The metrics of one run. `models` are those with endpoints, by logical name."""
 
     def __init__(self, run: str, models: Mapping[str, Model]) -> None:
         self._meter = CallMeter(RayRecorder((DECLARED, {"run": run})), models)
-        self._ended = Counter[str]()  # items, in earlier sweeps of each stage
+        self._ended = Counter[str]()  # items in earlier sweeps of each stage
 
     def begin(self, stage: str, limiters: Sequence[Any]) -> None:
-        """A sweep begins, a stage's or a part of one's."""
+        """Begin a sweep; a stage may have several."""
         self._stage, self._limiters = stage, limiters
         self._asked: list[Any] = []
-        self._looked_at, self._sweep = -math.inf, object()
+        self._updated_at, self._sweep = -math.inf, object()
         self._total: int | None = None
 
-    def look(
+    def update(
         self, sweep: Sweep, total: int | None, waiting: int, leased: int, lag_s: float, workers: int
     ) -> None:
-        """Record how it goes, unless that was done a moment ago. total: items, None where it is not known;
-        waiting: for a worker; leased: with one."""
+        """Record the state of a sweep with `total` items, unless that was done less than UPDATE_S ago."""
         now = time.monotonic()
-        if now - self._looked_at < EVERY_S:
+        if now - self._updated_at < UPDATE_S:
             return
-        self._looked_at, self._total = now, total
+        self._updated_at, self._total = now, total
         self._record(sweep, waiting, leased, lag_s, workers)
         if self._asked and not ray.wait(self._asked, num_returns=len(self._asked), timeout=0)[1]:
-            self._hear()
+            self._record_endpoints()
         if not self._asked:
             self._asked = [limiter.watched.remote() for limiter in self._limiters]
 
     def end(self, sweep: Sweep) -> None:
-        """Record what it came to."""
+        """Record the result of a sweep."""
         self._record(sweep, 0, 0, 0.0, 0)
         self._ended[self._stage] += sweep.finished
         with suppress(RayError):
             self._asked = [limiter.watched.remote() for limiter in self._limiters]
-            self._hear(over=True)
+            self._record_endpoints(over=True)
 
-    def _hear(self, over: bool = False) -> None:
+    def _record_endpoints(self, over: bool = False) -> None:
         asked, self._asked = self._asked, []
-        with suppress(RayError):  # a limiter that is gone: another look will tell
-            for watched in ray.get(asked, timeout=ANSWERED_WITHIN_S):
+        with suppress(RayError):  # a limiter is gone; the next update asks again
+            for watched in ray.get(asked, timeout=LIMITER_TIMEOUT_S):
                 self._meter.endpoints(self._stage, watched, over)
 
     def _record(self, sweep: Sweep, waiting: int, leased: int, lag_s: float, workers: int) -> None:
-        meter, of = self._meter, {"stage": self._stage}
-        for result, done in (("complete", sweep.finished - sweep.failed), ("failed", sweep.failed)):
-            meter.rise("items", done, {**of, "result": result}, (self._sweep, result))
+        meter, labels = self._meter, {"stage": self._stage}
+        for result, items in (("complete", sweep.finished - sweep.failed), ("failed", sweep.failed)):
+            meter.rise("items", items, {**labels, "result": result}, (self._sweep, result))
         if self._total is not None:
-            meter.set("items_expected", self._ended[self._stage] + self._total, of)
-        meter.set("queue_items", waiting, {**of, "state": "waiting"})
-        meter.set("queue_items", leased, {**of, "state": "leased"})
-        meter.set("workers", workers, of)
-        meter.rise("leases_reissued", sweep.reissued, of, self._sweep)
-        meter.set("journal_lag_seconds", lag_s, of)
+            meter.set("items_expected", self._ended[self._stage] + self._total, labels)
+        meter.set("queue_items", waiting, {**labels, "state": "waiting"})
+        meter.set("queue_items", leased, {**labels, "state": "leased"})
+        meter.set("workers", workers, labels)
+        meter.rise("leases_reissued", sweep.reissued, labels, self._sweep)
+        meter.set("journal_lag_seconds", lag_s, labels)
         for (stage, model), totals in sweep.accounts.by_stage.items():
             for name, so_far in sums(totals).items():
                 meter.rise(name, so_far, {"stage": stage, "model": model}, (self._sweep, stage, model))
 
 
 class RayRecorder:
-    """A recorder for Ray's agent. To be made in a process of Ray.
+    """A recorder for Ray's agent. Must be created in a Ray process.
 
-    declared   instruments, each with the labels that all of them bear: the run, or the replica
+    Each group of `declared` instruments comes with their common labels: the run or the replica.
     """
 
     def __init__(self, *declared: tuple[Iterable[Instrument], Mapping[str, str]]) -> None:
-        self._metrics = {d.name: (made(d, *labels), labels) for those, labels in declared for d in those}
+        self._metrics: dict[str, tuple[Any, Mapping[str, str]]] = {}
+        self._begun: set[tuple[str, ...]] = set()
+        classes = {"counter": ray_metrics.Counter, "gauge": ray_metrics.Gauge}
+        for instruments, common in declared:
+            for d in instruments:
+                name, labels = PREFIX + d.name, (*common, *d.labels)
+                if d.kind == "histogram":
+                    metric = ray_metrics.Histogram(name, d.about, list(d.buckets), labels)
+                else:
+                    metric = classes[d.kind](name, d.about, tag_keys=labels)
+                self._metrics[d.name] = metric, common
 
     def count(self, name: str, by: float, labels: Mapping[str, str]) -> None:
+        """Increase a counter. An increase by zero creates its series."""
         metric, common = self._metrics[name]
-        metric.inc(by, {**common, **labels})
+        tags = {**common, **labels}
+        if (series := (name, *tags.values())) not in self._begun:
+            self._begun.add(series)
+            metric.inc(FIRST_VALUE, tags)
+        if by > 0:
+            metric.inc(by, tags)
 
     def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         metric, common = self._metrics[name]
@@ -135,29 +147,3 @@ class RayRecorder:
     def set(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         metric, common = self._metrics[name]
         metric.set(value, {**common, **labels})
-
-
-class Rising:
-    """A counter of Ray's API all of whose series begin with nothing."""
-
-    def __init__(self, counter: ray_metrics.Counter) -> None:
-        self._counter = counter
-        self._begun: set[tuple[str, ...]] = set()
-
-    def inc(self, by: float, tags: dict[str, str]) -> None:
-        """By zero, too: then there is a series."""
-        if (series := tuple(tags.values())) not in self._begun:
-            self._begun.add(series)
-            self._counter.inc(NOTHING, tags)
-        if by > 0:
-            self._counter.inc(by, tags)
-
-
-def made(declared: Instrument, *common: str) -> Any:
-    """A metric of Ray's API. common: labels that all have."""
-    name, labels = PREFIX + declared.name, (*common, *declared.labels)
-    if declared.kind == "histogram":
-        return ray_metrics.Histogram(name, declared.about, list(declared.buckets), labels)
-    if declared.kind == "gauge":
-        return ray_metrics.Gauge(name, declared.about, labels)
-    return Rising(ray_metrics.Counter(name, declared.about, labels))

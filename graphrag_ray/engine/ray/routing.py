@@ -1,5 +1,7 @@
-"""Which replica of a service gets a request. Serve sends this module along to its proxies, which may lack our
-package: it imports nothing of it."""
+"""Chooses the replica of a service that gets a request.
+
+Serve sends this module to its proxies, which may lack our package, so it imports nothing from it.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequ
 
 
 class ByLoadAlone(PowerOfTwoChoicesRequestRouter):  # type: ignore[misc]
-    """The less busy one of two, wherever it runs.
+    """Chooses the less busy of two replicas on any node.
 
-    Serve prefers replicas on the node of its proxy, of which there is one, for as long as they take requests:
-    as ours refuse themselves what is too much, those on other nodes would get none.
+    Serve prefers replicas on the node of its only proxy while they accept requests. Our replicas refuse
+    excess requests themselves, so those on other nodes would get none.
     """
 
-    def __init__(self, *given: Any, **named: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         anywhere = {"prefer_local_node_routing": False, "prefer_local_az_routing": False}
-        super().__init__(*given, **(named | anywhere))
+        super().__init__(*args, **(kwargs | anywhere))

@@ -1,8 +1,7 @@
-"""A worker actor: runs dialogues, many at once, and journals every turn within seconds.
+"""The worker actor: runs many dialogues at once and journals every turn within seconds.
 
-The driver calls it (`ray_executor.py`), one call at a time: it brings items and takes back what is
-journalled.
-Between calls a worker goes on with what it has.
+The driver (`ray_executor.py`) makes one call at a time, which hands over items and collects journalled
+results. Between calls a worker continues with the items it has.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from contextlib import AsyncExitStack, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import ray
 
@@ -25,15 +24,15 @@ from graphrag_ray.base import logs
 from graphrag_ray.base.errors import FatalCallError
 from graphrag_ray.base.logs import Logging
 from graphrag_ray.base.messages import EmbeddingRequest, Reply, Request
-from graphrag_ray.engine.drive import Driver
-from graphrag_ray.engine.gateways import DRAIN_S, Gate, Keeper, Models, open_gateway
+from graphrag_ray.engine.gateways import DRAIN_S, Gate, JournalGuard, Models, open_gateway
 from graphrag_ray.engine.ray.limiter_actors import RayLimiter
 from graphrag_ray.engine.work import (
-    BEGUN_TOGETHER,
+    BEGIN_BATCH,
     WAITED_FOR_S,
-    Asking,
+    DialogueIO,
     Outcome,
     Row,
+    StartedItems,
     Work,
     begin,
     run_item,
@@ -42,32 +41,29 @@ from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.llm.model_client import Called
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
-from graphrag_ray.store.journal_rows import JournalRow
 
 _log = logging.getLogger(__name__)
 
-Begun: TypeAlias = asyncio.Future[list[tuple[Driver[Any], list[JournalRow]]]]
-
-LOOK_S = 0.05
-"""How long a call waits for news, and how often the journal is looked after."""
-CALLS_S = 400
-"""Calls a second, of all workers together, that the driver can make. Many workers are called less often."""
-LONGEST_LOOK_S = 0.5
-IDLE_LOOK_S = 0.2
-"""The same where the driver had no more items and nothing has ended: model calls are only waited for."""
-UNCALLED_S = 5.0
-"""A worker that has not been called for so long sends nothing more until it is. One that the driver cannot
-reach is started again in the end: by then most of what it had in flight is answered and journalled."""
-MOST_WAITING = 32
+POLL_S = 0.05
+"""How long a call waits for news, and how often the journal is checked."""
+DRIVER_CALLS_PER_S = 400
+"""Calls a second that the driver can make to all workers together; with many, each is called less often."""
+MAX_POLL_S = 0.5
+IDLE_POLL_S = 0.2
+"""Replaces POLL_S while the driver has no more items and none has finished."""
+DRIVER_TIMEOUT_S = 5.0
+"""A worker that has not been called for this long sends no requests until it is. The driver eventually
+restarts a worker that it cannot reach; by then most calls in flight are answered and journalled."""
+MAX_WAITING = 32
 """Items of a worker that wait for a call, where the order of items matters."""
 
 current_item: ContextVar[int] = ContextVar("current_item")
-"""The number of the item that a task works on, and all that it starts."""
+"""Number of the item that the current task, or a task that it started, works on."""
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """Plain values only: constructor arguments outlive restarts, and hold no secret."""
+    """Plain values without secrets: Ray keeps constructor arguments across restarts."""
 
     name: str
     store: Store
@@ -79,13 +75,14 @@ class WorkerSettings:
 
 @dataclass
 class WorkerReport:
-    """What a worker answers.
+    """A worker's answer to a call of the driver.
 
-    finished   items whose turns are journalled
-    accounts   of the calls since the last report
-    free       items that it can take
-    unasked    items that it hands back since it is to leave; nothing was asked for them
-    lag_s      for how long it has had something that is not journalled
+    Attributes:
+        finished: Items whose turns are journalled.
+        accounts: Calls made since the last report.
+        free: Number of items that the worker can take.
+        unasked: Items that a leaving worker hands back; no request was sent for them.
+        lag_s: Age of the oldest result that is not journalled.
     """
 
     finished: list[tuple[int, Outcome[Any]]] = field(default_factory=list)
@@ -98,12 +95,8 @@ class WorkerReport:
 
 
 @dataclass
-class SentItems(InFlight):
-    """What is in flight, with the items that it is for. An embedding call counts for one of its items.
-
-    items   how many calls of each are in flight
-    begun   items that ever had one, until somebody takes them out
-    """
+class InFlightItems(InFlight):
+    """Calls in flight by item, and the items that ever had one. An embedding call counts for one item."""
 
     items: Counter[int] = field(default_factory=Counter)
     begun: set[int] = field(default_factory=set)
@@ -128,22 +121,21 @@ class Worker:
         self._session: WorkerSession | None = None
 
     async def ask(self, number: int, session: int, method: str, *args: Any) -> WorkerReport | None:
-        """Carry out the driver's calls, each once: where a connection breaks a call comes again, and gets the
-        answer that was lost.
+        """Carry out a numbered call of the driver once, and repeat a lost answer if the call comes again.
 
-        number: of the call; session: the number of the call that began it. Returns None where the worker does
-        not know the session, since its process has died meanwhile.
+        `session` is the number of the call that began the session. Returns None if that is unknown because
+        the worker's process has died since.
         """
         if self._last is None or number > self._last[0]:
-            self._last = number, asyncio.ensure_future(self._carry_out(session, method, args))
+            self._last = number, asyncio.ensure_future(self._execute(session, method, args))
         return await asyncio.shield(self._last[1]) if number == self._last[0] else None
 
-    async def _carry_out(self, session: int, method: str, args: tuple[Any, ...]) -> WorkerReport | None:
+    async def _execute(self, session: int, method: str, args: tuple[Any, ...]) -> WorkerReport | None:
         if method == "begin":
-            if self._session is not None:  # a sweep that was broken off
+            if self._session is not None:  # left over from an aborted sweep
                 with suppress(Exception):
                     await self._session.end(0.0)
-            await self._limiter.start_afresh()
+            await self._limiter.reset()
             self._session = WorkerSession(session, self._settings, self._limiter, *args)
             return await self._session.begin()
         if self._session is None or self._session.number != session:
@@ -153,7 +145,7 @@ class Worker:
 
 
 class WorkerSession:
-    """One worker's part in one sweep. keys: values of environment variables that this node may lack."""
+    """One worker's share of one sweep. `keys` holds environment variables that this node may lack."""
 
     def __init__(
         self,
@@ -166,12 +158,12 @@ class WorkerSession:
     ) -> None:
         self.number, self.settings, self.limiter = number, settings, limiter
         self.work, self.index, self.keys = work, index, keys
-        # No two lives of a worker may write under one name.
+        # A restarted worker must not write under its earlier name.
         self.writer = JournalWriter(settings.store, work.name, f"{settings.name}-{uuid.uuid4().hex[:8]}")
         self.gate = Gate(limiter)
-        self.keeper = Keeper(self.writer, self.gate)
+        self.guard = JournalGuard(self.writer, self.gate)
         self.gateway = AsyncExitStack()
-        self.accounts, self.sent = Accounts(), SentItems()
+        self.accounts, self.in_flight = Accounts(), InFlightItems()
         self.running: dict[int, asyncio.Task[None]] = {}
         self.unflushed: list[tuple[int, Outcome[Any]]] = []
         self.journalled: list[tuple[int, Outcome[Any]]] = []
@@ -179,8 +171,8 @@ class WorkerSession:
         self.fatal: FatalCallError | None = None
         self.error: Exception | None = None
         self.last_loss = 0
-        self.reading: tuple[int, asyncio.Future[JournalIndex]] | None = None
-        self.hungry = True
+        self.reloading: tuple[int, asyncio.Future[JournalIndex]] | None = None
+        self.starved = True
         self.flushed_at = self.called_at = time.monotonic()
         self.workers = 1
         self.ending: asyncio.Future[WorkerReport] | None = None
@@ -189,68 +181,66 @@ class WorkerSession:
         logs.hide(self.keys.values())
         logs.about(self.work.name)
         logs.event(_log, "worker joined", worker=self.settings.name)
-        opened = open_gateway(
+        gateway = open_gateway(
             self.settings.models,
             self.gate,
             self.accounts.add,
             self.keys.get,
-            in_flight=self.sent,
-            # Nothing more was to be had, and all that was is sent.
-            at_the_end=lambda: self.hungry and len(self.running) <= len(self.sent.items),
+            in_flight=self.in_flight,
+            # The driver has no more items, and every item that we have is in flight.
+            at_the_end=lambda: self.starved and len(self.running) <= len(self.in_flight.items),
         )
-        ask = await self.gateway.enter_async_context(opened)
+        ask = await self.gateway.enter_async_context(gateway)
 
-        async def marking(request: Request, stage: str) -> Called[Reply]:
-            if isinstance(
-                request, EmbeddingRequest
-            ):  # packed: once asked for, it may be in flight with others
-                self.sent.begun.add(current_item.get())
+        async def ask_and_mark(request: Request, stage: str) -> Called[Reply]:
+            # Embeddings share calls, so the item may be in flight in a call of another item.
+            if isinstance(request, EmbeddingRequest):
+                self.in_flight.begun.add(current_item.get())
             return await ask(request, stage)
 
-        self.asking = Asking(marking, self.writer.append, self.index.now)
+        self.io = DialogueIO(ask_and_mark, self.writer.append, self.index.now)
         self.journalling = asyncio.ensure_future(self._journal())
         return self._report()
 
     async def exchange(
         self, items: list[tuple[int, Row]], losses: Mapping[int, int], workers: int
     ) -> WorkerReport:
-        """Take items; report when there is news, or soon.
+        """Take items and report as soon as there is news, or after a short wait.
 
-        losses: for items that were lost with a worker, the number of the last such loss. What that worker
-        journalled is not in a journal that was read before
-        workers: that share the work
+        `losses` holds the number of the last loss of each item that a lost worker had. That worker's results
+        may be missing from a journal index that was loaded before.
         """
         if self.error is not None:
             await self.end(DRAIN_S)
             raise self.error
         self.called_at = time.monotonic()
-        self.gate.go_on("the driver")
-        self.hungry, self.workers = not items, workers
+        self.gate.resume("the driver")
+        self.starved, self.workers = not items, workers
         self.limiter.holders = workers
-        # Items that a lost worker had wait until the journal is read again; all others begin.
-        again = [item for item in items if losses.get(item[0], 0) > self.last_loss]
+        # Items of a lost worker wait until the journal is reloaded; all others begin now.
+        reissued = [item for item in items if losses.get(item[0], 0) > self.last_loss]
         others = [item for item in items if losses.get(item[0], 0) <= self.last_loss]
-        for some in (others, again):
-            for at in range(0, len(some), BEGUN_TOGETHER):
-                together = some[at : at + BEGUN_TOGETHER]
-                self._begin(together, max(losses.get(number, 0) for number, _ in together))
+        for group in (others, reissued):
+            for start in range(0, len(group), BEGIN_BATCH):
+                batch = group[start : start + BEGIN_BATCH]
+                self._begin(batch, max(losses.get(number, 0) for number, _ in batch))
         if (self.running or self.unflushed) and not self.journalled:
             self.news.clear()
-            look_s = IDLE_LOOK_S if self.hungry and not self.unflushed else LOOK_S
+            poll_s = IDLE_POLL_S if self.starved and not self.unflushed else POLL_S
             with suppress(TimeoutError):
-                look_s = max(look_s, min(LONGEST_LOOK_S, workers / CALLS_S))
-                await asyncio.wait_for(self.news.wait(), look_s)
+                poll_s = max(poll_s, min(MAX_POLL_S, workers / DRIVER_CALLS_PER_S))
+                await asyncio.wait_for(self.news.wait(), poll_s)
         return self._report()
 
     async def leave(self) -> WorkerReport:
-        """Send nothing more, and hand back what has not begun: others can begin it meanwhile."""
+        """Stop sending requests, and hand back items that have not begun so that others can run them."""
         self.gate.shut()
-        unasked = [number for number in self.running if number not in self.sent.begun]
-        await self._call_off(unasked)
+        unasked = [number for number in self.running if number not in self.in_flight.begun]
+        await self._cancel(unasked)
         return self._report(unasked)
 
     async def end(self, drain_s: float) -> WorkerReport:
-        """Send nothing more, wait so long for calls in flight, and journal all that was answered."""
+        """Stop sending requests, wait up to `drain_s` for calls in flight, and journal every reply."""
         if self.ending is None:
             self.ending = asyncio.ensure_future(self._end(drain_s))
         return await asyncio.shield(self.ending)
@@ -261,35 +251,35 @@ class WorkerSession:
         finally:
             self.journalling.cancel()
             await asyncio.gather(self.journalling, return_exceptions=True)
-            await self._call_off(list(self.running))
+            await self._cancel(list(self.running))
             self.limiter.send()
-            await self.gateway.aclose()  # calls that are given up at the very end may be billed, too
-            await self.keeper.close()
+            await self.gateway.aclose()  # calls abandoned here may be billed too
+            await self.guard.close()
         self.journalled += self.unflushed
         return self._report()
 
-    async def _call_off(self, numbers: Iterable[int]) -> None:
+    async def _cancel(self, numbers: Iterable[int]) -> None:
         tasks = [self.running[number] for number in numbers]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _journal(self) -> None:
-        """Write down what comes back, whether the driver calls or not."""
+        """Journal replies as they arrive, whether or not the driver calls."""
         while self.error is None:
-            await asyncio.sleep(LOOK_S)
-            if time.monotonic() - self.called_at > UNCALLED_S:
+            await asyncio.sleep(POLL_S)
+            if time.monotonic() - self.called_at > DRIVER_TIMEOUT_S:
                 self.gate.hold("the driver")
             due_s = self.settings.flush_s
-            if self.unflushed and self.hungry:  # somebody may wait for what is done here
+            if self.unflushed and self.starved:  # the next items may depend on these results
                 due_s = min(due_s, WAITED_FOR_S) if self.work.returns else due_s
                 due_s = due_s if self.running else 0.0
             if time.monotonic() - self.flushed_at < due_s:
                 continue
             finished, self.unflushed = self.unflushed, []
             try:
-                await self.keeper.flush()
-            except Exception as e:  # noqa: BLE001 - raised again by the next call
+                await self.guard.flush()
+            except Exception as e:  # noqa: BLE001 - raised by the next call
                 self.error = self.error or e
             else:
                 self.journalled += finished
@@ -298,51 +288,53 @@ class WorkerSession:
                 self.news.set()
 
     def _report(self, unasked: Iterable[int] = ()) -> WorkerReport:
-        places = self.settings.models.places(self.work.name, self.workers)
-        free = 0 if self.fatal else max(0, places - len(self.running))
+        slots = self.settings.models.slots(self.work.name, self.workers)
+        free = 0 if self.fatal else max(0, slots - len(self.running))
         if self.work.returns:
-            # Items that others wait for overtake in the source's queue, not in ours: ours is kept short.
-            waiting = len(self.running) - len(self.sent.items)
-            free = min(free, max(0, MOST_WAITING - waiting))
-        in_flight = InFlight.sum([self.sent])
+            # Urgent items can overtake others in the source's queue but not in ours, so keep ours short.
+            waiting = len(self.running) - len(self.in_flight.items)
+            free = min(free, max(0, MAX_WAITING - waiting))
+        in_flight = InFlight.sum([self.in_flight])
         journalled, self.journalled = self.journalled, []
-        accounts, lag_s = self.accounts.take(), self.keeper.lag_s
+        accounts, lag_s = self.accounts.take(), self.guard.lag_s
         return WorkerReport(journalled, accounts, free, list(unasked), in_flight, self.fatal, lag_s)
 
     def _begin(self, items: list[tuple[int, Row]], loss: int) -> None:
-        begun = asyncio.ensure_future(self._begun([row for _, row in items], loss))  # noqa: RUF006 - held below
-        for place, (number, _) in enumerate(items):
-            task = asyncio.ensure_future(self._run_item(number, begun, place))
+        started = asyncio.ensure_future(self._start([row for _, row in items], loss))  # noqa: RUF006 - held below
+        for position, (number, _) in enumerate(items):
+            task = asyncio.ensure_future(self._run_item(number, started, position))
             self.running[number] = task
-            task.add_done_callback(partial(self._ended, number))
+            task.add_done_callback(partial(self._item_ended, number))
 
-    async def _begun(self, rows: list[Row], loss: int) -> list[tuple[Driver[Any], list[JournalRow]]]:
-        """loss: what the lost worker journalled may have come after our look at the journal, and is paid for:
-        it is read again."""
+    async def _start(self, rows: list[Row], loss: int) -> StartedItems[Any]:
+        """Start the dialogues of `rows`.
+
+        The journal is reloaded first if a worker was lost after we loaded it: its results are paid for.
+        """
         index = self.index
         if loss > self.last_loss:
-            if self.reading is None or self.reading[0] < loss:
-                self.reading = loss, asyncio.ensure_future(asyncio.to_thread(self.index.again))
-            loss, reading = self.reading
-            index = await asyncio.shield(reading)
+            if self.reloading is None or self.reloading[0] < loss:
+                self.reloading = loss, asyncio.ensure_future(asyncio.to_thread(self.index.again))
+            loss, reloading = self.reloading
+            index = await asyncio.shield(reloading)
             if loss > self.last_loss:
                 self.index, self.last_loss = index, loss
         return await asyncio.to_thread(begin, self.work, self.settings.store, index, rows)
 
-    def _ended(self, number: int, task: asyncio.Task[None]) -> None:
+    def _item_ended(self, number: int, task: asyncio.Task[None]) -> None:
         del self.running[number]
-        self.sent.begun.discard(number)
+        self.in_flight.begun.discard(number)
         if not self.running:
             self.news.set()
 
-    async def _run_item(self, number: int, begun: Begun, place: int) -> None:
+    async def _run_item(self, number: int, started: asyncio.Future[StartedItems[Any]], position: int) -> None:
         current_item.set(number)
         try:
-            driver, rows = (await begun)[place]
-            outcome = await run_item(self.work.name, driver, rows, self.asking)
+            driver, rows = (await started)[position]
+            outcome = await run_item(self.work.name, driver, rows, self.io)
         except FatalCallError as e:
             self.fatal = self.fatal or e
-        except Exception as e:  # noqa: BLE001 - raised again by the next call: a lease must not hang for ever
+        except Exception as e:  # noqa: BLE001 - raised by the next call, since a lease must not hang forever
             self.error = self.error or e
         else:
             if not self.work.returns and outcome.status == "complete":

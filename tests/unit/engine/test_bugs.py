@@ -1,4 +1,4 @@
-"""An error that nobody foresaw is the failure of one item, at which every run looks again for nothing."""
+"""An unexpected error fails one item, which every run retries at no cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, M
 from graphrag_ray.base.unforeseen import REPORT_IT
 from graphrag_ray.engine.feed import Feed, label, started
 from graphrag_ray.engine.leases import FailureWatch
-from graphrag_ray.engine.work import Asking, Outcome, Row, Work, begin, outcomes, run_item
+from graphrag_ray.engine.work import DialogueIO, Outcome, Row, Work, begin, outcomes, run_item
 from graphrag_ray.llm.model_client import Called
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
@@ -31,7 +31,7 @@ def request(text: str) -> ChatRequest:
 
 
 def dialogue(read: Callable[[str], Any] = str.upper) -> Callable[[Store, Row], Generator[Any, Any, Any]]:
-    """Asks for the text, and reads the reply."""
+    """Asks for the text and reads the reply."""
 
     def start(store: Store, row: Row) -> Generator[Any, Any, Any]:
         reply = yield request(row["text"])
@@ -48,7 +48,7 @@ def fails(error: BaseException) -> Callable[..., Any]:
 
 
 class Bench:
-    """Runs items on a store. asked: the requests that were sent."""
+    """Runs items on a store, and records the requests in `asked`."""
 
     def __init__(self, folder: Path) -> None:
         self.store = Store(str(folder))
@@ -65,7 +65,7 @@ class Bench:
             return Called(ChatReply(self.answer(self.asked[-1])))
 
         async def run_all() -> list[Outcome[Any]]:
-            asking = Asking(ask, writer.append, index.now)
+            asking = DialogueIO(ask, writer.append, index.now)
             begun = begin(work, self.store, index, [{"text": t} for t in texts])
             return [await run_item("echo", driver, rows, asking) for driver, rows in begun]
 
@@ -97,7 +97,7 @@ def test_an_item_that_cannot_be_started_fails_alone(bench: Bench, error: BaseExc
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_replies_stand_where_reading_them_fails_and_the_next_version_reads_them_for_nothing(
+def test_replies_survive_a_bug_in_reading_them_and_a_fixed_version_reads_them_for_free(
     bench: Bench, error: BaseException
 ):
     (failed,) = bench.run(dialogue(fails(error)), "a")
@@ -106,7 +106,7 @@ def test_replies_stand_where_reading_them_fails_and_the_next_version_reads_them_
     assert (repaired.status, repaired.result) == ("complete", "RE: A") and bench.asked == ["a"]
 
 
-def test_a_bug_that_is_still_there_is_no_news(bench: Bench):
+def test_a_bug_that_recurs_is_not_journalled_again(bench: Bench):
     (first,) = bench.run(dialogue(fails(ERRORS[0])), "a")
     journalled = JournalIndex.load(bench.store, "echo").all_rows([first.key])
     (again,) = bench.run(dialogue(fails(ERRORS[0])), "a")
@@ -117,7 +117,7 @@ def test_a_bug_that_is_still_there_is_no_news(bench: Bench):
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_an_error_on_the_way_to_the_model_is_tried_again_by_the_next_run(bench: Bench, error: BaseException):
+def test_an_unexpected_error_of_a_call_is_retried_by_the_next_run(bench: Bench, error: BaseException):
     bench.answer = fails(error)
     (failed,) = bench.run(dialogue(), "a")
     assert failed.status == "retry" and type(error).__name__ in failed.error
@@ -132,7 +132,7 @@ def test_a_request_that_cannot_be_hashed_fails_its_item_alone(bench: Bench):
     assert bad.status == "retry" and "TypeError" in bad.error and good.status == "complete"
 
 
-def test_a_reply_that_no_table_could_hold_is_read_as_it_is_kept(bench: Bench):
+def test_a_reply_with_lone_surrogates_is_read_as_it_is_stored(bench: Bench):
     bench.answer = lambda text: "half \ud83d of a pair"
     read: list[str] = []
     (done,) = bench.run(dialogue(read.append), "a")
@@ -141,20 +141,20 @@ def test_a_reply_that_no_table_could_hold_is_read_as_it_is_kept(bench: Bench):
     assert read[0] == read[1] and bench.asked == ["a"]
 
 
-def test_storage_that_fails_is_no_item_s_failure(bench: Bench):
+def test_a_storage_error_is_not_a_failure_of_the_item(bench: Bench):
     for start in (fails(StoreError("no storage")), dialogue(fails(StoreError("no storage")))):
         with pytest.raises(StoreError, match="no storage"):
             bench.run(start, "a")
 
 
-def test_what_is_wished_to_end_ends(bench: Bench):
+def test_interrupts_are_not_caught(bench: Bench):
     bench.answer = fails(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         bench.run(dialogue(), "a")
 
 
 @given(st.integers(20, 60), st.integers(1, 19))
-def test_items_that_failed_before_do_not_end_the_next_run(known: int, news: int):
+def test_known_failures_do_not_stop_the_next_run(known: int, news: int):
     watch = FailureWatch(0.5)
     for number in range(known + news):
         watch.note("retry", "a bug", known=number < known)
@@ -163,7 +163,7 @@ def test_items_that_failed_before_do_not_end_the_next_run(known: int, news: int)
     assert watch.tripped() == (news + 1 >= watch.at_least)
 
 
-def test_dialogues_of_a_question_that_fail_before_they_ask_are_told_apart(tmp_path: Path):
+def test_dialogues_that_fail_before_their_first_request_get_different_keys(tmp_path: Path):
     store = Store(str(tmp_path))
     feed = Feed(Work("echo", started, label), store, JournalIndex.load(store, "echo"))
 
@@ -176,9 +176,9 @@ def test_dialogues_of_a_question_that_fail_before_they_ask_are_told_apart(tmp_pa
     assert feed.waiting == 0
 
 
-def test_bugs_come_first_and_are_too_many_only_where_what_was_begun_cannot_outweigh_them():
+def test_bugs_stop_a_run_only_if_running_items_cannot_outweigh_them():
     watch = FailureWatch(0.5)
     for _ in range(25):
         watch.note("retry", f"{REPORT_IT}: MemoryError")
     assert not watch.tripped(running=50) and watch.tripped(running=10) and watch.tripped()
-    assert not watch.in_vain, "it was no endpoint that failed"
+    assert not watch.mostly_transient, "it was no endpoint that failed"

@@ -1,4 +1,4 @@
-"""Driving dialogues, and replaying them from a journal."""
+"""Driving dialogues and replaying them from a journal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def request(text: str) -> ChatRequest:
 
 
 def count_down(n: int) -> Generator[Any, Any, list[str]]:
-    """Asks n times; each question holds the reply before it."""
+    """Asks n times; each request quotes the previous reply."""
     got: list[str] = []
     for i in range(n):
         reply = yield request(f"{i}:{got[-1] if got else ''}")
@@ -39,7 +39,7 @@ def at_once(texts: Sequence[str]) -> Generator[Any, Any, list[str]]:
 
 @dataclass
 class Script:
-    """Answers with numbered replies, and journals them as an executor would."""
+    """Answers with numbered replies and journals them as an executor would."""
 
     rows: list[JournalRow]
     n: int = 0
@@ -76,7 +76,7 @@ def test_requests_of_one_turn_are_answered_together_and_in_order():
     assert run(at_once(["a", "b"]), lambda r: ChatReply(r.messages[0].content * 2)) == ["aa", "bb"]
 
 
-def test_a_dialogue_that_asks_nothing_is_complete_at_once_and_has_no_key():
+def test_a_dialogue_without_requests_completes_at_once_and_has_no_key():
     driver = Driver(count_down(0))
     assert driver.state == Complete([]) and driver.key == ""
 
@@ -111,7 +111,7 @@ def test_replay_of_a_journal_equals_the_first_run(n):
     assert replay(Driver(count_down(n)), script.rows) == first.state
 
 
-def test_a_changed_later_prompt_costs_only_its_turn():
+def test_changing_a_later_prompt_repeats_only_its_turn():
     script = Script([])
     script.drive(Driver(count_down(2)))
 
@@ -124,7 +124,7 @@ def test_a_changed_later_prompt_costs_only_its_turn():
     assert isinstance(state, Open) and state.turn == 1
 
 
-def test_a_list_turn_of_which_one_reply_is_missing_stays_open():
+def test_a_turn_with_one_missing_reply_stays_open():
     script = Script([])
     script.drive(Driver(at_once(["a", "b"])))
     assert isinstance(replay(Driver(at_once(["a", "b"])), script.rows[:1]), Open)
@@ -139,7 +139,7 @@ def test_a_dialogue_that_gives_up_is_refused_with_its_reason():
     assert driver.send([ChatReply("…")]) == Refused("still no JSON")
 
 
-def test_a_dialogue_is_told_no_thoughts_and_goes_on_from_the_reply_as_it_came():
+def test_a_dialogue_receives_replies_without_thoughts():
     said = "<think>hm</think>\nNo."
     asked: list[ChatRequest] = []
 
@@ -157,7 +157,7 @@ def test_a_dialogue_is_told_no_thoughts_and_goes_on_from_the_reply_as_it_came():
     assert asked[0].hash == ChatRequest("again", before, CALL).hash
 
 
-def test_a_bug_on_one_reply_fails_that_item_and_not_the_run():
+def test_a_bug_in_reading_a_reply_fails_the_item_and_not_the_run():
     def buggy() -> Generator[Any, Any, int]:
         reply = yield request("x")
         return int(reply.text)
@@ -186,7 +186,7 @@ def test_a_failure_counts_only_against_the_request_that_failed():
     assert failure_of(driver.state, [other]) is None
 
 
-def test_sending_too_few_replies_is_a_mistake_of_ours():
+def test_sending_too_few_replies_is_an_error():
     with pytest.raises(ValueError, match="reply"):
         Driver(at_once(["a", "b"])).send([ChatReply("a")])
 

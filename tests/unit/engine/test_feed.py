@@ -1,4 +1,4 @@
-"""A sweep's items that come from coroutines: who asks gets what became of them, each equal one once."""
+"""A sweep whose items come from coroutines, which await the outcomes."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -50,7 +50,7 @@ def done(row):
 
 
 async def taken(feed, n):
-    """The next n items, as the sweep takes them from its own thread."""
+    """Take the next n items as a sweep does from its own thread."""
     rows = []
     while len(rows) < n:
         rows += await asyncio.to_thread(feed.take) or []
@@ -59,7 +59,7 @@ async def taken(feed, n):
     return rows
 
 
-def test_whoever_asks_gets_the_outcomes_in_the_order_of_what_was_asked(feed):
+def test_outcomes_come_in_the_order_of_the_dialogues(feed):
     async def scenario():
         asked = asyncio.ensure_future(feed.ask(0, "q", starts("a", "b")))
         rows = await taken(feed, 2)
@@ -71,7 +71,7 @@ def test_whoever_asks_gets_the_outcomes_in_the_order_of_what_was_asked(feed):
     assert asyncio.run(scenario()) == [0, 1]
 
 
-def test_earlier_questions_go_first(feed):
+def test_earlier_questions_come_first(feed):
     async def scenario():
         asked = [asyncio.ensure_future(feed.ask(i, f"q{i}", starts(f"{i}"))) for i in (5, 1, 3)]
         while feed.waiting < 3:
@@ -84,7 +84,7 @@ def test_earlier_questions_go_first(feed):
     assert asyncio.run(scenario()) == ["q1", "q3", "q5"]
 
 
-def test_equal_dialogues_are_asked_once(feed):
+def test_equal_dialogues_run_once(feed):
     async def scenario():
         asked = asyncio.gather(*(feed.ask(i, f"q{i}", starts("same")) for i in range(3)))
         while feed.waiting < 1:
@@ -97,7 +97,7 @@ def test_equal_dialogues_are_asked_once(feed):
     assert len(asyncio.run(scenario())) == 1
 
 
-def test_what_the_journal_answers_is_not_asked(store):
+def test_journalled_replies_are_reused(store):
     writer = JournalWriter(store, "answer", "w")
     key = request("known").hash
     writer.append(JournalRow(key, 0, 0, key, TURN, 1.0, "map", reply="yes", prompt_tokens=7, model="m"))
@@ -110,12 +110,12 @@ def test_what_the_journal_answers_is_not_asked(store):
     assert (told.model_id, told.usage.prompt_tokens, told.prompt) == ("m", 7, "map")
 
 
-def test_a_dialogue_that_asks_nothing_is_answered_at_once(feed):
+def test_a_dialogue_without_requests_is_answered_at_once(feed):
     (outcome,) = asyncio.run(feed.ask(0, "q", [partial(silent, "done")]))
     assert (outcome.status, outcome.result) == ("complete", "done")
 
 
-def test_a_feed_ends_when_it_is_closed_and_all_is_taken(feed):
+def test_a_feed_ends_when_it_is_closed_and_empty(feed):
     async def scenario():
         asked = asyncio.ensure_future(feed.ask(0, "q", starts("a")))
         while not feed.waiting:
@@ -135,7 +135,7 @@ def test_a_failure_ends_the_sweep(feed):
         feed.take()
 
 
-def test_an_outcome_that_nobody_waits_for_any_more_is_no_fault(feed):
+def test_an_outcome_that_nobody_awaits_is_dropped(feed):
     async def scenario():
         asked = asyncio.ensure_future(feed.ask(0, "q", starts("a")))
         rows = await taken(feed, 1)
@@ -147,8 +147,8 @@ def test_an_outcome_that_nobody_waits_for_any_more_is_no_fault(feed):
         assert pool.submit(feed.finished, 0, done(rows[0])).result(10) is None
 
 
-def test_an_item_has_the_same_name_in_every_run():
-    """By which it is known again where it killed its workers."""
+def test_an_item_has_the_same_identity_in_every_run():
+    """An item that killed its workers is recognized by it."""
 
     names = set()
     for _ in range(2):

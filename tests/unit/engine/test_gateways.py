@@ -1,4 +1,4 @@
-"""The way to the models, opened."""
+"""Opening the gateway to the models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models, open_gateway
 
 
-def test_a_key_of_a_file_stands_in_no_line_of_the_log(tmp_path: Path):
+def test_an_api_key_from_a_file_is_never_logged(tmp_path: Path):
     path = tmp_path / "key"
     path.write_text("wrong-battery-staple\n")
     endpoint = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "api_key_file": str(path)}

@@ -1,4 +1,4 @@
-"""INPUT as rows: what is taken for rows, how they are batched, and what is refused."""
+"""INPUT as rows: what counts as rows, how they are batched, and what is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def values(rows: GivenRows) -> list[dict[str, Any]]:
     return [dict(row.values or {}) for batch in rows for row in rows_of_batch(batch)]
 
 
-def test_large_tables_are_cut_and_small_batches_put_together(monkeypatch: pytest.MonkeyPatch):
+def test_large_tables_are_split_and_small_batches_combined(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(given_rows, "BATCH_BYTES", 1000)
     table = pa.table({"text": [f"{n:0100}" for n in range(100)]})
     for given in (table, table.to_reader(3), table.to_pandas()):
@@ -32,7 +32,7 @@ def test_large_tables_are_cut_and_small_batches_put_together(monkeypatch: pytest
         assert [text for batch in batches for text in batch["text"].to_pylist()] == table["text"].to_pylist()
 
 
-def test_a_batch_is_taken_only_when_it_is_wanted(monkeypatch: pytest.MonkeyPatch):
+def test_batches_are_read_lazily(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(given_rows, "BATCH_BYTES", 1)
     taken: list[int] = []
 
@@ -44,21 +44,21 @@ def test_a_batch_is_taken_only_when_it_is_wanted(monkeypatch: pytest.MonkeyPatch
     assert next(iter(opened(rows()))) and len(taken) < 1000
 
 
-def test_a_frame_may_have_an_index_and_columns_of_several_types():
+def test_a_dataframe_may_have_an_index_and_columns_of_mixed_types():
     frame = pd.DataFrame({"text": ["a", "b", "c"], "n": [1, 2, 3]})
     assert values(opened(frame[frame["n"] > 1])) == [{"text": "b", "n": 2}, {"text": "c", "n": 3}]
     mixed = pd.DataFrame({"text": ["a", "b"], "n": [1, "two"]})
     assert values(opened(mixed)) == [{"text": "a", "n": 1}, {"text": "b", "n": "two"}]
 
 
-def test_rows_that_can_be_read_once_are_refused_a_second_time():
+def test_an_iterator_cannot_be_read_twice():
     once, always = opened(iter([{"text": "a"}])), opened([{"text": "a"}])
     assert values(once) == values(always) == values(always)
     with pytest.raises(InputError, match="can be read only once"):
         list(once)
 
 
-def test_a_function_is_called_when_rows_are_opened():
+def test_a_function_is_called_when_the_rows_are_opened():
     rows = GivenRows(lambda: [{"text": "a"}], "articles:rows")
     assert not rows.is_open and str(rows) == "articles:rows"
     rows.open(lambda columns: "")
@@ -68,13 +68,13 @@ def test_a_function_is_called_when_rows_are_opened():
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (7, "INPUT is of type int; it can be a file"),
-        (["a text"], "a row is of type str, not a dictionary"),
+        (7, "INPUT has type int. It can be a file"),
+        (["a text"], "A row has type str instead of dict"),
         ([{"words": "a"}], "no text in words"),
         (pa.table({"words": ["a"]}), "no text in words"),
         (pd.DataFrame({"words": ["a"]}), "no text in words"),
     ],
 )
-def test_what_gives_no_rows_with_a_text_is_refused(given: Any, told: str):
+def test_input_without_text_rows_is_refused(given: Any, told: str):
     with pytest.raises(InputError, match=told):
         list(opened(given))

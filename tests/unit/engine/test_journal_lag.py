@@ -1,4 +1,4 @@
-"""For how long something has not been journalled."""
+"""The age of the oldest row that is not journalled."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import asyncio
 import time
 from pathlib import Path
 
-from graphrag_ray.engine.gateways import Gate, Keeper
+from graphrag_ray.engine.gateways import Gate, JournalGuard
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalWriter
 from graphrag_ray.store.journal_rows import JournalRow
 
 
-def test_the_lag_grows_while_a_reply_is_not_journalled_and_is_none_otherwise(tmp_path: Path):
+def test_the_lag_grows_while_a_reply_is_not_journalled_and_is_zero_otherwise(tmp_path: Path):
     async def look() -> tuple[float, float, float]:
         writer = JournalWriter(Store(str(tmp_path)), "extract", "w")
-        keeper = Keeper(writer, Gate(LocalLimiter({}, 1)))
+        keeper = JournalGuard(writer, Gate(LocalLimiter({}, 1)))
         before = keeper.lag_s
         writer.append(JournalRow("a" * 64, 0, 0, "", "done", 0.0, "extract"))
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Processes that compute beside this one."""
+"""The pool of processes for computations."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def refusing(x: int) -> None:
     raise ValueError(f"{x} is odd")
 
 
-def test_a_little_work_is_done_here(pool: ProcessPool):
+def test_small_work_is_done_in_this_process(pool: ProcessPool):
     assert list(pool.each(where, range(3))) == [(x, os.getpid()) for x in range(3)]
     assert list(ProcessPool(1, after_s=0).each(where, [1, 2])) == [(1, os.getpid()), (2, os.getpid())]
 
 
-def test_when_the_others_are_up_they_work_and_the_results_come_in_order(pool: ProcessPool):
+def test_processes_that_are_up_work_and_results_come_in_order(pool: ProcessPool):
     pool.wait()
     found = list(pool.each(where, range(40)))
     assert [x for x, _ in found] == list(range(40)) and os.getpid() not in {p for _, p in found}
@@ -65,21 +65,21 @@ def failing(x: int) -> None:
     raise Unsendable("a leg", "a table")
 
 
-def test_an_error_that_cannot_be_sent_is_told_by_one_that_can(pool: ProcessPool):
+def test_an_unpicklable_error_is_replaced(pool: ProcessPool):
     pool.wait()
     with pytest.raises(RuntimeError, match="Unsendable: a leg of a table"):
         list(pool.each(failing, [1, 2]))
     assert list(pool.each(str, [1, 2])) == ["1", "2"]  # no process has died of it
 
 
-def test_an_error_of_another_process_tells_where_it_arose(pool: ProcessPool):
+def test_an_error_of_another_process_names_its_place(pool: ProcessPool):
     pool.wait()
     with pytest.raises(UsageError) as raised:
         list(pool.each(logs.from_environment, [{logs.VARIABLE: "loud"}] * 2))
     assert re.search(r"\(base/logs.py:\d+\)$", told(raised.value))
 
 
-def test_where_no_file_can_be_written_a_shared_value_goes_with_each_input(
+def test_a_shared_value_is_sent_with_each_input_if_no_file_can_be_written(
     pool: ProcessPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     pool.wait()
@@ -88,14 +88,14 @@ def test_where_no_file_can_be_written_a_shared_value_goes_with_each_input(
     assert list(pool.each(lambda x: value()[x], [0, 1, 2])) == ["a", "b", "c"]
 
 
-def test_only_cores_that_this_process_may_use_have_one(monkeypatch: pytest.MonkeyPatch):
+def test_there_is_one_process_per_usable_core(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
     pool = ProcessPool(None)
     pool.wait()
     assert list(pool.each(where, [1, 2])) == [(1, os.getpid()), (2, os.getpid())]
 
 
-def test_a_shared_value_is_written_once_and_read_there(pool: ProcessPool):
+def test_a_shared_value_is_written_once(pool: ProcessPool):
     pool.wait()
     value = pool.share(["a", "large", "value"])
     assert value() == ["a", "large", "value"]
@@ -103,7 +103,7 @@ def test_a_shared_value_is_written_once_and_read_there(pool: ProcessPool):
     assert pool.file(None).endswith("1.pickle")
 
 
-def test_what_a_process_that_died_had_is_done_here_and_so_is_all_that_follows(
+def test_after_a_process_died_this_process_does_everything(
     pool: ProcessPool, caplog: pytest.LogCaptureFixture
 ):
     pool.wait()
@@ -113,7 +113,7 @@ def test_what_a_process_that_died_had_is_done_here_and_so_is_all_that_follows(
     assert "died: out of memory" in told and "--ray" in told
 
 
-def test_the_others_end_with_this_process_even_where_it_is_killed():
+def test_processes_exit_even_if_their_parent_is_killed():
     program = (
         "import os, time\n"
         "from graphrag_ray.engine.process_pool import ProcessPool\n"
@@ -129,7 +129,7 @@ def test_the_others_end_with_this_process_even_where_it_is_killed():
     until(lambda: _is_gone(other))
 
 
-def test_they_end_quietly_where_there_is_no_pgrep_as_in_small_images():
+def test_processes_exit_quietly_without_pgrep():
     program = (
         "from graphrag_ray.engine.process_pool import ProcessPool\n"
         "pool = ProcessPool(2)\n"
@@ -142,7 +142,7 @@ def test_they_end_quietly_where_there_is_no_pgrep_as_in_small_images():
     assert (ended.stdout, ended.stderr) == ("[1, 2]\n", "")
 
 
-def test_ctrl_c_while_they_start_is_not_heard_by_them():
+def test_starting_processes_ignore_ctrl_c():
     program = (
         "import os, signal\n"
         "from graphrag_ray.engine.process_pool import ProcessPool\n"

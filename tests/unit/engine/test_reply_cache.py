@@ -1,4 +1,4 @@
-"""Replies that are kept: found at once, written soon, in few parts, and in memory only until then."""
+"""Cached replies are found at once, written soon in few parts, and then leave the memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ended(what: Callable[[], object], within_s: float = 20.0) -> bool:
     return bool(what())
 
 
-def test_what_is_written_is_found_and_no_longer_held(store: Store):
+def test_written_rows_are_found_and_no_longer_in_memory(store: Store):
     replies = ReplyCache(store)
     assert replies.lookup([key(0)]) == {key(0): []}
     for i in range(5):
@@ -60,7 +60,7 @@ def test_what_is_written_is_found_and_no_longer_held(store: Store):
     assert replies.lookup([key(7), key(1)]) == {key(7): [row(7)], key(1): [row(1)]}
 
 
-def test_answers_that_follow_each_other_share_a_part(store: Store):
+def test_answers_in_quick_succession_share_a_part(store: Store):
     replies = ReplyCache(store)
     for i in range(20):
         replies.append(row(i))
@@ -71,7 +71,7 @@ def test_answers_that_follow_each_other_share_a_part(store: Store):
     assert set(ReplyCache(store).lookup([key(i) for i in range(20)])) == {key(i) for i in range(20)}
 
 
-def test_many_replies_do_not_wait(store: Store, monkeypatch: pytest.MonkeyPatch):
+def test_many_pending_rows_are_written_at_once(store: Store, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reply_cache, "FLUSH_ROWS", 4)
     replies = ReplyCache(store)
     for i in range(9):
@@ -80,15 +80,15 @@ def test_many_replies_do_not_wait(store: Store, monkeypatch: pytest.MonkeyPatch)
     assert parts(store) == 3
 
 
-def test_what_no_answer_waits_for_is_written_soon(store: Store, monkeypatch: pytest.MonkeyPatch):
+def test_a_timer_writes_pending_rows(store: Store, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reply_cache, "FLUSH_S", 0.01)
     ReplyCache(store).append(row(1))
     assert ended(lambda: parts(store) == 1)
 
 
-def test_parts_are_merged_before_they_are_many(store: Store, monkeypatch: pytest.MonkeyPatch):
+def test_small_parts_are_merged(store: Store, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reply_cache, "MANY", 8)
-    monkeypatch.setattr(reply_cache, "LOOK_EVERY", 4)
+    monkeypatch.setattr(reply_cache, "CHECK_EVERY", 4)
     replies = ReplyCache(store)
     for i in range(40):
         replies.lookup([key(i)])
@@ -99,7 +99,7 @@ def test_parts_are_merged_before_they_are_many(store: Store, monkeypatch: pytest
     assert replies.lookup([key(i) for i in range(40)]) == {key(i): [row(i)] for i in range(40)}
 
 
-def test_single_questions_merge_what_others_left(store: Store, monkeypatch: pytest.MonkeyPatch):
+def test_single_questions_merge_parts_of_other_processes(store: Store, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reply_cache, "MANY", 8)
     for i in range(20):
         replies = ReplyCache(store)
@@ -114,7 +114,7 @@ def merged_all() -> bool:
     return not any(thread.name == "cache" for thread in threading.enumerate())
 
 
-def test_what_others_wrote_is_found_at_the_next_look(store: Store):
+def test_rows_of_other_processes_are_found_after_a_refresh(store: Store):
     one, two = ReplyCache(store), ReplyCache(store)
     assert two.lookup([key(1)]) == {key(1): []}
     one.append(row(1))
@@ -125,9 +125,11 @@ def test_what_others_wrote_is_found_at_the_next_look(store: Store):
     assert two.lookup([key(1), key(2)]) == {key(1): [row(1)], key(2): [row(2)]}
 
 
-def test_nobody_merges_what_another_writer_has(store: Store, monkeypatch: pytest.MonkeyPatch):
+def test_parts_are_not_merged_while_another_writer_holds_the_lock(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(reply_cache, "MANY", 2)
-    monkeypatch.setattr(reply_cache, "LOOK_EVERY", 1)
+    monkeypatch.setattr(reply_cache, "CHECK_EVERY", 1)
     replies = ReplyCache(store)
     with locks.acquire(store, "a batch"):
         for i in range(4):
@@ -137,7 +139,7 @@ def test_nobody_merges_what_another_writer_has(store: Store, monkeypatch: pytest
         assert parts(store) == 4 and not replies.failure
 
 
-def test_what_cannot_be_written_is_kept_and_told(store: Store, monkeypatch: pytest.MonkeyPatch):
+def test_rows_that_cannot_be_written_are_kept_and_reported(store: Store, monkeypatch: pytest.MonkeyPatch):
     def full(self: Store, path: str, data: bytes) -> None:
         raise StoreError("no space left")
 
@@ -147,7 +149,7 @@ def test_what_cannot_be_written_is_kept_and_told(store: Store, monkeypatch: pyte
         broken.setattr(Store, "write", full)
         replies.settle()
     assert replies.failure == "no space left" and replies.lookup([key(1)]) == {key(1): [row(1)]}
-    monkeypatch.setattr(reply_cache, "MOST_WAITING", 3)
+    monkeypatch.setattr(reply_cache, "MAX_PENDING", 3)
     for i in range(2, 9):
         replies.append(row(i))
     replies.flush()
@@ -155,7 +157,7 @@ def test_what_cannot_be_written_is_kept_and_told(store: Store, monkeypatch: pyte
     assert not replies.failure and [r for rows in found.values() for r in rows] == [row(1), row(2), row(3)]
 
 
-def test_replies_are_found_while_others_write(store: Store):
+def test_replies_are_found_during_concurrent_writes(store: Store):
     replies = ReplyCache(store)
 
     def ask(i: int) -> bool:

@@ -1,4 +1,4 @@
-"""Where a sweep's items come from: a stream that is read in a thread."""
+"""A sweep's items from a stream that a thread reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphrag_ray.engine.work import Row
 WITHIN_S = 30
 
 
-def test_a_stream_whose_sweep_was_broken_off_is_closed_and_its_thread_ends():
+def test_closing_a_source_closes_its_stream_and_ends_its_thread():
     closed = threading.Event()
 
     def endless() -> Iterator[pa.Table]:
@@ -33,7 +33,7 @@ def test_a_stream_whose_sweep_was_broken_off_is_closed_and_its_thread_ends():
     assert closed.wait(WITHIN_S)
 
 
-def test_an_error_of_the_stream_is_raised_where_items_are_taken():
+def test_an_error_of_the_stream_is_raised_by_take():
     def broken() -> Iterator[pa.Table]:
         yield pa.table({"text": ["x"], "key": ["a" * 64]})
         raise OSError("the disk is gone")

@@ -1,4 +1,4 @@
-"""What a shuffle within the process gives to other processes."""
+"""What the in-process shuffle sends to other processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def rows(store: Store, start: int) -> Iterator[pa.Table]:
     yield pa.table({"text": texts, PARTITION: pa.array([n % PARTITIONS for n in range(200)], pa.int32())})
 
 
-def test_each_partition_is_sent_without_the_rows_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_each_partition_is_pickled_without_the_rows_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     store = Store(str(tmp_path))
     executor = LocalExecutor(store, Models.of(parse_settings({})))
     sent: list[int] = []

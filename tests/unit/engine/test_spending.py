@@ -9,7 +9,7 @@ import pytest
 from graphrag_ray.base.errors import BudgetSpent, SettingsError
 from graphrag_ray.base.index_settings import Budget, Endpoint, Model, Price
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.spending import FIRST_TRIED, Spending, check_prices
+from graphrag_ray.engine.spending import FIRST_ITEMS, Spending, check_prices
 from graphrag_ray.llm.accounting import Accounts, CallTotals, InFlight, Latencies
 
 
@@ -43,7 +43,7 @@ def test_time_counts_from_the_start_of_the_run():
         spending.check(spent(), InFlight(), 110.0)
 
 
-def test_what_is_in_flight_counts_as_if_it_were_answered():
+def test_calls_in_flight_count_as_spent():
     spending = Spending(Budget(max_total_tokens=100))
     spending.check(spent(60), InFlight(2, 39), 0.0)
     with pytest.raises(BudgetSpent, match=r"60 tokens spent and 2 calls in flight"):
@@ -53,7 +53,7 @@ def test_what_is_in_flight_counts_as_if_it_were_answered():
         dollars.check(spent(1, 9 * 10**11), InFlight(1, 5, 10**11), 0.0)
 
 
-def test_calls_in_flight_are_given_the_time_that_most_calls_took():
+def test_calls_in_flight_count_with_the_median_latency():
     spending = Spending(Budget(max_wall_s=10))
     latency = Latencies()
     for _ in range(3):
@@ -65,7 +65,7 @@ def test_calls_in_flight_are_given_the_time_that_most_calls_took():
         spending.check(so_far, InFlight(1), 7.0)
 
 
-def test_as_many_items_are_started_as_can_be_finished():
+def test_only_items_that_can_finish_within_the_budget_are_started():
     spending = Spending(Budget(max_total_tokens=100_000))
     offline = Models({"default": Model()})
     assert spending.items(Accounts(), 0, offline) == 20, "an item is taken to need 5,000 tokens at first"
@@ -76,9 +76,9 @@ def test_as_many_items_are_started_as_can_be_finished():
     assert Spending().items(spent(8_000), 4, offline) is None
 
 
-def test_before_any_item_has_finished_one_costs_what_its_calls_are_expected_to_cost():
+def test_before_an_item_has_finished_it_costs_what_its_calls_are_expected_to_cost():
     spending, models = Spending(Budget(max_total_tokens=100_000)), Models({"default": Model()})
-    assert spending.items(Accounts(), 0, models, InFlight(), 2.0) == FIRST_TRIED, "nothing is known of them"
+    assert spending.items(Accounts(), 0, models, InFlight(), 2.0) == FIRST_ITEMS, "nothing is known of them"
     reports = InFlight(4, 4 * 10_000)
     assert spending.items(Accounts(), 0, models, reports, 1.0) == 10
     assert spending.items(Accounts(), 0, models, reports, 2.0) == 5, "a second call of each costs as much"
@@ -89,10 +89,10 @@ def test_before_any_item_has_finished_one_costs_what_its_calls_are_expected_to_c
     assert dollars.items(Accounts(), 0, models, InFlight(2, 5, 10**11), 1.0) == 20
 
 
-def test_items_that_ended_for_nothing_say_nothing_of_what_the_others_cost():
-    """One that fits no model, say, or that was never connected: others may start in its place, no more."""
+def test_items_without_usage_do_not_lower_the_expected_cost():
+    """Others may start in place of items that fit no model or reached no endpoint, but no more than that."""
     spending, models = Spending(Budget(max_total_tokens=100_000)), Models({"default": Model()})
-    assert spending.items(Accounts(), 3, models, InFlight(), 2.0) == 3 + FIRST_TRIED
+    assert spending.items(Accounts(), 3, models, InFlight(), 2.0) == 3 + FIRST_ITEMS
     assert spending.items(Accounts(), 3, models, InFlight(4, 4 * 10_000), 2.0) == 3 + 5
     free = Spending(Budget(max_cost_usd=1))
     assert free.items(spent(8_000), 4, models, InFlight(), 2.0) == sys.maxsize, "a model that costs nothing"
@@ -106,7 +106,7 @@ def test_the_tighter_of_two_budgets_decides():
     assert "max_cost_usd" in str(spending.exhausted(spent(10, 10**12)))
 
 
-def test_something_is_tried_with_the_smallest_budget_but_nothing_with_none_left():
+def test_one_item_is_tried_with_any_budget_but_none_without():
     spending = Spending(Budget(max_total_tokens=100))
     offline = Models({"default": Model()})
     assert spending.items(Accounts(), 0, offline) == 1

@@ -1,4 +1,4 @@
-"""Being told to stop: once waits for calls in flight, twice does not; where none are made once is enough."""
+"""A first signal waits for calls in flight, a second one does not; without calls one is enough."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from graphrag_ray.engine.stopping import Stop, listening
 from graphrag_ray.llm.accounting import InFlight
 
 
-def test_told_once_while_models_are_asked_the_run_ends_at_its_next_look():
+def test_a_first_signal_during_a_sweep_ends_the_run_at_its_next_check():
     said: list[str] = []
     stop = Stop(asking=True, say=said.append)
     stop.check(InFlight(3))
     stop.tell(signal.SIGINT)
-    with pytest.raises(Interrupted, match=r"stopped by Ctrl-C.*same command again") as told:
+    with pytest.raises(Interrupted, match=r"Stopped by Ctrl-C.*same command again") as told:
         stop.check(InFlight(3))
     assert told.value.exit_code == 130 and "3 calls in flight" in said[0]
 
 
-def test_told_after_the_last_look_of_a_sweep_the_run_ends_when_that_does():
+def test_a_signal_after_the_last_check_ends_the_run_with_the_sweep():
     stop = Stop()
-    with pytest.raises(Interrupted, match="stopped by Ctrl-C"), stop.while_asking():
+    with pytest.raises(Interrupted, match="Stopped by Ctrl-C"), stop.while_asking():
         stop.tell(signal.SIGINT)
     assert not stop.asking
 
@@ -42,7 +42,7 @@ def test_sigterm_waits_less_and_has_its_own_exit_code():
 
 
 @pytest.mark.parametrize("asking", [True, False])
-def test_told_twice_or_where_nothing_is_asked_it_ends_at_once(asking: bool):
+def test_a_second_signal_or_one_outside_a_sweep_ends_the_run_at_once(asking: bool):
     stop = Stop(asking=asking)
     if asking:
         stop.tell(signal.SIGINT)
@@ -58,14 +58,14 @@ def _told_by_a_signal() -> None:
         threading.Event().wait(10)
 
 
-def test_a_signal_becomes_our_error_and_the_handlers_are_given_back():
+def test_a_signal_becomes_our_error_and_the_handlers_are_restored():
     before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(Terminated):
         _told_by_a_signal()
     assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_elsewhere_than_in_the_main_thread_nothing_is_heard_and_nothing_breaks():
+def test_outside_the_main_thread_signals_are_not_handled():
     worked: list[bool] = []
 
     def work() -> None:
@@ -78,7 +78,7 @@ def test_elsewhere_than_in_the_main_thread_nothing_is_heard_and_nothing_breaks()
     assert worked == [True]
 
 
-def test_a_signal_within_a_finalizer_shows_no_traceback_and_ends_the_run_at_its_next_look(
+def test_a_signal_within_a_finalizer_shows_no_traceback_and_ends_the_run_at_its_next_check(
     monkeypatch: pytest.MonkeyPatch,
 ):
     shown: list[object] = []

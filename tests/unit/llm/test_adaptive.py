@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from simulated_server import MIXTURE_MEAN, Server, World, batching, fixed, sharing
 
 from graphrag_ray.base.index_settings import Endpoint
-from graphrag_ray.engine.ray.limiter_actors import LONGEST_LINGER_S
+from graphrag_ray.engine.ray.limiter_actors import MAX_LINGER_S
 from graphrag_ray.llm.adaptive import LARGEST, AdaptiveBound
 from graphrag_ray.llm.limits import Ended, LimiterState
 
@@ -47,14 +47,14 @@ def test_within_a_minute_the_best_throughput_is_reached_without_a_queue(name, se
 
 @pytest.mark.parametrize("name", ["16 slots", "200 slots", "200 shares", "batches of 256"])
 def test_calls_that_are_told_of_in_batches_do_not_mislead(name):
-    world = World(SERVERS[name], short, lag_s=LONGEST_LINGER_S).run(120.0)
+    world = World(SERVERS[name], short, lag_s=MAX_LINGER_S).run(120.0)
     share, in_flight = judged(world, SHORT_MEAN, 60.0, 120.0)
     assert share >= 0.88
     assert in_flight <= 2.0
 
 
 def test_a_change_of_the_server_is_followed_though_calls_are_told_of_in_batches():
-    world = World(fixed(40), short, seed=2, lag_s=LONGEST_LINGER_S).run(90.0)
+    world = World(fixed(40), short, seed=2, lag_s=MAX_LINGER_S).run(90.0)
     world.server = fixed(80)
     world.run(210.0)
     share, in_flight = judged(world, SHORT_MEAN, 150.0, 210.0)

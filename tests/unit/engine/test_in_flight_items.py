@@ -1,17 +1,17 @@
-"""Which items the calls in flight are for."""
+"""The items that calls in flight are for."""
 
 from __future__ import annotations
 
 import asyncio
 
-from graphrag_ray.engine.ray.worker import SentItems, current_item
+from graphrag_ray.engine.ray.worker import InFlightItems, current_item
 from graphrag_ray.llm.accounting import InFlight
 
 CALL = InFlight(1, 100, 7)
 
 
-def test_a_second_request_for_an_item_makes_no_second_item():
-    sent, answered = SentItems(), asyncio.Event()
+def test_two_requests_for_an_item_count_as_one_item():
+    sent, answered = InFlightItems(), asyncio.Event()
 
     async def call() -> None:
         sent.add(CALL)
@@ -37,7 +37,7 @@ def test_a_second_request_for_an_item_makes_no_second_item():
     assert sent.begun == {5, 6}, "it asked something, and may have journalled it"
 
 
-def test_a_call_for_no_item_is_in_flight_all_the_same():
-    sent = SentItems()
+def test_a_call_without_an_item_counts_as_in_flight():
+    sent = InFlightItems()
     sent.add(CALL)
     assert sent.calls == 1 and not sent.items and not sent.begun

@@ -8,13 +8,13 @@ from functools import partial
 import pytest
 
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.ray.limiter_actors import LimiterShell, Once, RayLimiter
+from graphrag_ray.engine.ray.limiter_actors import ModelLimiter, RayLimiter, SeenCalls
 from graphrag_ray.llm.limits import Ended, Settled
 
 
 def test_a_call_that_comes_again_is_carried_out_once_even_while_it_is() -> None:
     async def play() -> list[int]:
-        once, carried_out = Once(), list[int]()
+        once, carried_out = SeenCalls(), list[int]()
 
         async def answer() -> int:
             await asyncio.sleep(0)
@@ -29,7 +29,7 @@ def test_a_call_that_comes_again_is_carried_out_once_even_while_it_is() -> None:
 
 def test_the_oldest_calls_are_forgotten() -> None:
     async def play() -> list[int]:
-        once, carried_out = Once(remembered=2), list[int]()
+        once, carried_out = SeenCalls(remembered=2), list[int]()
 
         async def answer() -> int:
             carried_out.append(1)
@@ -44,7 +44,7 @@ def test_a_place_whose_answer_was_lost_is_given_once_and_is_free_once_again():
     async def play() -> None:
         endpoint = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "max_in_flight": 2}
         model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
-        limiter = LimiterShell("m", parse_settings({"models": {"default": model}}).models["default"], 1)
+        limiter = ModelLimiter("m", parse_settings({"models": {"default": model}}).models["default"], 1)
         lost, again = [await limiter.acquire("w-1", "m", [1], [0], "w", {}) for _ in range(2)]
         assert again == lost and limiter._limiter.in_flight("m") == (1,)
         await limiter.acquire("w-2", "m", [1], [0], "w", {})
@@ -61,7 +61,10 @@ def test_a_place_whose_answer_was_lost_is_given_once_and_is_free_once_again():
 
 def test_what_is_not_answered_yet_is_not_forgotten() -> None:
     async def play() -> list[int]:
-        once, answers = Once(remembered=2), [asyncio.get_running_loop().create_future() for _ in range(2)]
+        once, answers = (
+            SeenCalls(remembered=2),
+            [asyncio.get_running_loop().create_future() for _ in range(2)],
+        )
 
         async def waits(answer: asyncio.Future[int]) -> int:
             return await answer
@@ -85,7 +88,7 @@ def test_what_was_given_is_known_however_often_others_call() -> None:
     async def play() -> None:
         endpoint = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None}
         model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
-        limiter = LimiterShell("m", parse_settings({"models": {"default": model}}).models["default"], 9)
+        limiter = ModelLimiter("m", parse_settings({"models": {"default": model}}).models["default"], 9)
         await limiter.acquire("w-1", "m", [1], [0], "w", {})
         for number in range(10_001):
             await limiter.settle(f"o-{number}", "m", {}, "other")
@@ -93,7 +96,7 @@ def test_what_was_given_is_known_however_often_others_call() -> None:
         assert limiter._limiter.in_flight("m") == (1,)
         await limiter.forget("w")
         await limiter.forget("other")
-        assert limiter._limiter.in_flight("m") == (0,) and not limiter._once
+        assert limiter._limiter.in_flight("m") == (0,) and not limiter._seen_calls
 
     asyncio.run(asyncio.wait_for(play(), 20))
 
