@@ -29,7 +29,7 @@ from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import communities_stage, reports_stage
 from graphrag_ray.indexing.stages.graph_hierarchy import GraphHierarchy, LevelReports, vectors_of
 from graphrag_ray.indexing.stages.short_ids import Keys, prefixes_of, read_arrays, write_arrays
-from graphrag_ray.indexing.step_result import Result
+from graphrag_ray.indexing.step_result import Result, rows_of
 from graphrag_ray.store.parts import Part
 
 KIND = HIERARCHIES["attributed"]
@@ -64,11 +64,7 @@ class _Builder:
     embedded: Result
 
     def cluster_entities(self) -> Result:
-        """Cluster the entities into the first level.
-
-        Returns:
-            Tables levels and hierarchy (of the first level), and the blocks of all elements in its order.
-        """
+        """Return tables levels and hierarchy of the first level, and blocks of all elements in its order."""
         run, graph = self.run, self.graph
 
         def compute() -> Result:
@@ -82,8 +78,7 @@ class _Builder:
             )
             level = self._cluster(nodes)
             hierarchy, _ = attributed.one_hierarchy(n_nodes, [level.cluster], [level.packed])
-            order, community = edge_order(hierarchy, graph.source, graph.target)
-            _, claims = graph.arrange(hierarchy, order, community)
+            order, _, claims = graph.arrange(hierarchy)
             tables = _write_levels(run, [level], [graph.node_keys])
             tables["hierarchy"] = [communities_stage.write_hierarchy(run, hierarchy)]
             blocks = graph.write_blocks(run, CLUSTER_STEP, self.groups, hierarchy.order, order, claims)
@@ -97,16 +92,17 @@ class _Builder:
     def build_levels(self, found: Result) -> Result:
         """Write reports level by level, and cluster each level into the next.
 
-        Returns:
-            Tables levels (above the first), hierarchy, reports and failures, and the blocks of entities and
-            relationships with the columns that tables of communities need.
+        Returns tables levels (above the first), hierarchy, reports, failures, and blocks of `TABLE_COLUMNS`.
         """
         run, graph, options = self.run, self.graph, self.run.settings.attributed
         layout = communities_stage.load_layout(run, graph, found)
         requests = reports_stage.ReportWork.for_reports(run, layout.blocks, 0.0)
 
         def compute() -> Result:
-            levels, reports = [_read_level(run, found, 0)[0]], LevelReports(KIND)
+            levels, reports = (
+                [_read_level(run, found, 0)[0]],
+                LevelReports(KIND, "community {} of hierarchy attributed"),
+            )
             keys, tokens, cluster_of = (
                 graph.node_keys,
                 graph.nodes["n_tokens"],
@@ -165,12 +161,12 @@ class _Builder:
             children = _members(level.cluster, len(reports.ids[-1]))
             tokens = reports.record_tokens(height - 1)
             alone = partial(ReportsAlone, children, tokens, options.context_tokens)
-            reports.write(run, requests.work, alone, partial(_display_name, height), alone().without)
+            reports.write(run, requests.work, alone, alone().without)
         else:
             _, (numbers,) = attributed.one_hierarchy(len(level.cluster), [level.cluster], [level.packed])
             limits = options.context_tokens, options.max_claims_per_entity
             schedule = partial(Schedule, layout.hierarchy, layout.elements, *limits)
-            reports.write(run, requests.work, schedule, partial(_display_name, height), numbers=numbers)
+            reports.write(run, requests.work, schedule, numbers=numbers)
 
     def _write_result(
         self,
@@ -182,37 +178,20 @@ class _Builder:
         run, graph, n_nodes = self.run, self.graph, len(self.graph.node_keys)
         clusters, packed = [x.cluster for x in levels], [x.packed for x in levels]
         hierarchy, communities = attributed.one_hierarchy(n_nodes, clusters, packed)
-        ids = [""] * hierarchy.n_communities
-        for level_ids, of_level in zip(reports.ids, communities, strict=True):
-            for id_, community in zip(level_ids, of_level.tolist(), strict=True):
-                ids[community] = id_
-        by_community = reports.by_community(communities)
-        order, community = edge_order(hierarchy, graph.source, graph.target)
+        tables, ids = reports.write_tables(run, REPORT_STEP, requests.work, hierarchy.level, communities)
+        order, _ = edge_order(hierarchy, graph.source, graph.target)
         blocks = graph.write_blocks(run, REPORT_STEP, self.groups, hierarchy.order, order, None)
-        rows = reports_stage.report_tables(by_community, hierarchy.level, ids)
-        tables = {
-            **_write_levels(run, levels[1:], keys),
-            **blocks.tables,
-            "hierarchy": [communities_stage.write_hierarchy(run, hierarchy, ids)],
-            "reports": [
-                [part] for part in run.write(REPORT_STEP, "reports", rows, max_rows=reports_stage.PART_ROWS)
-            ],
-            "failures": [reports_stage.write_failures(run, requests.work, reports.failed)],
-        }
+        tables |= _write_levels(run, levels[1:], keys) | blocks.tables
+        tables["hierarchy"] = [communities_stage.write_hierarchy(run, hierarchy, ids)]
         edges = canonical(n_nodes, graph.source, graph.target, graph.edges["weight"])
         counts = {
             "levels": {f"C{k}": len(hierarchy.at_level(k)) for k in range(hierarchy.n_levels)},
             "communities": hierarchy.n_communities,
             "modularity": round(modularity(hierarchy.community_of(0), edges), 4),
-            "reports": len(by_community),
+            "reports": rows_of(tables["reports"]),
             "failed_reports": len(reports.failed),
         }
         return Result(tables, counts, reports.nothing_to_retry, blocks.made_from)
-
-
-def _display_name(height: int, id_: str) -> str:
-    above = f", {height} above the finest level" if height else ""
-    return f"community {id_} of hierarchy {KIND.name}{above}"
 
 
 def _members(label: Ints, n: int) -> list[Ints]:
@@ -258,7 +237,7 @@ def _read_level(run: Run, result: Result, index: int) -> tuple[attributed.Cluste
 def _previous_level(run: Run, step: str, index: int) -> tuple[Past | None, int | None, Vectors | None]:
     """Read a level of the parent snapshot, its number of neighbours and its centres.
 
-    All are None without such a level, or if its settings differ or it is damaged.
+    All are None without such a level, if its settings differ, or if it is damaged.
     """
     parent, now, nothing = run.parent, run.settings.kept(), (None, None, None)
     if parent is None or step not in parent.steps or {CLUSTER_STEP, REPORT_STEP} & run.afresh:

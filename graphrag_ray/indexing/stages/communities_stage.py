@@ -23,6 +23,7 @@ from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.executor import PARTITION, Tables
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+from graphrag_ray.graph.leiden import components
 from graphrag_ray.graph.plan import Elements, arrange
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.graph.signatures import Hashes
@@ -153,16 +154,11 @@ def write_blocks(
     contents: Hashes | None,
     columns: Sequence[str],
 ) -> Result:
-    """Write table block_<kind> with one group per block.
+    """Write table block_<kind>, a group per block: the rows `order` of `groups`, whose ids begin with `keys`.
 
     The id of the next element decides whether a block ends before it, whatever the block holds. So an element
-    that is added or removed changes one block, and the others are reused.
-
-    Args:
-        groups: Parts that hold the rows.
-        order: Rows in the order of the blocks; rows that it lacks are left out.
-        keys: First 64 bits of the id of each row.
-        contents: Hash of the columns of each row; None to reuse nothing of the parent snapshot.
+    that is added or removed changes one block, and the others are reused. Without `contents` (a hash of the
+    columns of each row) nothing is reused.
     """
     table, sorted_keys = f"block_{kind}", keys[order]
     is_last = sorted_keys[1:] % np.uint64(BLOCK_ROWS) == 0
@@ -208,12 +204,9 @@ def _make_block(table: str, rows: pa.Table) -> Tables:
 class Layout:
     """A hierarchy and the blocks of its elements.
 
-    Attributes:
-        blocks: Blocks of entities, relationships and covariates, in the order of `elements`.
-        node_keys: [N] First 64 bits of each entity's id, by node number.
-        edge_keys: [E] The same for relationships, in the order of their ids.
-        claim_keys: The same for claims about entities.
-        contents: Content hashes of entities, relationships and claims, in the order of `elements`.
+    Keys are the first 64 bits of the ids: of entities by node number, of relationships and of claims about
+    entities in the order of their ids. `blocks` and `contents` (hashes of what entities, relationships and
+    claims say) are in the order of `elements`.
     """
 
     hierarchy: Hierarchy
@@ -229,10 +222,7 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
     """Partition the graph, starting from the parent snapshot's communities unless they are reset.
 
     The fingerprint does not contain the parent: an unchanged graph keeps its communities, wherever they came
-    from.
-
-    Returns:
-        Table hierarchy (`write_hierarchy`) and the blocks of all elements.
+    from. Returns table hierarchy (`write_hierarchy`) and the blocks of all elements.
     """
     options = run.settings.communities
     model = run.settings.model(run.settings.model_name("report"))
@@ -254,14 +244,15 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
                 _previous_partition(run),
                 graph.node_keys,
             )
-        order, community = edge_order(hierarchy, graph.source, graph.target)
-        _, claims = graph.arrange(hierarchy, order, community)
+        order, _, claims = graph.arrange(hierarchy)
         blocks = graph.write_blocks(run, "communities", groups, hierarchy.order, order, claims)
+        sizes = np.bincount(components(len(graph.node_keys), np.stack([graph.source, graph.target], axis=1)))
+        largest_share = round(float(sizes.max()) / len(graph.node_keys), 4) if len(sizes) else 0.0
         counts = {
             "levels": {f"C{k}": len(hierarchy.at_level(k)) for k in range(hierarchy.n_levels)},
             "communities": hierarchy.n_communities,
             "modularity": round(hierarchy.modularity, 4),
-            "components": graph.components_summary(),
+            "components": {"count": len(sizes), "largest_share": largest_share},
         }
         ids = community_ids(hierarchy, graph.node_keys)
         tables = {"hierarchy": [write_hierarchy(run, hierarchy, ids)], **blocks.tables}
@@ -274,8 +265,7 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
 def load_layout(run: Run, graph: IntegerGraph, found: Result) -> Layout:
     """Load a stored hierarchy, with the arrays that planning reports needs."""
     hierarchy = read_hierarchy(run, found)
-    order, community = edge_order(hierarchy, graph.source, graph.target)
-    elements, claims = graph.arrange(hierarchy, order, community)
+    order, elements, claims = graph.arrange(hierarchy)
     contents = (
         graph.nodes["content"][hierarchy.order],
         graph.edges["content"][order],
@@ -329,11 +319,9 @@ def element_groups(merged: Result, described: Result) -> dict[str, list[list[Par
 class IntegerGraph:
     """The graph as integers.
 
-    Attributes:
-        nodes, edges, claims: Columns of entities, relationships and claims, in the order of their ids.
-        source, target: [E] Ends of relationships, as positions of entities.
-        about: Positions of the claims whose subject is an entity.
-        subject: Position of the subject of each.
+    Columns of entities, relationships and claims are in the order of their ids. `source` and `target` are the
+    positions of the entities that a relationship connects. `about` are the positions of claims whose subject
+    is an entity, `subject` the positions of these entities.
     """
 
     nodes: Mapping[str, Any]
@@ -349,8 +337,10 @@ class IntegerGraph:
         keys: Keys = self.nodes["id"]
         return keys
 
-    def arrange(self, hierarchy: Hierarchy, order: Ints, community: Ints) -> tuple[Elements, Ints]:
-        return arrange(
+    def arrange(self, hierarchy: Hierarchy) -> tuple[Ints, Elements, Ints]:
+        """Return the order of relationships, all elements arranged by community, and the order of claims."""
+        order, community = edge_order(hierarchy, self.source, self.target)
+        elements, claims = arrange(
             hierarchy,
             self.nodes["n_tokens"],
             self.source,
@@ -361,6 +351,7 @@ class IntegerGraph:
             self.subject,
             self.claims["n_tokens"][self.about],
         )
+        return order, elements, claims
 
     def write_blocks(
         self,
@@ -371,10 +362,7 @@ class IntegerGraph:
         edges: Ints,
         claims: Ints | None,
     ) -> Result:
-        """Write the blocks of all elements in the given orders.
-
-        Without claims, blocks hold only the columns that the tables of communities need.
-        """
+        """Write the blocks of all elements in the given orders; without claims, `TABLE_COLUMNS` only."""
         orders = {"entities": (nodes, self.nodes), "relationships": (edges, self.edges)}
         if claims is not None:
             orders["covariates"] = self.about[claims], self.claims
@@ -383,16 +371,6 @@ class IntegerGraph:
             write_blocks(run, step, kind, groups[kind], order, rows["id"], rows["content"], columns[kind])
             for kind, (order, rows) in orders.items()
         )
-
-    def components_summary(self) -> dict[str, Any]:
-        """Return the number of connected components, and the largest one's share of the nodes."""
-        from graphrag_ray.graph.leiden import components
-
-        n_nodes = len(self.node_keys)
-        if not n_nodes:
-            return {"count": 0, "largest_share": 0.0}
-        sizes = np.bincount(components(n_nodes, np.stack([self.source, self.target], axis=1)))
-        return {"count": len(sizes), "largest_share": round(float(sizes.max()) / n_nodes, 4)}
 
 
 def read_graph(run: Run, merged: Result, described: Result) -> IntegerGraph:

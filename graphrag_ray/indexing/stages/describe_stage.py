@@ -16,12 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.corpus.tokens import count, offsets, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph import report_context
-from graphrag_ray.graph.descriptions import DescribeSpec, TokensOf, describe, describe_spec, each_once, layer
+from graphrag_ray.graph.descriptions import TokensOf, describe, describe_spec, each_once, layer
 from graphrag_ray.graph.integer_arrays import Ints, same_lists
 from graphrag_ray.graph.signatures import content_hashes
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
@@ -66,12 +65,7 @@ ITEMS = pa.schema(
 
 @dataclass(frozen=True)
 class Group:
-    """Merged rows of a range of ids.
-
-    Attributes:
-        before: Merged rows of the range in the parent snapshot; empty if its ranges differ.
-        described: The rows in `before` with their descriptions.
-    """
+    """Merged rows of a range, and those of the parent snapshot with their descriptions if ranges agree."""
 
     kind: Kind
     merged: list[Part]
@@ -82,17 +76,20 @@ class Group:
 def describe_all(run: Run, merged: Result) -> Result:
     """Describe every entity and relationship.
 
-    Returns:
-        Tables entities and relationships with description, description_failed, n_tokens (of their record in a
-        context, without its number) and content; tables failures_entities and failures_relationships.
+    Returns tables entities and relationships with description, description_failed, n_tokens (of the record
+    in a context, without its number) and content; and failures of each.
     """
     spec = describe_spec(run.prompts, run.settings)
     model = run.settings.model(run.settings.model_name("describe"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
     report_model = run.settings.model(run.settings.model_name("report"))
     report_vocabulary = vocabulary_for(report_model.model, report_model.tokenizer).name
-    work = Work("describe", partial(_start, spec), _label)
-    tokens = TokensOf(partial(count, vocabulary_name=vocabulary), partial(_offsets, vocabulary))
+    work = Work(
+        "describe",
+        lambda store, row: describe(row["kind"], row["name"], row["texts"], spec),
+        lambda row: (row["name"], ""),
+    )
+    tokens = TokensOf(lambda text: count(text, vocabulary), lambda text: offsets(text, vocabulary))
     split = partial(layer, spec=spec, tokens=tokens)
     depends_on = [spec_key(spec), vocabulary, report_vocabulary]
 
@@ -150,18 +147,6 @@ def ends_of(nodes: pa.Table, edges: pa.Table) -> tuple[Ints, Ints]:
     ids = nodes["id"].to_numpy()
     source, target = (entity_positions(ids, edges[end].to_numpy()) for end in ("source_id", "target_id"))
     return source, target
-
-
-def _start(spec: DescribeSpec, store: Store, row: Row) -> Dialogue[str]:
-    return describe(row["kind"], row["name"], row["texts"], spec)
-
-
-def _label(row: Row) -> tuple[str, str]:
-    return row["name"], ""
-
-
-def _offsets(vocabulary: str, text: str) -> Any:
-    return offsets(text, vocabulary)
 
 
 def _load(store: Store, parts: list[Part]) -> Iterator[pa.Table]:

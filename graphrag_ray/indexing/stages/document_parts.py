@@ -135,12 +135,7 @@ def raise_if_none_readable(run: Run, groups: list[list[Part]], item: str) -> Non
 
 
 def progress_reporter(run: Run, total: int | None, size: Callable[[int], int]) -> Callable[[int], None]:
-    """Return a callback that reports progress when the input with a given number has been read.
-
-    Args:
-        total: Size of all inputs, if known.
-        size: Returns the size of an input by its number.
-    """
+    """Return a callback that reports progress as inputs, given by their numbers, have been read."""
     started, done = time.monotonic(), 0
 
     def on_read(number: int) -> None:
@@ -235,10 +230,8 @@ def merge_with_parent(
 def _parent_tables(run: Run, allow_deletes: bool) -> Result:
     """Return tables documents, text_units and failures of the parent snapshot.
 
-    Where the parts of step `read` are damaged, the snapshot's own tables hold the same rows.
-
-    Raises:
-        DeletionRefused: Both are damaged, and documents may not be deleted.
+    Where the parts of step `read` are damaged, the snapshot's own tables hold the same rows. Raises
+    DeletionRefused if both are damaged and documents may not be deleted.
     """
     assert run.parent is not None
     old, names = run.of_parent["read"], ("documents", "text_units")
@@ -251,9 +244,8 @@ def _parent_tables(run: Run, allow_deletes: bool) -> Result:
         return Result({name: [parts] for name, parts in finished.items()} | failures)
     if not allow_deletes:
         raise DeletionRefused(
-            f"Document parts of snapshot {run.parent.number} are damaged, so the documents that INPUT no "
-            "longer contains cannot be determined. Use --allow-deletes without --add to index only what "
-            "INPUT contains."
+            f"Documents of snapshot {run.parent.number} are damaged, so those that INPUT no longer contains "
+            "cannot be determined. Use --allow-deletes without --add to index only what INPUT contains."
         )
     return Result({"documents": [[]], "text_units": [[]]} | failures)
 

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES, REPORTS, SEARCHED
 from graphrag_ray.base.ids import report_id
-from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.corpus.document import columns_of, metadata_lines
 from graphrag_ray.corpus.document_titles import header
 from graphrag_ray.corpus.embedding import Embedder
@@ -43,10 +42,8 @@ TEXTS = pa.schema([("id", pa.string()), ("kind", pa.string()), ("text", pa.large
 class Texts:
     """Parts that hold the texts of records of a kind.
 
-    Attributes:
-        documents: For chunks, parts of their documents, whose titles and dates precede the texts; empty for
-            texts without a header.
-        columns: Columns of the documents' metadata in the header.
+    Texts of chunks are preceded by the titles and dates of their `documents`, if given, and by `columns` of
+    their metadata.
     """
 
     kind: str
@@ -65,11 +62,7 @@ class _Input:
 
 
 def current_texts(results: Results, columns: tuple[str, ...] | None) -> dict[str, list[Texts]]:
-    """Return the texts of each kind of record in groups.
-
-    Args:
-        columns: Metadata columns in the headers of chunks; None for chunks without headers.
-    """
+    """Return the texts of each kind in groups; chunks have no headers if `columns` is None."""
     described = results.graph.described if results.graph else None
     reports = {HIERARCHIES[name].reports: built.reports for name, built in results.hierarchies.items()}
     return _by_kind(results.corpus, described, reports, columns)
@@ -181,11 +174,9 @@ def embed_chunks(run: Run, corpus: Result) -> Result:
 
 
 def embed_now(run: Run, step: str, texts: Sequence[Texts]) -> tuple[list[Part], bool]:
-    """Embed texts in the middle of a step.
+    """Embed texts in the middle of a step; also return whether the next run has nothing to retry.
 
-    Returns:
-        Parts with id and vector, and whether the next run has nothing to retry. Texts that could not be
-        embedded are missing; step `embed` reports them, since it makes the same requests.
+    Texts that could not be embedded are missing. Step `embed` reports them, since it makes the same requests.
     """
     names = sorted({f"embeddings_{x.kind}" for x in texts})
     written = _write_vectors(run, step, Embedder.of(run.settings), [_Input(x) for x in texts])
@@ -243,19 +234,16 @@ def _embed(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:
 
 
 def _write_vectors(run: Run, step: str, embedder: Embedder, inputs: Sequence[_Input]) -> Written:
-    work = Work("embed", partial(_start, embedder), _label, turns=None)
+    work = Work(
+        "embed",
+        lambda store, row: embedder.embed(row["text"]),
+        lambda row: (f"{row['kind']} {row['id']}", ""),
+        turns=None,
+    )
     index = None
     if run.settings.model(embedder.call.model).provider != "offline":
         index = run.sweep_rows(work, _load, inputs, rows_of([x.now.parts for x in inputs]))
     return run.map(step, partial(_collect, work, embedder, index), inputs)
-
-
-def _start(embedder: Embedder, store: Store, row: Row) -> Dialogue[bytes]:
-    return embedder.embed(row["text"])
-
-
-def _label(row: Row) -> tuple[str, str]:
-    return f"{row['kind']} {row['id']}", ""
 
 
 def _load(store: Store, x: _Input) -> Iterator[pa.Table]:
@@ -281,11 +269,7 @@ def _texts_and_known(store: Store, x: _Input) -> tuple[Iterable[pa.Table], pa.Ta
 
 
 def _collect(
-    work: Work[bytes],
-    embedder: Embedder,
-    index: Callable[[], JournalIndex] | None,
-    store: Store,
-    x: _Input,
+    work: Work[bytes], embedder: Embedder, index: Callable[[], JournalIndex] | None, store: Store, x: _Input
 ) -> Iterator[Tables]:
     """Write new and known vectors in the order of the texts. Without a journal, compute the new ones."""
     kind, (texts, known) = x.now.kind, _texts_and_known(store, x)

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph import extraction_dialogue, merge
@@ -30,15 +29,19 @@ COUNTS = pa.schema([("text_unit_id", pa.string()), ("name", pa.string()), ("valu
 def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
     """Extract entity and relationship instances from every chunk (paper 3.1.2).
 
-    Returns:
-        Tables found_entities and found_relationships (schema.*_INSTANCES, in the order of the chunks),
-        counts and failures.
+    Returns tables found_entities and found_relationships (schema.*_INSTANCES, in the order of the chunks),
+    counts and failures.
     """
     spec = extraction_dialogue.extract_spec(run.prompts, run.settings, names.key)
     # Expected calls per chunk before any is known: half of the gleaning questions are answered with yes, and
     # each yes leads to another extraction.
     turns = 1.0 + sum(1.5 * 0.5**i for i in range(spec.max_gleanings))
-    work = Work("extract", partial(_start_extract, spec), _label, turns=turns)
+    work = Work(
+        "extract",
+        lambda store, row: extraction_dialogue.extract(_shown(row), spec),
+        lambda row: (row["id"], row["document_id"]),
+        turns=turns,
+    )
     chunks: list[_Chunks] = [(units, None) for units in corpus.tables["text_units"]]
     tables = ("found_entities", "found_relationships", "counts", "failures")
     return _run_dialogues(run, work, chunks, [spec_key(spec), names.to_json()], tables, _graph_tables)
@@ -47,15 +50,17 @@ def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
 def extract_claims(run: Run, corpus: Result, extracted: Result, names: EntityNames) -> Result:
     """Extract claims about the extracted entities of every chunk (paper 3.1.2), if claims are enabled.
 
-    The dialogue is given the names from the extraction, so that a claim's subject is an entity.
-
-    Returns:
-        Tables found_claims, counts and failures.
+    The dialogue is given the names from the extraction, so that a claim's subject is an entity. Returns
+    tables found_claims, counts and failures.
     """
     if not run.settings.claims.enabled:
         return Result()
     spec = extraction_dialogue.claims_spec(run.prompts, run.settings, names.key)
-    work = Work("claims", partial(_start_claims, spec), _label)
+    work = Work(
+        "claims",
+        lambda store, row: extraction_dialogue.claims(_shown(row), row["names"], spec),
+        lambda row: (row["id"], row["document_id"]),
+    )
     chunks = list(zip(corpus.tables["text_units"], extracted.tables["found_entities"], strict=True))
     tables = ("found_claims", "counts", "failures")
     return _run_dialogues(run, work, chunks, [spec_key(spec), names.to_json()], tables, _claim_tables)
@@ -96,22 +101,8 @@ def _load(store: Store, chunks: _Chunks) -> Iterator[pa.Table]:
         yield table
 
 
-def _start_extract(
-    spec: extraction_dialogue.ExtractSpec, store: Store, row: Row
-) -> Dialogue[extraction_dialogue.ExtractedRecords]:
-    return extraction_dialogue.extract(extraction_dialogue.ShownChunk(row["text"], row["header"] or ""), spec)
-
-
-def _start_claims(
-    spec: extraction_dialogue.ClaimsSpec, store: Store, row: Row
-) -> Dialogue[extraction_dialogue.ClaimRecords]:
-    return extraction_dialogue.claims(
-        extraction_dialogue.ShownChunk(row["text"], row["header"] or ""), row["names"], spec
-    )
-
-
-def _label(row: Row) -> tuple[str, str]:
-    return row["id"], row["document_id"]
+def _shown(row: Row) -> extraction_dialogue.ShownChunk:
+    return extraction_dialogue.ShownChunk(row["text"], row["header"] or "")
 
 
 def _collect(

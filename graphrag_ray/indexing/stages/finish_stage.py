@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,7 @@ from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, damage_told, read_table
 from graphrag_ray.store.search import row_index
 from graphrag_ray.store.search.mapped_arrays import Keys
-from graphrag_ray.store.search.row_index import RowIndex, RowsOfPart, entry_type, entry_types, group_name
+from graphrag_ray.store.search.row_index import RowsOfPart, entry_type, entry_types, group_name
 
 
 @dataclass
@@ -56,8 +56,7 @@ class Finished:
 def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finished:
     """Write the snapshot's tables, a function of the arguments and of the parent's short ids.
 
-    Args:
-        period: ISO date of the run.
+    `period` is the ISO date of the run.
     """
     finished = Finished()
     tables = finished.tables
@@ -130,9 +129,9 @@ def _finish_units(
 def _groups_naming_others(
     run: Run, numbers: Mapping[str, Numbers], results: Results, ids: pa.Table
 ) -> set[int]:
-    """Return groups of chunks that must be written again although their parts are unchanged.
+    """Return groups of chunks that may name an entity or relationship that pruning now keeps or removes.
 
-    They may name an entity or a relationship that pruning now keeps or removes. Claims are not pruned.
+    They are written again although their parts are unchanged. Claims are not pruned.
     """
     graph = results.graph
     if graph is None or run.parent is None or run.before("finish") is None:
@@ -331,16 +330,15 @@ def make_index(store: Store, wanted: WantedIndex) -> Iterator[pa.Table]:
 
 
 def _derive(store: Store, wanted: WantedIndex) -> bytes | None:
-    """Derive an index from an earlier one.
-
-    Returns None if there is none, it is damaged, or its pages cover fewer columns than those of a new index.
-    """
+    """Derive an index from an earlier one; None without it, if it is damaged or its pages lack columns."""
     if wanted.earlier is None:
         return None
     stored, before = wanted.earlier
     table, number = before.source, {part.path: n for n, part in enumerate(before.parts)}
     try:
-        earlier = _open_index(store, stored, before)
+        earlier = row_index.read(blobs.opened(store, stored), entry_types(schema.carried(table)))
+        if np.diff(earlier.ends, prepend=0).tolist() != [part.rows for part in before.parts]:
+            raise earlier.source.refused("it covers other parts of the table")
         columns = schema.TABLES[table]
         nested = {
             f.name for f in columns if pa.types.is_list(f.type) and pa.types.is_struct(f.type.value_type)
@@ -357,14 +355,6 @@ def _derive(store: Store, wanted: WantedIndex) -> bytes | None:
         if e.path != stored.path:
             raise
         return None
-
-
-def _open_index(store: Store, stored: Part, covered: CoveredParts) -> RowIndex:
-    """Open an index. Raises CorruptPart if it does not match its parts."""
-    index = row_index.read(blobs.opened(store, stored), entry_types(schema.carried(covered.source)))
-    if np.diff(index.ends, prepend=0).tolist() != [part.rows for part in covered.parts]:
-        raise index.source.refused("it covers other parts of the table")
-    return index
 
 
 def _read_parts(store: Store, table: str, parts: Sequence[Part]) -> list[RowsOfPart]:
@@ -399,11 +389,7 @@ def _entries(
     ids: Sequence[str],
     numbers: Sequence[str],
 ) -> npt.NDArray[Any]:
-    """Return an entry for each id that a column holds in a row, with the values carried along.
-
-    Args:
-        halves: First and second 64 bits of each column of ids.
-    """
+    """Return an entry for each id that a column holds in a row, with the values carried along."""
     values, rows = table[column].combine_chunks(), np.arange(table.num_rows)
     if pa.types.is_list(values.type):
         rows = pc.list_parent_indices(values).to_numpy().astype(np.int64)
@@ -428,6 +414,4 @@ def _entries(
 def _halves(column: pa.ChunkedArray | pa.Array) -> tuple[Keys, Keys]:
     """Return the first and second 64 bits of ids."""
     filled = column.fill_null("0" * ID_LENGTH) if column.null_count else column
-    high, low = id_prefixes(filled, 0), id_prefixes(filled, 1)
-    assert high is not None and low is not None, "tables hold our own ids only"
-    return high, low
+    return prefixes_of(filled), cast(Keys, id_prefixes(filled, 1))

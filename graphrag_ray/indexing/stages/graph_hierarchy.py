@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
 from graphrag_ray.base.ids import report_id
+from graphrag_ray.base.wording import plural
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
@@ -65,8 +66,7 @@ Positions: TypeAlias = tuple[HierarchyKind, Hierarchy | SummaryTree, pa.Array, I
 class GraphHierarchy:
     """A hierarchy of entities; see `BuiltHierarchy`.
 
-    Attributes:
-        load: Loads the layout, whose blocks hold at least the ids and chunks of entities and relationships.
+    `load` returns the layout, whose blocks hold at least the ids and chunks of entities and relationships.
     """
 
     kind: HierarchyKind
@@ -239,12 +239,7 @@ def finish_reports(
     periods: Sequence[str],
     depends_on: Sequence[Any] | None = None,
 ) -> Result:
-    """Write reports with references by short id.
-
-    Args:
-        periods: Date of each community, and of its report.
-        depends_on: What each group of reports depends on; None to reuse none.
-    """
+    """Write reports with references by short id; without `depends_on`, no group of reports is reused."""
     groups, name = reports.tables["reports"], kind.reports_table
     again = range(len(groups)) if not run.afresh.isdisjoint(kind.stages) else ()
     known = run.taken_over(
@@ -303,13 +298,14 @@ class LevelReports:
     """The reports of the levels built so far, the lowest level first.
 
     Attributes:
-        ids: Ids of the clusters of each level.
+        name_format: Format of a cluster's name in progress and failures, filled with its id.
         first: Number of each level's first cluster among the clusters of all levels.
         written: Reports by this number.
         final: Whether every text could be embedded, so that the next run has nothing to retry.
     """
 
     kind: HierarchyKind
+    name_format: str
     ids: list[list[str]] = field(default_factory=list)
     first: list[int] = field(default_factory=list)
     written: Spool[reports_stage.WrittenReport] = field(default_factory=Spool)
@@ -334,19 +330,19 @@ class LevelReports:
         run: Run,
         work: Work[reports_stage.WrittenReport],
         schedule: Callable[[], Schedule | ReportsAlone],
-        display_name: Callable[[str], str],
         without: Iterable[int] = (),
         numbers: Ints | None = None,
     ) -> None:
-        """Write the reports of the last level.
+        """Write the reports of the last level, except for clusters `without` a report below.
 
-        Args:
-            schedule: Creates a schedule.
-            display_name: Returns the name of a cluster in progress and failures, from its id.
-            without: Clusters without a report below, which are not requested.
-            numbers: Number of each cluster in the schedule, if it differs.
+        `schedule` creates a schedule, in which clusters may have other `numbers`.
         """
-        ids, first = self.ids[-1], self.first[-1]
+        ids, first, height = self.ids[-1], self.first[-1], len(self.ids) - 1
+        above = f", {plural(height, 'level')} above the lowest" if height else ""
+
+        def display_name(id_: str) -> str:
+            return self.name_format.format(id_) + above
+
         number_of = list(range(len(ids))) if numbers is None else numbers.tolist()
         scheduled = [""] * len(ids)
         for cluster, number in enumerate(number_of):
@@ -369,24 +365,35 @@ class LevelReports:
         nothing: Outcome[reports_stage.WrittenReport] = Outcome("", "failed", error=NO_REPORTS_BELOW)
         self.failed += [({"called": display_name(ids[cluster])}, nothing) for cluster in without]
 
-    def by_community(self, communities: Iterable[Ints]) -> Spool[reports_stage.WrittenReport]:
-        """Return all reports by community, given the community of each cluster for each level."""
+    def write_tables(
+        self,
+        run: Run,
+        step: str,
+        work: Work[reports_stage.WrittenReport],
+        level: Ints,
+        communities: Iterable[Ints],
+    ) -> tuple[dict[str, list[list[Part]]], list[str]]:
+        """Write tables reports and failures, given the communities of each level's clusters.
+
+        Also returns the ids of the communities.
+        """
         reports: Spool[reports_stage.WrittenReport] = Spool()
-        for height, of_level in enumerate(communities):
-            for community, report in zip(of_level.tolist(), self.of_level(height), strict=True):
+        ids = [""] * len(level)
+        for height, numbers in enumerate(communities):
+            clusters = zip(numbers.tolist(), self.ids[height], self.of_level(height), strict=True)
+            for community, id_, report in clusters:
+                ids[community] = id_
                 if report is not None:
                     reports[community] = report
-        return reports
+        rows = reports_stage.report_tables(reports, level, ids)
+        parts = run.write(step, "reports", rows, max_rows=reports_stage.PART_ROWS)
+        failures = reports_stage.write_failures(run, work, self.failed)
+        return {"reports": [[part] for part in parts], "failures": [failures]}, ids
 
     def embed(self, run: Run, step: str, members: Iterable[Ints], below: Vectors) -> Vectors:
-        """Embed the reports of the last level.
+        """Embed the reports of the last level as [clusters, dimensions] of length 1.
 
-        Args:
-            members: Rows of `below` that each cluster contains.
-            below: Vectors of the level below.
-
-        Returns:
-            [clusters, dimensions] of length 1; the mean of its members for a cluster without a report.
+        A cluster without a report gets the mean of its `members`, given as rows of the vectors `below`.
         """
         ids = self.ids[-1]
         reports: Spool[reports_stage.WrittenReport] = Spool()
@@ -413,13 +420,9 @@ class LevelReports:
 
 
 def vectors_of(run: Run, embeddings: Sequence[Part], keys: Keys) -> Vectors:
-    """Load the embeddings of nodes into a memory-mapped file.
+    """Load embeddings into a memory-mapped file: [nodes, dimensions] of length 1, zeros for a missing one.
 
-    Returns:
-        [nodes, dimensions] of length 1; zeros for a node without an embedding.
-
-    Raises:
-        OSError: The disk is full. Later, in mapped memory, that would be a crash.
+    Raises OSError if the disk is full, which would be a crash later, in mapped memory.
     """
     order = np.argsort(keys)
     sorted_keys = keys[order]

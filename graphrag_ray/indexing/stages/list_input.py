@@ -164,8 +164,8 @@ def scan_input(
 def _version_hash(info: Mapping[str, Any], folder_hash: str, now: float) -> str:
     """Hash the folder and the storage's metadata of a file: size with modification time, ETag, version.
 
-    Returns "" if the metadata says too little, or if the file changed so recently (`now` in Unix seconds)
-    that it might change again within the same tick of its clock.
+    Returns "" if the metadata says too little, or if the file changed so recently that it might change again
+    within the same tick of its clock.
     """
     known = {
         name: str(info[name])
@@ -239,7 +239,7 @@ def _walk(fs: Any, root: str) -> dict[str, Any]:
 def _relative_name(path: str, base: str, is_only: bool) -> str:
     """Return a path relative to the base, without the password and signature of a URL.
 
-    A file that is all of INPUT (`is_only`) needs no query to tell it from others.
+    A file that is all of INPUT needs no query to tell it from others.
     """
     name = path
     if _URL_SCHEME.match(path):

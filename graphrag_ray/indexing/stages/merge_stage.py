@@ -89,10 +89,8 @@ BUNDLE_ROWS = 400_000
 def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Result:
     """Merge instances by id, and prune accidental entities and relationships.
 
-    Returns:
-        Tables entity_instances, relationship_instances, claim_instances; entities and relationships (columns
-        of graph.merge plus `descriptions`); covariates: one group per range of ids. With pruning also
-        lower_words, one group per group of chunks.
+    Returns tables *_instances; entities and relationships (columns of graph.merge plus `descriptions`);
+    covariates: a group per range of ids. With pruning also lower_words, a group per group of chunks.
     """
     prune = run.settings.graph.prune == "on" or (
         run.settings.graph.prune == "auto"
@@ -240,11 +238,7 @@ def _kept(
 
 
 def _apply_mask(
-    run: Run,
-    kind: str,
-    ranges: Sequence[list[Part]],
-    mask: Mask,
-    make: Callable[[pa.Table, Mask], pa.Table],
+    run: Run, kind: str, ranges: Sequence[list[Part]], mask: Mask, make: Callable[[pa.Table, Mask], pa.Table]
 ) -> Result:
     """Write a table by calling `make` with each range of merged rows and its slice of the mask."""
     masks = (mask[span] for span in row_slices(ranges))

@@ -66,12 +66,7 @@ _COMPARED_TABLES = (("describe", "entities"), ("describe", "relationships"), ("m
 
 @dataclass(frozen=True)
 class EarlierReports:
-    """Reports of the parent snapshot that might be kept.
-
-    Attributes:
-        reports: Reports by number of the earlier community.
-        similar: [C] See `most_similar`.
-    """
+    """Reports of the parent snapshot that might be kept, by number; `similar` as in `most_similar`."""
 
     reports: Spool[Earlier]
     similar: Ints
@@ -91,8 +86,8 @@ def earlier_reports(
 ) -> EarlierReports | None:
     """Load the reports of the parent snapshot that might be kept for planned communities.
 
-    Reports requested with another specification are left out. Returns None without any such report, if parts
-    are damaged, or if reports are to be written from scratch.
+    Returns None if no report was requested with the same specification, if parts are damaged, or if reports
+    are to be written from scratch.
     """
     parent = run.parent
     if parent is None or "reports" in run.afresh or "reports" not in parent.steps:
@@ -218,11 +213,7 @@ def _supported_by(chunks: pa.Array, store: Store, part: Part) -> Iterator[pa.Tab
 class UnchangedReports:
     """Reports of the parent snapshot that would be written in the same way now.
 
-    Attributes:
-        unchanged: [C] Whether a community has such a report.
-        row_of: [C] Row of each community in `rows`, -1 if it has none.
-        rows: Some columns of `COMPARED`.
-        parts: Parts that hold all columns of these rows.
+    `row_of` is the row of each community in `rows`, some columns of `COMPARED`; -1 if it has none.
     """
 
     unchanged: npt.NDArray[np.bool_]
@@ -255,7 +246,7 @@ def unchanged_reports(
 ) -> UnchangedReports | None:
     """Find reports that would be written in the same way now; None if they are requested differently.
 
-    Reports that were kept although their contexts had changed are examined again. `signatures` is [C, WIDTH].
+    Reports that were kept although their contexts had changed are examined again.
     """
     before = run.before("reports")
     if before is None or before.made_from.get("signatures") != [fingerprint]:

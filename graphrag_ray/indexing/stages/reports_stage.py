@@ -62,9 +62,7 @@ class WrittenReport:
     """A report and what it was written from.
 
     Attributes:
-        n_tokens: Tokens of the report.
         record_tokens: Tokens of its record in the context of another report.
-        context_tokens: Tokens of its own context.
         left_out: Number of records that did not fit into its context.
         sketch: What later runs compare; None if they never do.
         evidence: Hashes of the chunks that support it now.
@@ -134,17 +132,11 @@ def write_reports(
     ids: list[str],
     number: Callable[[], Ints],
 ) -> Result:
-    """Write a report on each community.
+    """Write a report on each community that `find_communities` found.
 
     Which reports of the parent snapshot are kept is not part of the fingerprint: the next run keeps them too.
-
-    Args:
-        found: Result of `find_communities`.
-        ids: Id of each community.
-        number: Returns the short id of each community.
-
-    Returns:
-        Tables reports (`COMPARED`, in groups of `community_batches`) and failures.
+    `number` returns the short id of each community. Returns tables reports (`COMPARED`, in groups of
+    `community_batches`) and failures.
     """
     options = run.settings.reports
     requests = ReportWork.for_reports(run, element_blocks(found, ELEMENT_TABLES.values()), options.keep_below)
@@ -220,9 +212,7 @@ def community_batches(
 ) -> list[list[int]]:
     """Batch the wanted communities by level and short id, with content-defined boundaries.
 
-    Args:
-        sizes: Size of each community; None counts each as 1.
-        limit: Maximum size of a batch; None for PART_ROWS.
+    `limit` is the maximum sum of `sizes` in a batch. Without both, a batch has at most PART_ROWS communities.
     """
     order = [c for c in np.lexsort((number, level)).tolist() if wanted[c]]
     ordered_sizes = [1] * len(order) if sizes is None else sizes[order].tolist()
@@ -268,7 +258,13 @@ def sweep_reports(run: Run, work: Work[WrittenReport], plan: Callable[[], Report
 
 
 class ReportSource:
-    """Feeds a sweep from a schedule: finished reports decide which others can start."""
+    """Feeds a sweep from a schedule: finished reports decide which others can start.
+
+    `display_name` returns the name of a community in progress and failures. `below` are the reports by number
+    that this level is written from, and the ids of their communities; by default those that this source
+    writes, and the `known` reports, which `n_known` communities have. `section` is that of reports in
+    contexts.
+    """
 
     def __init__(
         self,
@@ -281,17 +277,6 @@ class ReportSource:
         known: Spool[WrittenReport] | None = None,
         n_known: int = 0,
     ) -> None:
-        """Create a source.
-
-        Args:
-            display_name: Returns the name of a community in progress and failures.
-            ids: Id of each community.
-            below: Reports by number that this level's reports are written from, and the ids of their
-                communities; None for those that this source writes.
-            section: Section in which contexts show reports.
-            known: Existing reports that contexts may show.
-            n_known: Number of communities that have a report.
-        """
         self._schedule, self._display_name, self._section = schedule, display_name, section
         self._earlier = earlier
         self.kept = 0
@@ -459,10 +444,8 @@ def report_tables(written: Spool[WrittenReport], level: Ints, ids: Sequence[str]
 def describe_corpus(run: Run, corpus: Result, load_layout: Callable[[], Layout]) -> Result:
     """Ask once what the corpus is about, and store the answer in `corpus.about` of the run's settings.
 
-    This is not a step, since later runs do not repeat it. If it fails, reports are written without it.
-
-    Returns:
-        Table failures, if it failed.
+    This is not a step, since later runs do not repeat it. If it fails, reports are written without it, and
+    table failures is returned.
     """
     if run.untold:  # an earlier attempt of this run, which met a damaged part
         return run.untold
@@ -470,8 +453,11 @@ def describe_corpus(run: Run, corpus: Result, load_layout: Callable[[], Layout])
         (layout := load_layout()).node_keys
     ):
         return Result()
+    spec = about_corpus.about_spec(run.settings, run.prompts)
     work = Work(
-        ABOUT, partial(_start_about, about_corpus.about_spec(run.settings, run.prompts)), _label_about
+        ABOUT,
+        lambda store, row: about_corpus.about(row["titles"], row["entities"], spec),
+        lambda row: ("the corpus", ""),
     )
     with run.chore(ABOUT) as counts:
         rows = pa.Table.from_pylist([_corpus_overview(run, corpus, layout)])
@@ -520,11 +506,3 @@ def _corpus_overview(run: Run, corpus: Result, layout: Layout) -> Row:
             [(e["title"], e["description"]) for e in entities], count_tokens
         ),
     }
-
-
-def _start_about(spec: about_corpus.AboutSpec, store: Store, row: Row) -> Dialogue[str]:
-    return about_corpus.about(row["titles"], row["entities"], spec)
-
-
-def _label_about(row: Row) -> tuple[str, str]:
-    return "the corpus", ""

@@ -68,13 +68,9 @@ def build_shards(
 ) -> tuple[list[Part], list[Row]]:
     """Build the shards that are not stored yet.
 
-    Args:
-        shards: Objects with `table`, `rows` and `made_from`, a hash of everything that a shard depends on.
-        build: Yields the result of `write_shard` for an input.
-        inputs: Returns the inputs for the shards to build.
-
-    Returns:
-        The part of each shard, and the rows of `write_shard` for the shards that were built.
+    A shard has `table`, `rows` and `made_from`, a hash of everything that it depends on. `build` yields the
+    result of `write_shard` for each of the `inputs` of the missing shards. Returns the part of each shard,
+    and the rows of `write_shard` for those that were built.
     """
     stored = {table: blobs.made(run.store, table) for table in {shard.table for shard in shards}}
     missing = [shard for shard in shards if shard.made_from not in stored[shard.table]]
@@ -114,14 +110,9 @@ def shard_failures(run: Run, step: str, built: Sequence[Row]) -> dict[str, list[
 
 @dataclass(frozen=True)
 class _Shard:
-    """A shard to build.
+    """A shard to build from texts of one part each; for a shard by vector, from its embeddings.
 
-    Attributes:
-        texts: Texts of one part each; for a shard by vector, its embeddings.
-        signs: Whether it stores the signs of vectors.
-        made_from: Hash of everything that it depends on.
-        language: Language of its words.
-        span: Where its rows begin and end, as fractions of the table.
+    `signs`: it stores the signs of vectors. `span`: where its rows begin and end, as fractions of the table.
     """
 
     kind: str
@@ -195,9 +186,11 @@ def index_for_search(run: Run, results: Results) -> Result:
         for shard, part in zip(shards, parts, strict=True):
             tables[shard.table].append([part])
         failed = shard_failures(run, "search", built)
-        tables |= _level_indexes(run, results) | failed
+        for name in _with_level_index(results):
+            level_parts, _ = build_shards(run, "search", _level_shards(run, results, name), _build_levels)
+            tables[schema.search_table(name, "levels")] = [[part] for part in level_parts]
         counts = {"shards": len(shards), "made": len(built), "derived": sum(row["derived"] for row in built)}
-        return Result(tables, counts, final=not failed)
+        return Result(tables | failed, counts, final=not failed)
 
     depends_on = [texts, embedded, run.settings.search]
     depends_on += [[name, results.hierarchies[name].level.tolist()] for name in _with_level_index(results)]
@@ -205,10 +198,7 @@ def index_for_search(run: Run, results: Results) -> Result:
 
 
 def _language(run: Run, corpus: Result) -> str:
-    """Return the language in which keyword search stems words, "" for none.
-
-    It is detected from the first chunks of some parts, spread over the corpus.
-    """
+    """Return the language in which keyword search stems words, "" for none."""
     setting = run.settings.search.language
     if setting != "auto":
         return "" if setting == "none" else setting
@@ -290,10 +280,7 @@ def _build(store: Store, x: tuple[_Shard, _Earlier | None]) -> Iterator[pa.Table
 def _derive(
     store: Store, shard: _Shard, earlier: _Earlier, on_error: Callable[[str, BaseException], None]
 ) -> bytes | None:
-    """Derive a shard from an earlier one and from the parts that only one of them covers.
-
-    Returns None if the earlier shard, or what it was built from, is damaged.
-    """
+    """Derive a shard from an earlier one and the parts that differ; None if the earlier data is damaged."""
     before, part = earlier
     shared = shard.paths & before.paths
     gone, added = ([x for x in side.texts if _paths(x) not in shared] for side in (before, shard))
@@ -362,13 +349,7 @@ LEAST_ROWS = 100_000
 
 @dataclass(frozen=True)
 class _LevelShard:
-    """A shard over all levels.
-
-    Attributes:
-        parts: Parts of the embeddings of what the hierarchy is over, and of its reports.
-        level_of: Returns the level of each report by id.
-        made_from: Hash of everything that it depends on.
-    """
+    """A shard over all levels: embeddings of what the hierarchy is over, and of its reports."""
 
     table: str
     parts: tuple[Sequence[Part], Sequence[Part]]
@@ -379,15 +360,6 @@ class _LevelShard:
     @property
     def rows(self) -> int:
         return sum(part.rows for parts in self.parts for part in parts)
-
-
-def _level_indexes(run: Run, results: Results) -> dict[str, list[list[Part]]]:
-    """Return tables search_<hierarchy>_levels with a group per shard."""
-    tables: dict[str, list[list[Part]]] = {}
-    for name in _with_level_index(results):
-        parts, _ = build_shards(run, "search", _level_shards(run, results, name), _build_levels)
-        tables[schema.search_table(name, "levels")] = [[part] for part in parts]
-    return tables
 
 
 def _with_level_index(results: Results) -> list[str]:

@@ -112,13 +112,7 @@ def entity_positions(ids: Keys, wanted: Keys) -> Ints:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Short ids of one table.
-
-    Attributes:
-        keys: First 64 bits of the ids, ascending.
-        numbers: Short id of each.
-        next: The lowest short id that was never used.
-    """
+    """Short ids of one table by the first 64 bits of the ids, ascending; `next` was never used."""
 
     keys: Keys
     numbers: Ints
@@ -136,9 +130,7 @@ class Numbers:
 def assign_numbers(run: Run, table: str, keys: Keys, order: Ints | None = None) -> Numbers:
     """Carry short ids over from the parent snapshot, and number new ids above the highest ever used.
 
-    Args:
-        keys: First 64 bits of each id.
-        order: Sequence in which new ids are numbered; None for the order of `keys`.
+    `keys` are the first 64 bits of the ids; new ids are numbered in the sequence `order`, if given.
     """
     before = parent_numbers(run, table)
     positions = find_positions(before.keys, keys)

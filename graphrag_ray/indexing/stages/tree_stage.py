@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import community_id
 from graphrag_ray.engine.executor import Tables
@@ -31,7 +32,7 @@ from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import communities_stage, graph_hierarchy, reports_stage
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
 from graphrag_ray.indexing.stages.short_ids import Numbers, prefixes_of, read_arrays, write_arrays
-from graphrag_ray.indexing.step_result import Result, by_input, joined
+from graphrag_ray.indexing.step_result import Result, by_input, joined, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 
@@ -69,7 +70,8 @@ class TreeHierarchy:
         positions: Callable[[], graph_hierarchy.Positions] = run.executor.share(
             (KIND, self.tree, ids, short_ids)
         )
-        chunk_ids = run.executor.share(_chunk_ids(run, self.chunks))
+        chunks = read_table(run.store, self.chunks, ["id"], schema.TEXT_UNITS)
+        chunk_ids = run.executor.share(chunks["id"].combine_chunks())
         every, periods = np.ones(len(ids), np.bool_), [period] * len(ids)
         sizes = self.tree.sizes()
         batches = reports_stage.community_batches(
@@ -122,9 +124,9 @@ class _Builder:
         requests = reports_stage.ReportWork.for_summaries(run, {}, budget)
 
         def compute() -> Result:
-            built = _Levels(KIND)
+            built = _Levels(KIND, "summary {}")
             parts = self.corpus.parts("text_units")
-            keys = prefixes_of(_chunk_ids(run, parts))
+            keys = prefixes_of(read_table(run.store, parts, ["id"], schema.TEXT_UNITS)["id"])
             vectors = graph_hierarchy.vectors_of(run, self.embedded.parts("embeddings_text_unit"), keys)
             reduction = options.reduction if len(keys) >= FEW_CHUNKS else "pca"
             # Tokens of the chunks' records, in the vocabulary of the model that writes summaries.
@@ -192,13 +194,9 @@ class _Builder:
         return summary_tree.in_order(every, [name for group_names in names for name in group_names.tolist()])
 
     def _write_level(self, built: _Levels, tokens: Ints, budget: int) -> Ints:
-        """Write the summaries of the last level.
+        """Write the summaries of the last level, given the tokens of each node's record.
 
-        Args:
-            tokens: Tokens of each node's record.
-
-        Returns:
-            Tokens of each summary's record, 0 for a cluster without a summary.
+        Returns the tokens of each summary's record, 0 for a cluster without a summary.
         """
         run, clusters = self.run, built.levels[-1].clusters
         height = len(built.levels) - 1
@@ -219,7 +217,7 @@ class _Builder:
             ReportsAlone, clusters, known, budget, kind, in_order=True, places=positions, longest=longest
         )
         work = reports_stage.ReportWork.for_summaries(run, blocks, budget).work
-        built.write(run, work, schedule, partial(_display_name, height), schedule().without)
+        built.write(run, work, schedule, schedule().without)
         return np.array([n or 0 for n in built.record_tokens(height)], dtype=np.int64)
 
     def _write_result(self, requests: reports_stage.ReportWork, built: _Levels) -> Result:
@@ -237,22 +235,15 @@ class _Builder:
             }
             tables["levels"].append(write_arrays(run, STEP, "levels", arrays))
         tree = summary_tree.SummaryTree([level.clusters for level in built.levels], built.main)
-        ids_by_number = [""] * len(tree.level)
-        for first, ids in zip(tree.first.tolist(), built.ids, strict=True):
-            ids_by_number[first : first + len(ids)] = ids
-        numbers = (
+        communities = [
             first + np.arange(len(clusters))
             for first, clusters in zip(tree.first.tolist(), tree.levels, strict=True)
-        )
-        summaries = built.by_community(numbers)
-        rows = reports_stage.report_tables(summaries, tree.level, ids_by_number)
-        tables["reports"] = [
-            [part] for part in run.write(STEP, "reports", rows, max_rows=reports_stage.PART_ROWS)
         ]
-        tables["failures"] = [reports_stage.write_failures(run, requests.work, built.failed)]
-        counts: dict[str, Any] = {"summaries": len(summaries), "failed_summaries": len(built.failed)}
+        written, _ = built.write_tables(run, STEP, requests.work, tree.level, communities)
+        n_summaries = rows_of(written["reports"])
+        counts: dict[str, Any] = {"summaries": n_summaries, "failed_summaries": len(built.failed)}
         made_from = {"clusters": [run.settings.tree.reduction, str(requests.budget.tokens)]}
-        return Result(tables, counts, built.nothing_to_retry, made_from)
+        return Result(tables | written, counts, built.nothing_to_retry, made_from)
 
 
 @dataclass(frozen=True)
@@ -307,11 +298,6 @@ def _count_tokens(count: Count, store: Store, x: tuple[int, Part]) -> Iterator[p
     yield pa.table([pa.array([number]), pa.array([tokens], pa.list_(pa.int64()))], schema=_TOKENS)
 
 
-def _display_name(height: int, id_: str) -> str:
-    above = f", {height} above those of chunks" if height else ""
-    return f"summary {id_}{above}"
-
-
 def _cluster_table(
     positions: Callable[[], graph_hierarchy.Positions],
     chunk_ids: Callable[[], pa.Array],
@@ -327,11 +313,6 @@ def _cluster_table(
     columns["packed"] = [False] * len(chunks)
     periods = [period] * len(tree.level)
     yield {KIND.communities: graph_hierarchy.community_rows(positions(), wanted, "Summary", periods, columns)}
-
-
-def _chunk_ids(run: Run, parts: Sequence[Part]) -> pa.Array:
-    column = read_table(run.store, parts, ["id"], pa.schema([("id", pa.string())]))["id"].combine_chunks()
-    return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
 
 
 def _read_level(run: Run, parts: Sequence[Part]) -> tuple[summary_tree.TreeLevel, dict[str, Any]]:

@@ -92,12 +92,7 @@ def _shards(groups: Sequence[_Group]) -> list[_WalkShard]:
 
 @dataclass(frozen=True)
 class _Names:
-    """Distinct names in the order of their numbers.
-
-    Attributes:
-        texts: Name by id; as a title has it where it is one.
-        failed: Names that raised an unexpected error.
-    """
+    """Distinct names by id, as a title has them where one does, and names that raised an unexpected error."""
 
     texts: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
@@ -122,14 +117,7 @@ class _Names:
 
 @dataclass(frozen=True)
 class _ReadGroup:
-    """A group as read from its parts.
-
-    Attributes:
-        chunks: Ids of the chunks.
-        document_of: Id of each chunk's document.
-        entity_chunks: Position of the chunk of each extracted entity, -1 if it is missing.
-        entity_names: Name of each extracted entity.
-    """
+    """A group as read; `entity_chunks` are the positions of the extracted entities' chunks, -1 if missing."""
 
     chunks: list[str]
     document_of: list[str]

@@ -215,7 +215,7 @@ def test_pieces_of_files_on_object_storage_are_read_by_ranges(tmp_path: Path, s3
     assert len(result.tables["documents"]) > 10 and len(whole["failures"]) == 20
 
 
-WHY = "its server sends no parts of files (HTTP range requests). Download it"
+WHY = "its server does not support HTTP range requests. Download it"
 
 
 @pytest.mark.parametrize("block_bytes", [700, 5 << 20])
