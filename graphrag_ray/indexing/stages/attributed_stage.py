@@ -43,15 +43,13 @@ def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> 
     integers = communities_stage.read_graph(run, graph.merged, graph.described)
     builder = _Builder(run, groups, integers, graph.embedded)
     found = builder.cluster_entities()
-    about = reports_stage.describe_corpus(
-        run, corpus, partial(communities_stage.load_layout, run, integers, found)
-    )
+    load_first = partial(communities_stage.load_layout, run, integers, found)
+    about = reports_stage.describe_corpus(run, corpus, load_first)
     result = builder.build_levels(found)
     counts = {name: result.counts[name] for name in ("levels", "modularity")}
     load = cache(partial(communities_stage.load_layout, run, integers, result))
-    return GraphHierarchy(
-        KIND, load, communities_stage.read_community_ids(run, result), result, (about, result), counts
-    )
+    ids = communities_stage.read_community_ids(run, result)
+    return GraphHierarchy(KIND, load, ids, result, (about, result), counts)
 
 
 @dataclass(frozen=True)
@@ -217,9 +215,8 @@ def _write_levels(
             "centres": centres.ravel(),
             "n_centres": np.array([len(centres)]),
         }
-        groups.append(
-            write_arrays(run, REPORT_STEP, "levels", arrays | communities_stage.hierarchy_arrays(level.inner))
-        )
+        arrays |= communities_stage.hierarchy_arrays(level.inner)
+        groups.append(write_arrays(run, REPORT_STEP, "levels", arrays))
     return {"levels": groups}
 
 
@@ -229,9 +226,8 @@ def _read_level(run: Run, result: Result, index: int) -> tuple[attributed.Cluste
     n_centres, neighbours = int(a["n_centres"][0]), int(a["neighbours"][0])
     centres = a["centres"].reshape(n_centres, -1) if n_centres else None
     edges, inner = Edges(a["ends"].reshape(-1, 2), a["weight"]), communities_stage.hierarchy_from_arrays(a)
-    return attributed.ClusteredLevel(edges, inner, a["cluster"], a["cluster_packed"], neighbours, centres), a[
-        "key"
-    ]
+    cluster, packed = a["cluster"], a["cluster_packed"]
+    return attributed.ClusteredLevel(edges, inner, cluster, packed, neighbours, centres), a["key"]
 
 
 def _previous_level(run: Run, step: str, index: int) -> tuple[Past | None, int | None, Vectors | None]:

@@ -123,9 +123,8 @@ def describe_all(run: Run, merged: Result) -> Result:
                 break
         inputs = list(zip(new, described, strict=True))
         written = run.map("describe", partial(_assemble, report_vocabulary), inputs)
-        tables = iter(
-            [w | {f"failures_{KINDS[x.kind]}": f} for x, w, f in zip(new, written, failures, strict=True)]
-        )
+        finished = zip(new, written, failures, strict=True)
+        tables = iter([w | {f"failures_{KINDS[group.kind]}": parts} for group, w, parts in finished])
         result = joined(
             reusable.with_new(run.store, list(islice(tables, len(reusable.new))))
             for reusable in known.values()

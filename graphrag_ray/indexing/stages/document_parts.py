@@ -123,17 +123,6 @@ def split_bytes(total: int) -> int:
     return size
 
 
-def raise_if_none_readable(run: Run, groups: list[list[Part]], item: str) -> None:
-    """Raise InputError with the first of the failures, if there are any. `item` is "file" or "row"."""
-    failed = read_table(run.store, [p for group in groups for p in group], None, schema.FAILURES)
-    if not failed.num_rows:
-        return
-    errors = "; ".join(f"{r['document']}: {r['error']}" for r in failed.slice(0, 5).to_pylist())
-    n = len(set(failed["document" if item == "file" else "item"].to_pylist()))
-    subject = f"The only {item}" if n == 1 else f"None of the {n:,} {item}s"
-    raise InputError(f"{subject} of INPUT {'cannot' if n == 1 else 'can'} be read: {errors}")
-
-
 def progress_reporter(run: Run, total: int | None, size: Callable[[int], int]) -> Callable[[int], None]:
     """Return a callback that reports progress as inputs, given by their numbers, have been read."""
     started, done = time.monotonic(), 0
@@ -151,6 +140,7 @@ def progress_reporter(run: Run, total: int | None, size: Callable[[int], int]) -
 def merge_with_parent(
     run: Run,
     tables: dict[str, list[list[Part]]],
+    item: str,
     folder_hash: str,
     add: bool,
     allow_deletes: bool,
@@ -162,15 +152,25 @@ def merge_with_parent(
     file cannot be read in this run.
 
     Args:
+        item: What a failure is about: "file" or "row".
         folder_hash: See `Listing`.
         unchanged: id and content_hash of documents that INPUT and the parent share, and that were therefore
             not read into the tables.
 
     Raises:
+        InputError: Nothing in INPUT can be read.
         DeletionRefused: The run would delete much of the index, or replace documents of another folder.
     """
-    parts = [part for group in tables["failures"] for part in group]
-    failed = read_table(run.store, parts, None, schema.FAILURES)
+    failures = [part for group in tables["failures"] for part in group]
+    failed = read_table(run.store, failures, None, schema.FAILURES)
+    if run.parent is None and failed.num_rows and not any(tables["documents"]):
+        errors = "; ".join(f"{r['document']}: {r['error']}" for r in failed.slice(0, 5).to_pylist())
+        n = len(set(failed["document" if item == "file" else "item"].to_pylist()))
+        subject = f"The only {item}" if n == 1 else f"None of the {n:,} {item}s"
+        raise InputError(f"{subject} of INPUT {'cannot' if n == 1 else 'can'} be read: {errors}")
+    folders = run.parent.run.get("inputs") if run.parent else None
+    # The folders whose documents the index holds after this run, which the next `--add` may update.
+    run.inputs = sorted({*((folders or ()) if add else ()), folder_hash})
     if run.parent is None:
         _write_failures(run, tables, failed)
         n = rows_of(tables["documents"])
@@ -200,7 +200,6 @@ def merge_with_parent(
         )
     both = before.join(now, "id", right_suffix="_now", join_type="inner")
     changed = both.filter(pc.not_equal(both["content_hash"], both["content_hash_now"]))
-    folders = run.parent.run.get("inputs")
     if add and not allow_deletes and changed.num_rows and folders is not None and folder_hash not in folders:
         raise DeletionRefused(
             f"--add would replace {plural(changed.num_rows, 'document')} of another INPUT with the same "
@@ -248,12 +247,6 @@ def _parent_tables(run: Run, allow_deletes: bool) -> Result:
             "cannot be determined. Use --allow-deletes without --add to index only what INPUT contains."
         )
     return Result({"documents": [[]], "text_units": [[]]} | failures)
-
-
-def input_folders(run: Run, folder_hash: str, add: bool) -> list[str]:
-    """Return the folders whose documents the index holds after this run: those that `--add` may update."""
-    before = run.parent.run.get("inputs", []) if run.parent and add else []
-    return sorted({*before, folder_hash})
 
 
 def _first_names(paths: pa.ChunkedArray) -> str:

@@ -340,17 +340,14 @@ def _derive(store: Store, wanted: WantedIndex) -> bytes | None:
         if np.diff(earlier.ends, prepend=0).tolist() != [part.rows for part in before.parts]:
             raise earlier.source.refused("it covers other parts of the table")
         columns = schema.TABLES[table]
-        nested = {
-            f.name for f in columns if pa.types.is_list(f.type) and pa.types.is_struct(f.type.value_type)
-        }
+        lists = [f for f in columns if pa.types.is_list(f.type)]
+        nested = {f.name for f in lists if pa.types.is_struct(f.type.value_type)}
         if set(earlier.paged) != set(columns.names) - nested:
             return None
         new = [part for part in wanted.covered.parts if part.path not in number]
         read = dict(zip((part.path for part in new), _read_parts(store, table, new), strict=True))
-        sources = [
-            number[part.path] if part.path in number else read[part.path] for part in wanted.covered.parts
-        ]
-        return row_index.derive(earlier, sources)
+        sources: dict[str, int | RowsOfPart] = {**read, **number}
+        return row_index.derive(earlier, [sources[part.path] for part in wanted.covered.parts])
     except CorruptPart as e:
         if e.path != stored.path:
             raise

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from tempfile import TemporaryFile
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -58,8 +58,15 @@ ELEMENTS_AT_ONCE = 200_000
 coarsest level hold the whole graph, with all its lists of chunks."""
 NO_REPORTS_BELOW = "none of the reports that it is written from exists"
 
-Positions: TypeAlias = tuple[HierarchyKind, Hierarchy | SummaryTree, pa.Array, Ints]
-"""Kind and structure of a hierarchy; id and short id of each community."""
+
+class Positions(NamedTuple):
+    """The structure of a hierarchy, with the id, short id and date of each community."""
+
+    kind: HierarchyKind
+    hierarchy: Hierarchy | SummaryTree
+    ids: pa.Array
+    short_ids: Ints
+    periods: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -94,8 +101,8 @@ class GraphHierarchy:
         if not run.lost(before) and not is_reset:
             # A community keeps the date of the run that found it.
             rows = read_table(run.store, before, ["id", "period"], schema.COMMUNITIES)
-            known = dict(zip(rows["id"].to_pylist(), rows["period"].to_pylist(), strict=True))
-            periods = [known.get(id_, period) for id_ in self.ids]
+            dates = dict(zip(rows["id"].to_pylist(), rows["period"].to_pylist(), strict=True))
+            periods = [dates.get(id_, period) for id_ in self.ids]
         # A row of communities depends on its signature and on the community above.
         keys = prefixes_of(ids)
         above = np.where(h.parent >= 0, keys[h.parent], np.uint64(0)) if len(keys) else keys
@@ -116,12 +123,11 @@ class GraphHierarchy:
             for group in groups
         ]
         again = range(len(groups)) if is_reset else ()
-        reusable = run.taken_over(
-            "finish", groups, kind.name, (kind.communities,), told=depends_on, again=again
-        )
-        shared = run.executor.share((kind, layout, ids, short_ids))
-        make = partial(_community_table, shared, run.executor.share(periods))
-        communities = reusable.with_new(run.store, run.map("finish", make, reusable.new))
+        names = (kind.communities,)
+        known = run.taken_over("finish", groups, kind.name, names, told=depends_on, again=again)
+        positions = run.executor.share(Positions(kind, h, ids, short_ids, periods))
+        make = partial(_community_table, run.executor.share(layout), positions)
+        communities = known.with_new(run.store, run.map("finish", make, known.new))
 
         # A report depends on the communities below and above and on the date of its own.
         depends_on, number = [], {id_: c for c, id_ in enumerate(self.ids)}
@@ -130,9 +136,7 @@ class GraphHierarchy:
             members = [number[id_] for id_ in names]
             around = hashlib.sha256(signed[members][:, [_CHILDREN, _PARENT]].tobytes()).hexdigest()
             depends_on.append([group, around, fingerprint_of([periods[c] for c in members])])
-        positions = run.executor.share((kind, h, ids, short_ids))
-        reports = finish_reports(run, numbers, positions, kind, self.reports, periods, depends_on)
-        return joined([communities, reports])
+        return joined([communities, finish_reports(run, numbers, positions, kind, self.reports, depends_on)])
 
 
 def numbers_by_level(run: Run, kind: HierarchyKind, ids: list[str], level: Ints) -> dict[str, Numbers]:
@@ -150,12 +154,12 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
     """Find communities of the graph (paper 3.1.4) and write their reports (paper 3.1.5)."""
     assert graph is not None, "declared as a hierarchy of entities"
     found = communities_stage.find_communities(run, graph.merged, graph.described)
-    # Lazily, since an unchanged graph is not read.
-    layout = cache(
-        lambda: communities_stage.load_layout(
-            run, communities_stage.read_graph(run, graph.merged, graph.described), found
-        )
-    )
+
+    @cache  # lazily, since an unchanged graph is not read
+    def layout() -> communities_stage.Layout:
+        integers = communities_stage.read_graph(run, graph.merged, graph.described)
+        return communities_stage.load_layout(run, integers, found)
+
     ids = communities_stage.read_community_ids(run, found)
     about = reports_stage.describe_corpus(run, corpus, layout)
     kind = HIERARCHIES[communities_stage.LEIDEN]
@@ -170,20 +174,18 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
 
 
 def _community_table(
-    shared: Callable[[], tuple[HierarchyKind, communities_stage.Layout, pa.Array, Ints]],
-    periods: Callable[[], Sequence[str]],
+    load: Callable[[], communities_stage.Layout],
+    positions: Callable[[], Positions],
     store: Store,
     wanted: Ints,
 ) -> Iterator[Tables]:
-    kind, layout, ids, short_ids = shared()
+    layout, id_columns = load(), communities_stage.TABLE_COLUMNS
     h, edge_community = layout.hierarchy, layout.elements.edge_community
     entity_ids, relationship_ids, text_unit_ids = [], [], []
     for c in wanted.tolist():
-        members = layout.blocks["entities"].between(
-            store, h.start[c], h.end[c], communities_stage.TABLE_COLUMNS
-        )
+        members = layout.blocks["entities"].between(store, h.start[c], h.end[c], id_columns)
         first, last = np.searchsorted(edge_community, [c, h.last[c]])
-        edges = layout.blocks["relationships"].between(store, first, last, communities_stage.TABLE_COLUMNS)
+        edges = layout.blocks["relationships"].between(store, first, last, id_columns)
         # The chunks of a community are those of its relationships; without any, those of its members.
         chunk_lists = (edges if edges.num_rows else members)["text_unit_ids"]
         entity_ids.append(members["id"])
@@ -195,23 +197,20 @@ def _community_table(
         "text_unit_ids": _list_column(text_unit_ids),
         "packed": h.packed[wanted],
     }
-    positions = kind, h, ids, short_ids
-    yield {kind.communities: community_rows(positions, wanted, "Community", periods(), columns)}
+    yield {positions().kind.communities: community_rows(positions(), wanted, "Community", columns)}
 
 
-def community_rows(
-    positions: Positions, wanted: Ints, title: str, periods: Sequence[str], columns: dict[str, Any]
-) -> pa.Table:
+def community_rows(positions: Positions, wanted: Ints, title: str, columns: dict[str, Any]) -> pa.Table:
     """Return rows of COMMUNITIES; `title` precedes the number, `columns` are those of this hierarchy."""
-    columns = _position_columns(positions, wanted, periods) | columns
-    columns["id"] = positions[2].take(pa.array(wanted))
+    columns = _position_columns(positions, wanted) | columns
+    columns["id"] = positions.ids.take(pa.array(wanted))
     columns["title"] = [f"{title} {n}" for n in columns["community"].tolist()]
     return by_row(pa.Table.from_pydict({n: columns[n] for n in schema.COMMUNITIES.names}, schema.COMMUNITIES))
 
 
-def _position_columns(positions: Positions, wanted: Ints, periods: Sequence[str]) -> dict[str, Any]:
+def _position_columns(positions: Positions, wanted: Ints) -> dict[str, Any]:
     """Return the columns that communities and their reports share."""
-    kind, h, _, short_ids = positions
+    kind, h, _, short_ids, periods = positions
     return {
         "human_readable_id": short_ids[wanted],
         "community": short_ids[wanted],
@@ -236,39 +235,35 @@ def finish_reports(
     positions: Callable[[], Positions],
     kind: HierarchyKind,
     reports: Result,
-    periods: Sequence[str],
     depends_on: Sequence[Any] | None = None,
 ) -> Result:
     """Write reports with references by short id; without `depends_on`, no group of reports is reused."""
     groups, name = reports.tables["reports"], kind.reports_table
     again = range(len(groups)) if not run.afresh.isdisjoint(kind.stages) else ()
-    known = run.taken_over(
-        "finish", groups, kind.name, (name,), told=depends_on or [None] * len(groups), again=again
-    )
-    make = partial(_report_table, numbers, positions, run.executor.share(periods))
-    return known.with_new(run.store, run.map("finish", make, known.new))
+    told = depends_on or [None] * len(groups)
+    known = run.taken_over("finish", groups, kind.name, (name,), told=told, again=again)
+    written = run.map("finish", partial(_report_table, numbers, positions), known.new)
+    return known.with_new(run.store, written)
 
 
 def _report_table(
     numbers: Callable[[], dict[str, Numbers]],
     positions: Callable[[], Positions],
-    periods: Callable[[], Sequence[str]],
     store: Store,
     parts: list[Part],
 ) -> Iterator[Tables]:
     if not parts:
         return
-    kind, _, ids, _ = positions()
+    kind, ids = positions().kind, positions().ids
     renderer = ReferenceRenderer(numbers())
     table = read_table(store, parts, WRITTEN.names, WRITTEN)
     community = pc.index_in(table["community"], value_set=ids).to_numpy().astype(np.int64)
-    position_rows = pa.table(_position_columns(positions(), community, periods())).to_pylist()
+    position_rows = pa.table(_position_columns(positions(), community)).to_pylist()
     written = table.drop_columns(["community"]).to_pylist()
     renderer.prepare(reference for row in written for reference in row["references"])
     rows = []
-    for row, position, id_ in zip(
-        written, position_rows, ids.take(pa.array(community)).to_pylist(), strict=True
-    ):
+    community_ids = table["community"].to_pylist()
+    for row, position, id_ in zip(written, position_rows, community_ids, strict=True):
         content = {
             "title": row["title"],
             "summary": renderer.render(row["summary"]),

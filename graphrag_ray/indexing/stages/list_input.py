@@ -32,17 +32,14 @@ _PART_PATH = re.compile(
     r"|(work)/[\w-]{1,64}/part-[0-9]{13}[-~][^/]*-[0-9a-f]{32})\.parquet"
 )
 """Path of a stored part. Groups: the store's root with a slash; `work` for a journal part."""
-
 INDEXES_SHOWN = 3
-
 RECENT_S = 2.0
 """Tick of the coarsest file system clock (FAT); clocks with fractions tick at least 20 times as often."""
 _TIME_FIELDS = ("mtime", "LastModified", "last_modified", "updated")
 _VERSION_FIELDS = {"ETag", "etag", "md5Hash", "generation", "VersionId", "content_md5", "Content-MD5"}
 """The fields of fsspec's file infos that change with a file's content."""
-
 _URL_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
-_SECRET_PARAMETER = re.compile(r"sig|token|secret|password|credential|(api|access)[_-]?key", re.IGNORECASE)
+_SECRET = re.compile(r"sig|token|secret|password|credential|(api|access)[_-]?key", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -66,10 +63,9 @@ class InputFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """The contents of INPUT.
+    """The contents of INPUT, files sorted by path.
 
     Attributes:
-        files: Readable files, sorted by path.
         unknown_extensions: Number of files by unknown extension.
         nested_indexes: Other indexes and stores of batches and caches below INPUT, whose files are skipped.
         own_index: Path of this run's index inside INPUT, skipped too; "" if it is elsewhere.
@@ -119,9 +115,7 @@ def scan_input(
     own_index = f"{fs._strip_protocol(index_url)}/" if is_same_storage else ""
     stored = tuple(f"{index}{name}" for index in {*indexes, own_index} if index for name in INDEX_CONTENTS)
     folder_hash = stable_id("input", display_url(fs.unstrip_protocol(base)))
-    nested = sorted(
-        _relative_name(index.rstrip("/"), base, is_only=False) for index in indexes if index != own_index
-    )
+    nested = sorted(_relative_name(index.rstrip("/"), base) for index in indexes - {own_index})
     files, unknown, now = [], Counter[str](), time.time()
     for path, info in infos.items():
         name = _relative_name(path, base, is_only=path == root)
@@ -137,16 +131,10 @@ def scan_input(
             with suppress(OSError):
                 target = os.stat(path)
                 metadata = {"size": target.st_size, "mtime": target.st_mtime}
-        files.append(
-            InputFile(
-                fs.unstrip_protocol(path),
-                name,
-                int(info.get("size") or 0),
-                _version_hash(metadata, folder_hash, now),
-                modified(metadata),
-                READERS.package_of(extension[1:]) or readers_before.get(extension, ""),
-            )
-        )
+        url, size = fs.unstrip_protocol(path), int(info.get("size") or 0)
+        version_hash = _version_hash(metadata, folder_hash, now)
+        reader = READERS.package_of(extension[1:]) or readers_before.get(extension, "")
+        files.append(InputFile(url, name, size, version_hash, modified(metadata), reader))
     if not files:
         skipped = f" ({plural(unknown.total(), 'file')} of other types)" if unknown else ""
         skipped += f" ({skipped_indexes(nested)})" if nested else ""
@@ -157,7 +145,7 @@ def scan_input(
     files.sort(key=lambda file: file.path)
     parent = f"{root.rstrip('/')}/"
     is_inside = own_index.startswith(parent) and own_index != parent
-    own = _relative_name(own_index.rstrip("/"), base, is_only=False) if is_inside else ""
+    own = _relative_name(own_index.rstrip("/"), base) if is_inside else ""
     return Listing(files, unknown, nested, own, folder_hash)
 
 
@@ -202,11 +190,7 @@ def _find_files(fs: Any, root: str) -> tuple[str, dict[str, Any], set[str]]:
     for match in filter(None, map(_PART_PATH.fullmatch, infos)):
         (indexes if match[2] else candidates).add(match[1])
     # A folder called `tables` alone is no proof of an index.
-    indexes |= {
-        candidate
-        for candidate in candidates - indexes
-        if any(fs.exists(f"{candidate}{folder}") for folder in ("snapshots", "locks"))
-    }
+    indexes |= {c for c in candidates - indexes if fs.exists(f"{c}snapshots") or fs.exists(f"{c}locks")}
     return base, infos, indexes
 
 
@@ -236,7 +220,7 @@ def _walk(fs: Any, root: str) -> dict[str, Any]:
     return infos
 
 
-def _relative_name(path: str, base: str, is_only: bool) -> str:
+def _relative_name(path: str, base: str, is_only: bool = False) -> str:
     """Return a path relative to the base, without the password and signature of a URL.
 
     A file that is all of INPUT needs no query to tell it from others.
@@ -244,9 +228,7 @@ def _relative_name(path: str, base: str, is_only: bool) -> str:
     name = path
     if _URL_SCHEME.match(path):
         name, query = display_url(path), urlsplit(path).query
-        public = "&".join(
-            p for p in query.split("&") if p and not _SECRET_PARAMETER.search(p.partition("=")[0])
-        )
+        public = "&".join(p for p in query.split("&") if p and not _SECRET.search(p.partition("=")[0]))
         if public and not (is_only and _extension(name)[1:] in READERS):
             name = f"{name}?{public}"
         base = display_url(base)

@@ -218,9 +218,8 @@ def _kept(
     lower: pa.Table, entities: pa.Table, relationships: pa.Table, n_units: int, threshold: float
 ) -> dict[str, Mask]:
     ids, frequency = entities["id"].to_numpy(), entities["frequency"].to_numpy()
-    source, target = (
-        entity_positions(ids, relationships[end].to_numpy()) for end in ("source_id", "target_id")
-    )
+    ends = (relationships[name].to_numpy() for name in ("source_id", "target_id"))
+    source, target = (entity_positions(ids, keys) for keys in ends)
     # A name is weak if it is one word that the corpus writes in lower case more often than as a name.
     words, counts, word = (column.to_numpy() for column in (lower["word"], lower["count"], entities["word"]))
     position = np.minimum(np.searchsorted(words, word), max(len(words) - 1, 0))

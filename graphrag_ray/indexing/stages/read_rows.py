@@ -49,15 +49,12 @@ def read_rows(run: Run, given: GivenRows, add: bool, allow_deletes: bool) -> Res
     """See `read`."""
     read_batch = partial(_read_batch, run.settings, run.executor.share(_known_rows(run)))
     one_by_one = Parted(_single_rows, partial(_unread, run.settings))
-    written = run.map(
-        "read", read_batch, given, one_by_one, document_parts.progress_reporter(run, None, lambda number: 1)
-    )
+    on_read = document_parts.progress_reporter(run, None, lambda number: 1)
+    written = run.map("read", read_batch, given, one_by_one, on_read)
     tables = by_input(written, "documents", "text_units", "failures")
     if not rows_of(tables["failures"]) and not any(done.get("seen") for done in written):
         raise InputError(f"INPUT ({given}) has no rows")
     unchanged = _drop_repeated_ids(run, written, tables)
-    if run.parent is None and not any(tables["documents"]):
-        document_parts.raise_if_none_readable(run, tables["failures"], "row")
     groups = zip(tables["documents"], tables["text_units"], strict=True)
     pairs = sorted(
         (
@@ -76,8 +73,7 @@ def read_rows(run: Run, given: GivenRows, add: bool, allow_deletes: bool) -> Res
     new, alone = by_input(written, "documents", "text_units"), {*range(len(pairs))}.difference(*combined)
     tables["documents"] = [pairs[i][0] for i in sorted(alone)] + new["documents"]
     tables["text_units"] = [pairs[i][1] for i in sorted(alone)] + new["text_units"]
-    counts = document_parts.merge_with_parent(run, tables, FOLDER_HASH, add, allow_deletes, unchanged)
-    run.inputs = document_parts.input_folders(run, FOLDER_HASH, add)
+    counts = document_parts.merge_with_parent(run, tables, "row", FOLDER_HASH, add, allow_deletes, unchanged)
     return Result(document_parts.regroup(tables), counts | {"chunks": rows_of(tables["text_units"])})
 
 
@@ -141,11 +137,8 @@ def _single_rows(batch: RowBatch) -> list[RowBatch]:
 def _unread(settings: Settings, batch: RowBatch, error: str) -> Mapping[str, pa.Table]:
     """Return the failures of rows that kill processes."""
     rows = documents_of(rows_of_batch(batch), settings.input)
-    return {
-        "failures": document_parts.read_failures(
-            [Unreadable(ROWS, row.row, f"cannot be read: {error}") for row in rows]
-        )
-    }
+    failed = [Unreadable(ROWS, row.row, f"cannot be read: {error}") for row in rows]
+    return {"failures": document_parts.read_failures(failed)}
 
 
 def _drop_repeated_ids(run: Run, written: Written, tables: dict[str, list[list[Part]]]) -> pa.Table:
@@ -181,10 +174,8 @@ def _drop_repeated_ids(run: Run, written: Written, tables: dict[str, list[list[P
         run.observer.note(f"{repeats}; each text is indexed once")
     else:
         reason = f"several rows have this id (column {column!r}); only one of them is indexed"
-        failed = document_parts.read_failures(
-            [Unreadable(ROWS, row["name"], reason) for row in first.values()]
-        )
-        tables["failures"].append(run.write("read", "failures", [failed]))
+        failed = [Unreadable(ROWS, row["name"], reason) for row in first.values()]
+        tables["failures"].append(run.write("read", "failures", [document_parts.read_failures(failed)]))
     lost = {(row["id"], row["content_hash"]) for row in repeated.to_pylist()}
     lost -= {(row["id"], row["content_hash"]) for row in first.values()}
     versions = pc.binary_join_element_wise(known["id"], known["content_hash"], "")

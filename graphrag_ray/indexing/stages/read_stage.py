@@ -75,6 +75,11 @@ class Piece:
     rank: str
     stretch: Stretch | None = None
 
+    @property
+    def version(self) -> list[Any]:
+        stretch, reader = self.stretch and asdict(self.stretch), self.file.reader
+        return [self.file.path, self.file.version_hash, stretch, *([reader] if reader else [])]
+
 
 def read(run: Run, given: str | GivenRows, *, add: bool, allow_deletes: bool) -> Result:
     """Read INPUT into tables documents, text_units and failures.
@@ -117,10 +122,7 @@ def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Res
     is_new = n_new or run.before("read") is None or before.counts.get("repeated")
     has_ids = run.settings.input.id_column is not None and any(piece.stretch for piece in pieces)
     repeated = _drop_repeated_ids(run, tables) if is_new and has_ids else 0
-    if run.parent is None and not any(tables["documents"]):
-        document_parts.raise_if_none_readable(run, tables["failures"], "file")
-    counts = document_parts.merge_with_parent(run, tables, listing.folder_hash, add, allow_deletes)
-    run.inputs = document_parts.input_folders(run, listing.folder_hash, add)
+    counts = document_parts.merge_with_parent(run, tables, "file", listing.folder_hash, add, allow_deletes)
     counts |= {"files": len(files), "chunks": rows_of(tables["text_units"])}
     counts |= {"repeated": repeated} if repeated else {}
     return joined([read, segments, Result(document_parts.regroup(tables), counts)])
@@ -154,9 +156,8 @@ def _split_files(
         written = [{} for _ in inputs]  # the tasks that read the files find out which one is to blame
     result = known.with_new(run.store, written)
     groups = result.tables["segments"]
-    hashes = [
-        hash_ if parts else "" for hash_, parts in zip(result.made_from["segments"], groups, strict=True)
-    ]
+    pairs = zip(result.made_from["segments"], groups, strict=True)
+    hashes = [hash_ if parts else "" for hash_, parts in pairs]
     segments: dict[int, list[Segment]] = {}
     for (n, *_), parts in zip(scans, groups, strict=True):
         rows = read_table(run.store, parts, None, _SEGMENT).to_pylist()
@@ -292,29 +293,16 @@ def _read_splits(
     model = settings.model(settings.model_name("extract"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
     versions = [
-        [
-            [
-                p.file.path,
-                p.file.version_hash,
-                p.stretch and asdict(p.stretch),
-                *filter(None, [p.file.reader]),
-            ]
-            for p in split
-        ]
-        if all(p.file.version_hash for p in split)
-        else None
-        for split in splits
+        [p.version for p in split] if all(p.file.version_hash for p in split) else None for split in splits
     ]
     depends_on = [stored["input"], stored["chunking"], vocabulary, limit]
     known = run.taken_over("read", splits, depends_on, SPLIT_TABLES, told=versions)
-    on_read = document_parts.progress_reporter(
-        run, sum(map(len, known.new)), lambda number: len(known.new[number])
-    )
+    n_pieces = [len(split) for split in known.new]
+    on_read = document_parts.progress_reporter(run, sum(n_pieces), n_pieces.__getitem__)
     one_by_one = Parted[Sequence[Piece]](lambda split: [[piece] for piece in split], _unread)
     written = run.map("read", partial(_read_split, settings, options, limit), known.new, one_by_one, on_read)
-    result = known.with_new(
-        run.store, [{f"split_{name}": parts for name, parts in tables.items()} for tables in written]
-    )
+    written = [{f"split_{name}": parts for name, parts in tables.items()} for tables in written]
+    result = known.with_new(run.store, written)
     hashes = zip(result.made_from[SPLIT_TABLES[0]], result.tables["split_failures"], strict=True)
     readers = {f"{_extension(p.file)} {p.file.reader}" for split in splits for p in split if p.file.reader}
     made_from = {SPLIT_TABLES[0]: ["" if failed else h for h, failed in hashes], "readers": sorted(readers)}

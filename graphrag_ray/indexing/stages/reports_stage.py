@@ -449,9 +449,10 @@ def describe_corpus(run: Run, corpus: Result, load_layout: Callable[[], Layout])
     """
     if run.untold:  # an earlier attempt of this run, which met a damaged part
         return run.untold
-    if not about_corpus.is_to_be_told(run.settings, run.prompts) or not len(
-        (layout := load_layout()).node_keys
-    ):
+    if not about_corpus.is_to_be_told(run.settings, run.prompts):
+        return Result()
+    layout = load_layout()
+    if not len(layout.node_keys):
         return Result()
     spec = about_corpus.about_spec(run.settings, run.prompts)
     work = Work(
@@ -487,6 +488,7 @@ def _corpus_overview(run: Run, corpus: Result, layout: Layout) -> Row:
     degree = degrees(elements.edge_source, elements.edge_target, n)
     positions = np.lexsort((layout.node_keys[layout.hierarchy.order], -degree))[: about_corpus.MAX_ENTITIES]
     entities = layout.blocks["entities"].rows(run.store, positions, ["title", "description"])
+    described = [(e["title"], e["description"]) for e in entities]
     documents = corpus.parts("documents")
     ends = np.cumsum([part.rows for part in documents])
     chosen = np.array(about_corpus.spread(int(ends[-1]) if len(ends) else 0), dtype=np.int64)
@@ -502,7 +504,5 @@ def _corpus_overview(run: Run, corpus: Result, layout: Layout) -> Row:
         ]
     return {
         "titles": about_corpus.title_lines(titles, count_tokens),
-        "entities": about_corpus.entity_lines(
-            [(e["title"], e["description"]) for e in entities], count_tokens
-        ),
+        "entities": about_corpus.entity_lines(described, count_tokens),
     }

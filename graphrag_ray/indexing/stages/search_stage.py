@@ -161,9 +161,8 @@ def index_for_search(run: Run, results: Results) -> Result:
             shards = []
             for kind in searched:
                 depends_on = [language, *(columns if kind == "text_unit" else ())]
-                vector_groups = [
-                    embed_stage.Texts(kind, group) for group in embeddings.get(f"embeddings_{kind}", [])
-                ]
+                groups = embeddings.get(f"embeddings_{kind}", [])
+                vector_groups = [embed_stage.Texts(kind, group) for group in groups]
                 shards += _shards(kind, "keyword", texts.get(kind, []), depends_on, language)
                 shards += _shards(kind, "vector", vector_groups)
             return shards
@@ -237,9 +236,8 @@ def _nearest(shards: Sequence[_Shard], earlier: Sequence[_Earlier]) -> list[_Ear
     shard_of = {(other.table, paths): n for n, (other, _) in enumerate(earlier) for paths in other.paths}
     nearest: list[_Earlier | None] = []
     for shard in shards:
-        rows = {
-            n: 0.0 for n, (x, _) in enumerate(earlier) if (x.table, x.signs) == (shard.table, shard.signs)
-        }
+        same = (shard.table, shard.signs)
+        rows = {n: 0.0 for n, (x, _) in enumerate(earlier) if (x.table, x.signs) == same}
         for x in shard.texts:
             if (n := shard_of.get((shard.table, _paths(x)), -1)) in rows:
                 rows[n] += sum(part.rows for part in x.parts)

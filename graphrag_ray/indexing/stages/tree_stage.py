@@ -67,22 +67,19 @@ class TreeHierarchy:
         ids = pa.array(self.ids, pa.string())
         short_ids = numbers()[KIND.communities].of(ids)
         _ = self.tree.texts  # computed once, rather than by each task
-        positions: Callable[[], graph_hierarchy.Positions] = run.executor.share(
-            (KIND, self.tree, ids, short_ids)
-        )
+        periods = [period] * len(ids)
+        positions = run.executor.share(graph_hierarchy.Positions(KIND, self.tree, ids, short_ids, periods))
         chunks = read_table(run.store, self.chunks, ["id"], schema.TEXT_UNITS)
         chunk_ids = run.executor.share(chunks["id"].combine_chunks())
-        every, periods = np.ones(len(ids), np.bool_), [period] * len(ids)
+        every = np.ones(len(ids), np.bool_)
         sizes = self.tree.sizes()
         batches = reports_stage.community_batches(
             self.ids, self.level, short_ids, every, sizes, graph_hierarchy.ELEMENTS_AT_ONCE
         )
-        make = partial(_cluster_table, positions, chunk_ids, period)
+        make = partial(_cluster_table, positions, chunk_ids)
         written = run.map("finish", make, [np.array(batch) for batch in batches])
         clusters = Result(by_input(written, KIND.communities))
-        return joined(
-            [clusters, graph_hierarchy.finish_reports(run, numbers, positions, KIND, self.reports, periods)]
-        )
+        return joined([clusters, graph_hierarchy.finish_reports(run, numbers, positions, KIND, self.reports)])
 
 
 def build_tree(run: Run, corpus: Result, graph: ExtractedGraph | None) -> TreeHierarchy:
@@ -301,18 +298,16 @@ def _count_tokens(count: Count, store: Store, x: tuple[int, Part]) -> Iterator[p
 def _cluster_table(
     positions: Callable[[], graph_hierarchy.Positions],
     chunk_ids: Callable[[], pa.Array],
-    period: str,
     store: Store,
     wanted: Ints,
 ) -> Iterator[Tables]:
-    tree, ids = positions()[1], chunk_ids()
+    tree, ids = positions().hierarchy, chunk_ids()
     assert isinstance(tree, summary_tree.SummaryTree)
     chunks = [ids.take(pa.array(tree.texts[c])).to_pylist() for c in wanted.tolist()]
     none: list[list[str]] = [[] for _ in chunks]
     columns: dict[str, Any] = {"entity_ids": none, "relationship_ids": none, "text_unit_ids": chunks}
     columns["packed"] = [False] * len(chunks)
-    periods = [period] * len(tree.level)
-    yield {KIND.communities: graph_hierarchy.community_rows(positions(), wanted, "Summary", periods, columns)}
+    yield {KIND.communities: graph_hierarchy.community_rows(positions(), wanted, "Summary", columns)}
 
 
 def _read_level(run: Run, parts: Sequence[Part]) -> tuple[summary_tree.TreeLevel, dict[str, Any]]:
