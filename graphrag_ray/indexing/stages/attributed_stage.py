@@ -17,6 +17,7 @@ import pyarrow as pa
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import community_id
 from graphrag_ray.graph import attributed
+from graphrag_ray.graph.attributed import ClusteredLevel, NodesOfLevel
 from graphrag_ray.graph.communities import edge_order
 from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.graph.leiden import Edges, canonical, modularity
@@ -27,7 +28,9 @@ from graphrag_ray.graph.spectral import MOST_NODES
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import communities_stage, reports_stage
+from graphrag_ray.indexing.stages.communities_stage import Layout
 from graphrag_ray.indexing.stages.graph_hierarchy import GraphHierarchy, LevelReports, vectors_of
+from graphrag_ray.indexing.stages.reports_stage import ReportWork
 from graphrag_ray.indexing.stages.short_ids import Keys, prefixes_of, read_arrays, write_arrays
 from graphrag_ray.indexing.step_result import Result, rows_of
 from graphrag_ray.store.parts import Part
@@ -67,7 +70,7 @@ class _Builder:
 
         def compute() -> Result:
             n_nodes = len(graph.node_keys)
-            nodes = attributed.NodesOfLevel(
+            nodes = NodesOfLevel(
                 attributed.linked(n_nodes, graph.source, graph.target),
                 vectors_of(run, self.embedded.parts("embeddings_entity"), graph.node_keys),
                 graph.nodes["n_tokens"],
@@ -94,19 +97,14 @@ class _Builder:
         """
         run, graph, options = self.run, self.graph, self.run.settings.attributed
         layout = communities_stage.load_layout(run, graph, found)
-        requests = reports_stage.ReportWork.for_reports(run, layout.blocks, 0.0)
+        requests = ReportWork.for_reports(run, layout.blocks, 0.0)
 
         def compute() -> Result:
-            levels, reports = (
-                [_read_level(run, found, 0)[0]],
-                LevelReports(KIND, "community {} of hierarchy attributed"),
-            )
-            keys, tokens, cluster_of = (
-                graph.node_keys,
-                graph.nodes["n_tokens"],
-                np.arange(len(graph.node_keys)),
-            )
-            vectors = vectors_of(run, self.embedded.parts("embeddings_entity"), graph.node_keys)
+            levels = [_read_level(run, found, 0)[0]]
+            reports = LevelReports(KIND, "community {} of hierarchy attributed")
+            keys, tokens = graph.node_keys, graph.nodes["n_tokens"]
+            cluster_of = np.arange(len(keys))
+            vectors = vectors_of(run, self.embedded.parts("embeddings_entity"), keys)
             all_keys: list[Keys] = []
             while True:
                 level = levels[-1]
@@ -122,7 +120,7 @@ class _Builder:
                 if len(levels) == options.max_levels:
                     break
                 previous = _previous_level(run, REPORT_STEP, height)
-                above = self._cluster(attributed.NodesOfLevel(level.links, vectors, tokens, keys, *previous))
+                above = self._cluster(NodesOfLevel(level.links, vectors, tokens, keys, *previous))
                 if not attributed.goes_on(len(keys), len(above.packed), options):
                     break
                 levels.append(above)
@@ -134,7 +132,7 @@ class _Builder:
         depends_on += [options, settings.communities]
         return run.step(REPORT_STEP, depends_on, compute, requests.work.name)
 
-    def _cluster(self, nodes: attributed.NodesOfLevel) -> attributed.ClusteredLevel:
+    def _cluster(self, nodes: NodesOfLevel) -> ClusteredLevel:
         settings = self.run.settings
         options, pack_tokens = settings.attributed, settings.reports.context_tokens // 2
         if options.clustering == "spectral" and len(nodes.keys) > MOST_NODES:
@@ -148,11 +146,7 @@ class _Builder:
             return attributed.clustered(nodes, options, settings.communities, pack_tokens)
 
     def _write_level(
-        self,
-        requests: reports_stage.ReportWork,
-        level: attributed.ClusteredLevel,
-        reports: LevelReports,
-        layout: communities_stage.Layout,
+        self, requests: ReportWork, level: ClusteredLevel, reports: LevelReports, layout: Layout
     ) -> None:
         run, options, height = self.run, self.run.settings.reports, len(reports.ids) - 1
         if height:
@@ -168,8 +162,8 @@ class _Builder:
 
     def _write_result(
         self,
-        requests: reports_stage.ReportWork,
-        levels: Sequence[attributed.ClusteredLevel],
+        requests: ReportWork,
+        levels: Sequence[ClusteredLevel],
         reports: LevelReports,
         keys: Sequence[Keys],
     ) -> Result:
@@ -199,7 +193,7 @@ def _members(label: Ints, n: int) -> list[Ints]:
 
 
 def _write_levels(
-    run: Run, levels: Sequence[attributed.ClusteredLevel], keys: Sequence[Keys]
+    run: Run, levels: Sequence[ClusteredLevel], keys: Sequence[Keys]
 ) -> dict[str, list[list[Part]]]:
     """Write table levels with a group per level; `keys` are those of the nodes of each."""
     groups = []
@@ -220,14 +214,14 @@ def _write_levels(
     return {"levels": groups}
 
 
-def _read_level(run: Run, result: Result, index: int) -> tuple[attributed.ClusteredLevel, Keys]:
+def _read_level(run: Run, result: Result, index: int) -> tuple[ClusteredLevel, Keys]:
     """Read a level that `_write_levels` wrote, and the keys of its nodes."""
     a = read_arrays(run.store, result.tables["levels"][index])
     n_centres, neighbours = int(a["n_centres"][0]), int(a["neighbours"][0])
     centres = a["centres"].reshape(n_centres, -1) if n_centres else None
     edges, inner = Edges(a["ends"].reshape(-1, 2), a["weight"]), communities_stage.hierarchy_from_arrays(a)
     cluster, packed = a["cluster"], a["cluster_packed"]
-    return attributed.ClusteredLevel(edges, inner, cluster, packed, neighbours, centres), a["key"]
+    return ClusteredLevel(edges, inner, cluster, packed, neighbours, centres), a["key"]
 
 
 def _previous_level(run: Run, step: str, index: int) -> tuple[Past | None, int | None, Vectors | None]:

@@ -110,10 +110,8 @@ class ElementBlocks:
         """[blocks + 1] position of the first row of each block, then the number of rows."""
         return np.cumsum([0, *(sum(part.rows for part in block) for block in self.parts)])
 
-    def rows(
-        self, store: Store, positions: Ints, columns: Sequence[str] | None = None
-    ) -> list[dict[str, Any]]:
-        """Return the rows at some positions, in the given order; `columns` None for all."""
+    def rows(self, store: Store, positions: Ints, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Return some columns of the rows at some positions, in the given order."""
         rows: list[dict[str, Any]] = [{}] * len(positions)
         block_of = np.searchsorted(self._starts, positions, "right") - 1
         for block in np.unique(block_of):
@@ -134,9 +132,8 @@ class ElementBlocks:
             slices.append(self._table(store, block, columns).slice(low, end - offset - low))
         return pa.concat_tables(slices)
 
-    def _table(self, store: Store, block: int, columns: Sequence[str] | None) -> pa.Table:
-        tables = [_cache.get(store, part) for part in self.parts[block]]
-        return pa.concat_tables(tables if columns is None else [t.select(columns) for t in tables])
+    def _table(self, store: Store, block: int, columns: Sequence[str]) -> pa.Table:
+        return pa.concat_tables(_cache.get(store, part).select(columns) for part in self.parts[block])
 
 
 def element_blocks(result: Result, kinds: Iterable[str]) -> dict[str, ElementBlocks]:
@@ -161,8 +158,8 @@ def write_blocks(
     columns of each row) nothing is reused.
     """
     table, sorted_keys = f"block_{kind}", keys[order]
-    is_last = sorted_keys[1:] % np.uint64(BLOCK_ROWS) == 0
-    ends = [*np.flatnonzero(is_last) + 1, len(order)] if len(order) else []
+    starts_block = sorted_keys[1:] % np.uint64(BLOCK_ROWS) == 0
+    ends = [*np.flatnonzero(starts_block) + 1, len(order)] if len(order) else []
     bounds = list(pairwise([0, *ends]))
     hashes: list[Any] = [None] * len(bounds)
     if contents is not None:

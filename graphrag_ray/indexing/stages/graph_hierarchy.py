@@ -36,6 +36,7 @@ from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages import communities_stage, reports_stage
 from graphrag_ray.indexing.stages.embed_stage import Texts, embed_now
 from graphrag_ray.indexing.stages.parent_reports import WRITTEN
+from graphrag_ray.indexing.stages.reports_stage import ReportSource, WrittenReport
 from graphrag_ray.indexing.stages.short_ids import (
     Keys,
     Numbers,
@@ -132,8 +133,8 @@ class GraphHierarchy:
         # A report depends on the communities below and above and on the date of its own.
         depends_on, number = [], {id_: c for c, id_ in enumerate(self.ids)}
         for group in self.reports.tables["reports"]:
-            names = read_table(run.store, group, ["community"])["community"].to_pylist() if group else []
-            members = [number[id_] for id_ in names]
+            in_group = read_table(run.store, group, ["community"])["community"].to_pylist() if group else []
+            members = [number[id_] for id_ in in_group]
             around = hashlib.sha256(signed[members][:, [_CHILDREN, _PARENT]].tobytes()).hexdigest()
             depends_on.append([group, around, fingerprint_of([periods[c] for c in members])])
         return joined([communities, finish_reports(run, numbers, positions, kind, self.reports, depends_on)])
@@ -262,8 +263,7 @@ def _report_table(
     written = table.drop_columns(["community"]).to_pylist()
     renderer.prepare(reference for row in written for reference in row["references"])
     rows = []
-    community_ids = table["community"].to_pylist()
-    for row, position, id_ in zip(written, position_rows, community_ids, strict=True):
+    for row, position, id_ in zip(written, position_rows, table["community"].to_pylist(), strict=True):
         content = {
             "title": row["title"],
             "summary": renderer.render(row["summary"]),
@@ -303,8 +303,8 @@ class LevelReports:
     name_format: str
     ids: list[list[str]] = field(default_factory=list)
     first: list[int] = field(default_factory=list)
-    written: Spool[reports_stage.WrittenReport] = field(default_factory=Spool)
-    failed: list[tuple[Row, Outcome[reports_stage.WrittenReport]]] = field(default_factory=list)
+    written: Spool[WrittenReport] = field(default_factory=Spool)
+    failed: list[tuple[Row, Outcome[WrittenReport]]] = field(default_factory=list)
     final: bool = True
 
     def begin(self, ids: list[str]) -> None:
@@ -312,7 +312,7 @@ class LevelReports:
         self.first.append(self.first[-1] + len(self.ids[-1]) if self.ids else 0)
         self.ids.append(ids)
 
-    def of_level(self, height: int) -> Iterator[reports_stage.WrittenReport | None]:
+    def of_level(self, height: int) -> Iterator[WrittenReport | None]:
         """Yield the report of each cluster of a level."""
         return (self.written.get(self.first[height] + cluster) for cluster in range(len(self.ids[height])))
 
@@ -323,7 +323,7 @@ class LevelReports:
     def write(
         self,
         run: Run,
-        work: Work[reports_stage.WrittenReport],
+        work: Work[WrittenReport],
         schedule: Callable[[], Schedule | ReportsAlone],
         without: Iterable[int] = (),
         numbers: Ints | None = None,
@@ -342,13 +342,13 @@ class LevelReports:
         scheduled = [""] * len(ids)
         for cluster, number in enumerate(number_of):
             scheduled[number] = ids[cluster]
-        below: tuple[Callable[[int], reports_stage.WrittenReport], Sequence[str]] | None = None
+        below: tuple[Callable[[int], WrittenReport], Sequence[str]] | None = None
         if len(self.ids) > 1:
             lower = self.first[-2]
             below = (lambda cluster: self.written[lower + cluster]), self.ids[-2]
 
-        def plan() -> reports_stage.ReportSource:
-            return reports_stage.ReportSource(
+        def plan() -> ReportSource:
+            return ReportSource(
                 schedule(), lambda c: display_name(scheduled[c]), scheduled, None, below, self.kind.section
             )
 
@@ -357,22 +357,17 @@ class LevelReports:
             if (report := source.written.get(number)) is not None:
                 self.written[first + cluster] = report
         self.failed += source.sorted_failures()
-        nothing: Outcome[reports_stage.WrittenReport] = Outcome("", "failed", error=NO_REPORTS_BELOW)
+        nothing: Outcome[WrittenReport] = Outcome("", "failed", error=NO_REPORTS_BELOW)
         self.failed += [({"called": display_name(ids[cluster])}, nothing) for cluster in without]
 
     def write_tables(
-        self,
-        run: Run,
-        step: str,
-        work: Work[reports_stage.WrittenReport],
-        level: Ints,
-        communities: Iterable[Ints],
+        self, run: Run, step: str, work: Work[WrittenReport], level: Ints, communities: Iterable[Ints]
     ) -> tuple[dict[str, list[list[Part]]], list[str]]:
         """Write tables reports and failures, given the communities of each level's clusters.
 
         Also returns the ids of the communities.
         """
-        reports: Spool[reports_stage.WrittenReport] = Spool()
+        reports: Spool[WrittenReport] = Spool()
         ids = [""] * len(level)
         for height, numbers in enumerate(communities):
             clusters = zip(numbers.tolist(), self.ids[height], self.of_level(height), strict=True)
@@ -391,7 +386,7 @@ class LevelReports:
         A cluster without a report gets the mean of its `members`, given as rows of the vectors `below`.
         """
         ids = self.ids[-1]
-        reports: Spool[reports_stage.WrittenReport] = Spool()
+        reports: Spool[WrittenReport] = Spool()
         for cluster, report in enumerate(self.of_level(len(self.ids) - 1)):
             if report is not None:
                 reports[cluster] = report

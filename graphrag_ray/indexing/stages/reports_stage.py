@@ -173,14 +173,9 @@ def write_reports(
         has_report = ~planned
         has_report[source.written.numbers()] = True
         groups = community_batches(ids, h.level, number(), has_report)
-        known = run.taken_over(
-            "reports",
-            groups,
-            depends_on,
-            ("reports",),
-            told=[[ids[c] for c in group] for group in groups],
-            again=[n for n, group in enumerate(groups) if planned[group].any()],
-        )
+        names = [[ids[c] for c in group] for group in groups]
+        again = [n for n, group in enumerate(groups) if planned[group].any()]
+        known = run.taken_over("reports", groups, depends_on, ("reports",), told=names, again=again)
         written: Written = []
         for group in known.new:
             old, new = ([c for c in group if planned[c] == is_new] for is_new in (False, True))
@@ -262,8 +257,7 @@ class ReportSource:
 
     `display_name` returns the name of a community in progress and failures. `below` are the reports by number
     that this level is written from, and the ids of their communities; by default those that this source
-    writes, and the `known` reports, which `n_known` communities have. `section` is that of reports in
-    contexts.
+    writes, and the `known` reports, which `n_known` communities have.
     """
 
     def __init__(
@@ -283,9 +277,8 @@ class ReportSource:
         self._taken: list[int] = []
         self._open: dict[int, Row] = {}
         self.written: Spool[WrittenReport] = Spool()
-        self.sketches: Spool[Sketch] = (
-            Spool()
-        )  # separate, since a report is read for each context that shows it
+        # Apart from the reports, which are read for each context that shows them.
+        self.sketches: Spool[Sketch] = Spool()
         self._below = below or (lambda c: (known.get(c) if known else None) or self.written[c], ids)
         self.failed: list[tuple[Row, Outcome[WrittenReport]]] = []
         self.total: int | None = len(ids) - n_known

@@ -27,10 +27,13 @@ from graphrag_ray.graph.report_context import Count, record_tokens, source
 from graphrag_ray.graph.schedule import ReportsAlone
 from graphrag_ray.graph.soft_clusters import Reduction, soft_clusters
 from graphrag_ray.graph.summary_dialogue import context_tokens, longest_record
+from graphrag_ray.graph.summary_tree import Clusters, Keys, SummaryTree, TreeLevel
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import communities_stage, graph_hierarchy, reports_stage
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
+from graphrag_ray.indexing.stages.graph_hierarchy import LevelReports, Positions
+from graphrag_ray.indexing.stages.reports_stage import ReportWork
 from graphrag_ray.indexing.stages.short_ids import Numbers, prefixes_of, read_arrays, write_arrays
 from graphrag_ray.indexing.step_result import Result, by_input, joined, rows_of
 from graphrag_ray.store.files import Store
@@ -49,7 +52,7 @@ _CLUSTER = pa.schema([("at", pa.int64()), ("members", pa.list_(pa.int64()))])
 class TreeHierarchy:
     """The tree; see `BuiltHierarchy`. `chunks` are the parts of table text_units."""
 
-    tree: summary_tree.SummaryTree
+    tree: SummaryTree
     ids: list[str]
     reports: Result
     results: Sequence[Result]
@@ -68,7 +71,7 @@ class TreeHierarchy:
         short_ids = numbers()[KIND.communities].of(ids)
         _ = self.tree.texts  # computed once, rather than by each task
         periods = [period] * len(ids)
-        positions = run.executor.share(graph_hierarchy.Positions(KIND, self.tree, ids, short_ids, periods))
+        positions = run.executor.share(Positions(KIND, self.tree, ids, short_ids, periods))
         chunks = read_table(run.store, self.chunks, ["id"], schema.TEXT_UNITS)
         chunk_ids = run.executor.share(chunks["id"].combine_chunks())
         every = np.ones(len(ids), np.bool_)
@@ -92,17 +95,17 @@ def build_tree(run: Run, corpus: Result, graph: ExtractedGraph | None) -> TreeHi
         levels.append(level.clusters)
         main.append(arrays["main"])
         ids = [*arrays["id"].tolist(), *ids]
-    tree = summary_tree.SummaryTree(levels, main)
+    tree = SummaryTree(levels, main)
     counts = {"levels": {f"C{k}": int((tree.level == k).sum()) for k in range(len(levels))}}
     return TreeHierarchy(tree, ids, result, (embedded, result), counts, corpus.parts("text_units"))
 
 
 @dataclass
-class _Levels(graph_hierarchy.LevelReports):
+class _Levels(LevelReports):
     """The levels built so far, with the keys of their nodes and their `main_clusters`."""
 
-    levels: list[summary_tree.TreeLevel] = field(default_factory=list)
-    keys: list[summary_tree.Keys] = field(default_factory=list)
+    levels: list[TreeLevel] = field(default_factory=list)
+    keys: list[Keys] = field(default_factory=list)
     main: list[Ints] = field(default_factory=list)
 
 
@@ -118,7 +121,7 @@ class _Builder:
         """Return tables levels (a group each, that of the chunks first), reports and failures."""
         run, options = self.run, self.run.settings.tree
         budget = context_tokens(options, run.settings.chunking)
-        requests = reports_stage.ReportWork.for_summaries(run, {}, budget)
+        requests = ReportWork.for_summaries(run, {}, budget)
 
         def compute() -> Result:
             built = _Levels(KIND, "summary {}")
@@ -154,14 +157,8 @@ class _Builder:
         return run.step(STEP, depends_on, compute, requests.work.name)
 
     def _cluster(
-        self,
-        height: int,
-        keys: summary_tree.Keys,
-        tokens: Ints,
-        vectors: Vectors,
-        budget: int,
-        reduction: Reduction,
-    ) -> summary_tree.TreeLevel:
+        self, height: int, keys: Keys, tokens: Ints, vectors: Vectors, budget: int, reduction: Reduction
+    ) -> TreeLevel:
         """Cluster a level, starting from that of the parent snapshot as far as possible."""
         limit = budget - HEADING_TOKENS
         # A node without a summary may get one in the next run.
@@ -213,11 +210,11 @@ class _Builder:
         schedule = partial(
             ReportsAlone, clusters, known, budget, kind, in_order=True, places=positions, longest=longest
         )
-        work = reports_stage.ReportWork.for_summaries(run, blocks, budget).work
+        work = ReportWork.for_summaries(run, blocks, budget).work
         built.write(run, work, schedule, schedule().without)
         return np.array([n or 0 for n in built.record_tokens(height)], dtype=np.int64)
 
-    def _write_result(self, requests: reports_stage.ReportWork, built: _Levels) -> Result:
+    def _write_result(self, requests: ReportWork, built: _Levels) -> Result:
         run = self.run
         tables: dict[str, list[list[Part]]] = {"levels": []}
         for level, keys, main, ids in zip(built.levels, built.keys, built.main, built.ids, strict=True):
@@ -231,7 +228,7 @@ class _Builder:
                 "usual": np.array([level.usual]),
             }
             tables["levels"].append(write_arrays(run, STEP, "levels", arrays))
-        tree = summary_tree.SummaryTree([level.clusters for level in built.levels], built.main)
+        tree = SummaryTree([level.clusters for level in built.levels], built.main)
         communities = [
             first + np.arange(len(clusters))
             for first, clusters in zip(tree.first.tolist(), tree.levels, strict=True)
@@ -296,13 +293,10 @@ def _count_tokens(count: Count, store: Store, x: tuple[int, Part]) -> Iterator[p
 
 
 def _cluster_table(
-    positions: Callable[[], graph_hierarchy.Positions],
-    chunk_ids: Callable[[], pa.Array],
-    store: Store,
-    wanted: Ints,
+    positions: Callable[[], Positions], chunk_ids: Callable[[], pa.Array], store: Store, wanted: Ints
 ) -> Iterator[Tables]:
     tree, ids = positions().hierarchy, chunk_ids()
-    assert isinstance(tree, summary_tree.SummaryTree)
+    assert isinstance(tree, SummaryTree)
     chunks = [ids.take(pa.array(tree.texts[c])).to_pylist() for c in wanted.tolist()]
     none: list[list[str]] = [[] for _ in chunks]
     columns: dict[str, Any] = {"entity_ids": none, "relationship_ids": none, "text_unit_ids": chunks}
@@ -310,12 +304,10 @@ def _cluster_table(
     yield {KIND.communities: graph_hierarchy.community_rows(positions(), wanted, "Summary", columns)}
 
 
-def _read_level(run: Run, parts: Sequence[Part]) -> tuple[summary_tree.TreeLevel, dict[str, Any]]:
+def _read_level(run: Run, parts: Sequence[Part]) -> tuple[TreeLevel, dict[str, Any]]:
     a = read_arrays(run.store, parts)
     bounds = np.searchsorted(a["cluster"], np.arange(len(a["born"]) + 1))
-    return summary_tree.TreeLevel(
-        summary_tree.Clusters(a["member"], bounds), a["born"], float(a["usual"][0])
-    ), a
+    return TreeLevel(Clusters(a["member"], bounds), a["born"], float(a["usual"][0])), a
 
 
 def _parent_level(run: Run, height: int, budget: int) -> summary_tree.EarlierLevel | None:
