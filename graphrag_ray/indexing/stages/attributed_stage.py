@@ -51,7 +51,7 @@ def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> 
     result = builder.build_levels(found)
     counts = {name: result.counts[name] for name in ("levels", "modularity")}
     load = cache(partial(communities_stage.load_layout, run, integers, result))
-    ids = communities_stage.read_community_ids(run, result)
+    ids = read_arrays(run.store, result.parts("hierarchy"), ["id"])["id"].tolist()
     return GraphHierarchy(KIND, load, ids, result, (about, result), counts)
 
 

@@ -400,8 +400,3 @@ def read_hierarchy(run: Run, result: Result) -> Hierarchy:
     """Read the hierarchy that a step stored."""
     arrays = read_arrays(run.store, result.parts("hierarchy"))
     return hierarchy_from_arrays(arrays, float(result.counts["modularity"]))
-
-
-def read_community_ids(run: Run, result: Result) -> list[str]:
-    ids: list[str] = read_arrays(run.store, result.parts("hierarchy"), ["id"])["id"].tolist()
-    return ids

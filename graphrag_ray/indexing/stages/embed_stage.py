@@ -216,10 +216,7 @@ def _embed(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:
             known[kind] = run.taken_over(step, inputs, depends_on, names, told=sources, journal="embed")
         inputs = [x for reusable in known.values() for x in reusable.new]
         written = iter(
-            {
-                f"failures_{x.now.kind}" if name == "failures" else name: parts
-                for name, parts in tables.items()
-            }
+            {f"failures_{x.now.kind}" if n == "failures" else n: parts for n, parts in tables.items()}
             for x, tables in zip(inputs, _write_vectors(run, step, embedder, inputs), strict=True)
         )
         result = joined(

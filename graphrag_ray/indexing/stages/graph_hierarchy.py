@@ -31,7 +31,7 @@ from graphrag_ray.graph.schedule import ReportsAlone, Schedule
 from graphrag_ray.graph.signatures import WIDTH, signatures
 from graphrag_ray.graph.summary_tree import SummaryTree
 from graphrag_ray.indexing.results import ExtractedGraph
-from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.run import Run, failure_rows
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages import communities_stage, reports_stage
 from graphrag_ray.indexing.stages.embed_stage import Texts, embed_now
@@ -43,6 +43,7 @@ from graphrag_ray.indexing.stages.short_ids import (
     ReferenceRenderer,
     assign_numbers,
     prefixes_of,
+    read_arrays,
     sorted_numbers,
 )
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined
@@ -161,7 +162,7 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
         integers = communities_stage.read_graph(run, graph.merged, graph.described)
         return communities_stage.load_layout(run, integers, found)
 
-    ids = communities_stage.read_community_ids(run, found)
+    ids = read_arrays(run.store, found.parts("hierarchy"), ["id"])["id"].tolist()
     about = reports_stage.describe_corpus(run, corpus, layout)
     kind = HIERARCHIES[communities_stage.LEIDEN]
 
@@ -377,7 +378,7 @@ class LevelReports:
                     reports[community] = report
         rows = reports_stage.report_tables(reports, level, ids)
         parts = run.write(step, "reports", rows, max_rows=reports_stage.PART_ROWS)
-        failures = reports_stage.write_failures(run, work, self.failed)
+        failures = run.write(work.name, "failures", [failure_rows(work.name, work, self.failed)])
         return {"reports": [[part] for part in parts], "failures": [failures]}, ids
 
     def embed(self, run: Run, step: str, members: Iterable[Ints], below: Vectors) -> Vectors:

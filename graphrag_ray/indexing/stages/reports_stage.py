@@ -46,7 +46,7 @@ from graphrag_ray.indexing.stages.communities_stage import (
 from graphrag_ray.indexing.stages.short_ids import prefixes_of
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import Part, read_part
+from graphrag_ray.store.parts import read_part
 from graphrag_ray.store.retries import answered_twice
 
 PLANS_AT_ONCE = 64
@@ -186,7 +186,8 @@ def write_reports(
             table = pa.concat_tables(tables).take(pa.array([row_of[c] for c in group]))
             written.append({"reports": run.write("reports", "reports", [table.combine_chunks()])})
         result = known.with_new(run.store, written)
-        failures = write_failures(run, work, source.sorted_failures())
+        failed = failure_rows(work.name, work, source.sorted_failures())
+        failures = run.write(work.name, "failures", [failed])
         final = not any(outcome.status == "retry" for _, outcome in source.failed)
         counts = {"reports": int(has_report.sum()), "failed_reports": len(source.failed)}
         if options.keep_below:
@@ -229,12 +230,6 @@ def _reports_below(
             sizes = row["n_tokens"], row["record_tokens"], row["context_tokens"], row["context_left_out"]
             reports[c] = WrittenReport(parent_reports.report_of(row), *sizes, evidence=tuple(row["evidence"]))
     return reports
-
-
-def write_failures(
-    run: Run, work: Work[WrittenReport], failed: Sequence[tuple[Row, Outcome[WrittenReport]]]
-) -> list[Part]:
-    return run.write(work.name, "failures", [failure_rows(work.name, work, failed)])
 
 
 def sweep_reports(run: Run, work: Work[WrittenReport], plan: Callable[[], ReportSource]) -> ReportSource:

@@ -74,8 +74,7 @@ class TreeHierarchy:
         positions = run.executor.share(Positions(KIND, self.tree, ids, short_ids, periods))
         chunks = read_table(run.store, self.chunks, ["id"], schema.TEXT_UNITS)
         chunk_ids = run.executor.share(chunks["id"].combine_chunks())
-        every = np.ones(len(ids), np.bool_)
-        sizes = self.tree.sizes()
+        every, sizes = np.ones(len(ids), np.bool_), self.tree.sizes()
         batches = reports_stage.community_batches(
             self.ids, self.level, short_ids, every, sizes, graph_hierarchy.ELEMENTS_AT_ONCE
         )
