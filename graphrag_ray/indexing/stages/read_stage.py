@@ -124,7 +124,8 @@ def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Res
     repeated = _drop_repeated_ids(run, tables) if is_new and has_ids else 0
     counts = document_parts.merge_with_parent(run, tables, "file", listing.folder_hash, add, allow_deletes)
     counts |= {"files": len(files), "chunks": rows_of(tables["text_units"])}
-    counts |= {"repeated": repeated} if repeated else {}
+    if repeated:
+        counts["repeated"] = repeated
     return joined([read, segments, Result(document_parts.regroup(tables), counts)])
 
 

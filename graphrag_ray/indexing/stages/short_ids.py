@@ -70,10 +70,7 @@ def row_slices(groups: Sequence[Sequence[Part]]) -> list[slice]:
 
 def write_arrays(run: Run, step: str, table: str, arrays: Mapping[str, Any]) -> list[Part]:
     """Write arrays of any lengths as a table with one row."""
-    columns = {name: pa.array(values) for name, values in arrays.items()}
-    lists = {
-        name: pa.LargeListArray.from_arrays([0, len(values)], values) for name, values in columns.items()
-    }
+    lists = {n: pa.LargeListArray.from_arrays([0, len(a)], pa.array(a)) for n, a in arrays.items()}
     return run.write(step, table, [pa.table(lists)])
 
 

@@ -228,10 +228,8 @@ class _Builder:
             }
             tables["levels"].append(write_arrays(run, STEP, "levels", arrays))
         tree = SummaryTree([level.clusters for level in built.levels], built.main)
-        communities = [
-            first + np.arange(len(clusters))
-            for first, clusters in zip(tree.first.tolist(), tree.levels, strict=True)
-        ]
+        first_and_level = zip(tree.first.tolist(), tree.levels, strict=True)
+        communities = [first + np.arange(len(clusters)) for first, clusters in first_and_level]
         written, _ = built.write_tables(run, STEP, requests.work, tree.level, communities)
         n_summaries = rows_of(written["reports"])
         counts: dict[str, Any] = {"summaries": n_summaries, "failed_summaries": len(built.failed)}
