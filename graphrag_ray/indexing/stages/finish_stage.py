@@ -396,7 +396,9 @@ def _entries(
     entries["place"] = rows
     carried = {name: (high[rows], low[rows]) for name, (high, low) in halves.items()}
     if pa.types.is_string(values.type):
-        entries["key"] = (carried[column] if column in carried else _halves(values))[0]
+        if column not in carried:  # a list
+            carried[column] = _halves(values)
+        entries["key"] = carried[column][0]
     else:
         entries["key"] = values.to_numpy()
     for name in ids:
