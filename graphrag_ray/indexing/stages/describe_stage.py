@@ -89,7 +89,7 @@ def describe_all(run: Run, merged: Result) -> Result:
         lambda store, row: describe(row["kind"], row["name"], row["texts"], spec),
         lambda row: (row["name"], ""),
     )
-    tokens = TokensOf(lambda text: count(text, vocabulary), lambda text: offsets(text, vocabulary))
+    tokens = TokensOf(lambda text: count(text, vocabulary), partial(_offsets, vocabulary))
     split = partial(layer, spec=spec, tokens=tokens)
     depends_on = [spec_key(spec), vocabulary, report_vocabulary]
 
@@ -121,8 +121,8 @@ def describe_all(run: Run, merged: Result) -> Result:
             texts = [(kind, w.get("texts", [])) for (kind, _), w in zip(texts, written, strict=True)]
             if not any(parts for _, parts in texts):
                 break
-        inputs = list(zip(new, described, strict=True))
-        written = run.map("describe", partial(_assemble, report_vocabulary), inputs)
+        ranges_described = list(zip(new, described, strict=True))
+        written = run.map("describe", partial(_assemble, report_vocabulary), ranges_described)
         finished = zip(new, written, failures, strict=True)
         tables = iter([w | {f"failures_{KINDS[group.kind]}": parts} for group, w, parts in finished])
         result = joined(
@@ -146,6 +146,10 @@ def ends_of(nodes: pa.Table, edges: pa.Table) -> tuple[Ints, Ints]:
     ids = nodes["id"].to_numpy()
     source, target = (entity_positions(ids, edges[end].to_numpy()) for end in ("source_id", "target_id"))
     return source, target
+
+
+def _offsets(vocabulary: str, text: str) -> Any:
+    return offsets(text, vocabulary)
 
 
 def _load(store: Store, parts: list[Part]) -> Iterator[pa.Table]:

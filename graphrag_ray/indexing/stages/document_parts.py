@@ -246,7 +246,7 @@ def _parent_tables(run: Run, allow_deletes: bool) -> Result:
             f"Documents of snapshot {run.parent.number} are damaged, so those that INPUT no longer contains "
             "cannot be determined. Use --allow-deletes without --add to index only what INPUT contains."
         )
-    return Result({"documents": [[]], "text_units": [[]]} | failures)
+    return Result({"documents": [[]], "text_units": [[]], **failures})
 
 
 def _first_names(paths: pa.ChunkedArray) -> str:

@@ -87,8 +87,8 @@ def read(run: Run, given: str | GivenRows, *, add: bool, allow_deletes: bool) ->
     Parts come in pairs: some consecutive documents, and all of their chunks. A group is a few consecutive
     pairs, whatever the files were, and the input of one task in each later step.
     """
-    read_input = read_rows if isinstance(given, GivenRows) else _read_files
-    return run.step("read", None, partial(read_input, run, given, add, allow_deletes))
+    how = partial(read_rows, run, given) if isinstance(given, GivenRows) else partial(_read_files, run, given)
+    return run.step("read", None, partial(how, add, allow_deletes))
 
 
 def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
