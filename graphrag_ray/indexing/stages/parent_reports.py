@@ -129,9 +129,7 @@ def most_similar(before: Hierarchy, keys_before: Hashes, now: Hierarchy, keys_no
     best = np.full(now.n_communities, -1, dtype=np.int64)
     position = np.searchsorted(keys_before, keys_now)
     position[position == len(keys_before)] = 0
-    known = np.zeros(len(keys_now), dtype=np.bool_)
-    if len(keys_before):
-        known = keys_before[position] == keys_now
+    known = keys_before[position] == keys_now if len(keys_before) else np.zeros(len(keys_now), np.bool_)
     for level in range(min(now.n_levels, before.n_levels)):
         new, old = _members(now, level), np.where(known, _members(before, level)[position], -1)
         both = (new >= 0) & (old >= 0)
