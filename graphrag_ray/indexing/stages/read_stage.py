@@ -78,7 +78,7 @@ class Piece:
     @property
     def version(self) -> list[Any]:
         stretch, reader = self.stretch and asdict(self.stretch), self.file.reader
-        return [self.file.path, self.file.version_hash, stretch, *([reader] if reader else [])]
+        return [self.rank, self.file.version_hash, stretch, *([reader] if reader else [])]
 
 
 def read(run: Run, given: str | GivenRows, *, add: bool, allow_deletes: bool) -> Result:
@@ -144,7 +144,8 @@ def _split_files(
         for start in range(0, file.size, step)
     ]
     versions = [
-        [file.path, file.version_hash, *span] if file.version_hash else None for _, file, *span in scans
+        [stable_id("file", file.path), file.version_hash, *span] if file.version_hash else None
+        for _, file, *span in scans
     ]
     depends_on = [run.settings.kept()["input"], limit]
     known = run.taken_over("read", scans, depends_on, ("segments",), told=versions)
