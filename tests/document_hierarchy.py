@@ -22,7 +22,13 @@ from graphrag_ray.graph.report_dialogue import Report, ReportSpec, full_content,
 from graphrag_ray.indexing import index as indexing
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
-from graphrag_ray.indexing.stages.short_ids import Numbers, Rendered, number, prefixes_of, renumbered
+from graphrag_ray.indexing.stages.short_ids import (
+    Numbers,
+    ReferenceRenderer,
+    assign_numbers,
+    prefixes_of,
+    sorted_numbers,
+)
 from graphrag_ray.indexing.step_result import Result, spec_key
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import read_table, write_parts
@@ -55,9 +61,9 @@ class DocumentHierarchy:
 
     def numbers(self, run: Run) -> dict[str, Numbers]:
         ids = pa.array(self.ids, pa.string())
-        communities = number(run, "communities", prefixes_of(ids))
+        communities = assign_numbers(run, "communities", prefixes_of(ids))
         reports = pa.array([report_id(id_) for id_ in self.ids], pa.string())
-        own = renumbered(reports, communities.of(ids), communities.next)
+        own = sorted_numbers(prefixes_of(reports), communities.of(ids), communities.next)
         return {"communities": communities, "community_reports": own}
 
     def tables(self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str) -> Result:
@@ -75,7 +81,7 @@ class DocumentHierarchy:
         ]
         parts = self.reports.parts("reports")
         written = read_table(run.store, parts).to_pylist() if parts else []
-        shown = Rendered(numbers())
+        shown = ReferenceRenderer(numbers())
         shown.prepare(reference for row in written for reference in row["references"])
         reports = [
             common[at := self.ids.index(r.pop("community"))]

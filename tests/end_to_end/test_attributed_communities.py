@@ -100,7 +100,7 @@ def test_where_all_reports_below_failed_nothing_is_asked_and_that_is_told(world:
     assert not world.table("attributed_reports")
     failed = world.table("failures")
     assert len(failed) == len(world.table("attributed_communities"))
-    above = [row for row in failed if "above the finest level" in row["item"]]
+    above = [row for row in failed if "above the lowest" in row["item"]]
     assert above and all("none of the reports" in row["error"] for row in above)
 
 

@@ -50,7 +50,7 @@ def failures(world: World) -> dict[str, str]:
 def test_an_input_without_files_is_refused_and_says_what_it_may_be(world: World, where: str):
     (world.input / "empty").mkdir()
     settings = world.settings()
-    with pytest.raises(InputError, match=r"nothing to read at INPUT .*\.csv, .*\.txt") as refused:
+    with pytest.raises(InputError, match=r"Nothing to read at INPUT .*\.csv, .*\.txt") as refused:
         index(str(world.input / where), world.executor(settings), settings, world.observer)
     assert where in str(refused.value)
     assert world.snapshots() == []
@@ -58,13 +58,13 @@ def test_an_input_without_files_is_refused_and_says_what_it_may_be(world: World,
 
 def test_files_of_other_kinds_are_counted_where_none_can_be_read(world: World):
     world.write({"a.docx": b"x", "b.pdf": b"y"})
-    with pytest.raises(InputError, match="2 files of other kinds"):
+    with pytest.raises(InputError, match="2 files of other types"):
         world.index()
 
 
 def test_an_input_behind_an_unknown_protocol_is_refused(world: World):
     settings = world.settings()
-    with pytest.raises(InputError, match="cannot list INPUT 'nosuch://x'"):
+    with pytest.raises(InputError, match="Cannot list INPUT 'nosuch://x'"):
         index("nosuch://x", world.executor(settings), settings, world.observer)
 
 
@@ -82,7 +82,7 @@ def test_a_folder_that_cannot_be_listed_stops_the_run(world: World, monkeypatch)
         return listed(self, path, *args, **kwargs)
 
     monkeypatch.setattr(LocalFileSystem, "ls", ls)
-    with pytest.raises(InputError, match=r"cannot list INPUT .*Permission denied"):
+    with pytest.raises(InputError, match=r"Cannot list INPUT .*Permission denied"):
         world.index()
     assert world.snapshots() == [1]
 
@@ -91,7 +91,7 @@ def test_an_index_inside_its_own_input_does_not_read_itself(world: World):
     world.write(TOWN)
     world.root = world.input / "index"
     world.index(chunking={"size": 12, "overlap": 4, "min_new_tokens": 2})
-    assert "The index lies in INPUT (index): its own files are not read." in world.observer.notes
+    assert "The index is inside INPUT (index); its own files are not read" in world.observer.notes
     again = world.index(chunking={"size": 12, "overlap": 4, "min_new_tokens": 2})
     assert not again.committed and again.manifest.counts["documents"] == len(TOWN)
     world.input, before = world.root, world.input
@@ -133,7 +133,7 @@ def test_an_empty_file_is_told_and_is_no_failure(world: World):
     world.write(TOWN | {"empty.txt": b"", "blank.md": b" \n\t\n"})
     done = world.index()
     assert done.failed == 0 and failures(world) == {}
-    told = "2 empty files hold nothing to read (blank.md, …)"
+    told = "Skipped 2 empty files (blank.md, …)"
     assert told in world.observer.notes and done.manifest.counts["documents"] == len(TOWN)
     assert not world.index().committed
 
@@ -143,13 +143,13 @@ def test_a_file_that_was_emptied_is_a_failure_for_as_long_as_its_document_is_kep
     world.write({"harbour.txt": b""})
     for _ in range(2):
         assert world.index().failed == 1
-        assert "its version of snapshot 1 is kept" in failures(world)["harbour.txt"]
+        assert "keeping its version from snapshot 1" in failures(world)["harbour.txt"]
     assert {f["kind"] for f in world.table("failures")} == {"permanent"}
 
 
 def test_an_input_of_empty_files_is_refused_with_the_reason(world: World):
     world.write({"empty.txt": b""})
-    with pytest.raises(InputError, match=r"the one file of INPUT cannot be read: empty.txt: empty"):
+    with pytest.raises(InputError, match=r"The only file of INPUT cannot be read: empty.txt: empty"):
         world.index()
 
 
@@ -163,7 +163,7 @@ def test_a_file_that_cannot_be_opened_is_a_failure(world: World):
 
 def test_an_input_of_which_nothing_can_be_read_is_refused_with_the_reasons(world: World):
     world.write(UNREADABLE)
-    with pytest.raises(InputError, match=r"none of the 4 files of INPUT could be read: .*binary"):
+    with pytest.raises(InputError, match=r"None of the 4 files of INPUT can be read: .*binary"):
         world.index()
 
 

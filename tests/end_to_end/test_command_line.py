@@ -51,7 +51,7 @@ def test_a_second_run_returns_0_and_says_that_nothing_has_changed(run: Command, 
     ("arguments", "told"),
     [
         (["index", "INPUT"], "--root"),
-        (["index", "NOWHERE", "--root", "ROOT"], "nothing to read at INPUT"),
+        (["index", "NOWHERE", "--root", "ROOT"], "Nothing to read at INPUT"),
         (["index", "INPUT", "--root", "ROOT", "--set", "chunking.sise=3"], "did you mean 'chunking.size'"),
         (["index", "INPUT", "--root", "ROOT", "--set", "chunking.size"], "write it as a.b=value"),
         (

@@ -207,7 +207,7 @@ def test_where_both_copies_of_the_documents_are_damaged_a_run_deletes_none_unask
     for path in [*of_steps(manifest, "documents"), *(p.path for p in manifest.parts("documents"))]:
         truncate(world.root / path)
     world.write({"new.txt": "KARL wrote to LENA about ALICE."})
-    with pytest.raises(DeletionRefused, match=r"documents of snapshot 2 are damaged.*--allow-deletes"):
+    with pytest.raises(DeletionRefused, match=r"Documents of snapshot 2 are damaged.*--allow-deletes"):
         world.index()
     world.index(allow_deletes=True)
     assert len(world.table("documents")) == len(whole["documents"]) + 1

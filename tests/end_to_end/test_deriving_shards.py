@@ -186,7 +186,7 @@ def test_where_a_text_could_not_be_read_the_next_run_makes_the_shard_of_everythi
     with monkeypatch.context() as patch:
         patch.setattr(keyword, "words", broken)
         update(people)
-    assert any("found by no word" in row["item"] for row in people.table("failures"))
+    assert any("not found by keywords" in row["item"] for row in people.table("failures"))
     made.clear()
     people.index()
     assert people.open().manifest.counts["failures"] == 0 and made.count("build") > 0

@@ -294,7 +294,7 @@ def test_a_server_that_is_not_there_is_told(run: Command, cloud: Cloud, monkeypa
     result = run("status", "--root", cloud.index, *nobody)
     assert result.exit_code == 1 and "http://127.0.0.1:9" in result.stderr
     result = run("index", cloud.docs, "--root", cloud.local.root, *options(cloud.local), *nobody)
-    assert result.exit_code == 2 and f"cannot list INPUT '{cloud.docs}'" in result.stderr
+    assert result.exit_code == 2 and f"Cannot list INPUT '{cloud.docs}'" in result.stderr
 
 
 # faults on the way

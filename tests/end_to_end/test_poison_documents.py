@@ -14,7 +14,7 @@ from world import TOWN, World, index_command
 from graphrag_ray.cli.command_line import main
 from graphrag_ray.indexing import index as index_module
 from graphrag_ray.indexing.stages import read_stage as read_step
-from graphrag_ray.indexing.stages.list_input import Listing, look_at
+from graphrag_ray.indexing.stages.list_input import Listing, scan_input
 
 
 def run(*arguments: object) -> Result:
@@ -30,8 +30,8 @@ def failures(world: World) -> list[dict[str, Any]]:
     return json.loads(run("failures", "--root", world.root, "--json").stdout)  # type: ignore[no-any-return]
 
 
-def look_at_poison(*given: Any) -> Listing:
-    found = look_at(*given)
+def scan_poison(*given: Any) -> Listing:
+    found = scan_input(*given)
     files = [DeadlyFile(f.url, f.path, f.size) if "mill" in f.path else f for f in found.files]
     return replace(found, files=files)
 
@@ -42,7 +42,7 @@ def test_a_file_that_kills_its_reader_is_listed_and_all_others_are_read(
 ):
     world.write(TOWN)
     with monkeypatch.context() as poisoned:
-        poisoned.setattr(read_step, "look_at", look_at_poison)
+        poisoned.setattr(read_step, "scan_input", scan_poison)
         assert run(*index_command(world)).exit_code == 3
     (failed,) = failures(world)
     assert (failed["stage"], failed["document"]) == ("read", "mill.txt")

@@ -97,8 +97,8 @@ def test_after_an_update_they_are_found_by_indexes_for_which_only_new_parts_were
         read[table].add(part.path)
         return of_part(store, table, part)
 
-    of_part = finish_stage._of_part
-    monkeypatch.setattr(finish_stage, "_of_part", told)
+    of_part = finish_stage._read_part
+    monkeypatch.setattr(finish_stage, "_read_part", told)
     world.write({"mill.txt": "ALICE met BOB again. GRACE sold flour to KURT."})
     world.index(**ALL_TABLES)
     reader = world.open().reader

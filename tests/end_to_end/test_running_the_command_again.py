@@ -196,7 +196,7 @@ def test_add_updates_documents_of_every_input_that_was_added(run: Command, world
 def test_files_of_other_kinds_are_told(run: Command, world: World):
     world.write(TOWN | {"a.png": b"x", "b.PNG": b"x", "c.pdf": b"x", "Makefile": b"x", ".hidden": b"x"})
     result = run(*index_command(world))
-    assert "4 files of other kinds skipped (.png 2, no extension 1, .pdf 1)" in result.stderr
+    assert "Skipped 4 files of other types (.png 2, no extension 1, .pdf 1)" in result.stderr
 
 
 def test_a_file_that_cannot_be_read_today_says_which_version_is_kept(run: Command, world: World):
@@ -207,7 +207,7 @@ def test_a_file_that_cannot_be_read_today_says_which_version_is_kept(run: Comman
     assert result.exit_code == 3
     assert "2 items failed (1 of them kept as it was): graphrag-ray failures" in result.stdout
     shown = run("failures", "--root", world.root).stdout
-    assert shown.count("its version of snapshot 1 is kept") == 1
+    assert shown.count("keeping its version from snapshot 1") == 1
     assert "read: mill.txt\n" in shown and "1 attempt;" in shown and "2 failed items" in shown
     assert "fails again until the file changes" in shown
     result = run(*index_command(world))

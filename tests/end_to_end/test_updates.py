@@ -61,8 +61,8 @@ def everything_anew() -> Iterator[None]:
     """Of the parent snapshot no part is taken over, and no index is derived from one of its."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "before", lambda self, name: None)
-        patch.setattr(search_stage, "_derived", lambda *given: None)
-        patch.setattr(finish_stage, "_derived", lambda *given: None)
+        patch.setattr(search_stage, "_derive", lambda *given: None)
+        patch.setattr(finish_stage, "_derive", lambda *given: None)
         patch.setattr(blobs, "made", lambda store, table: {})
         yield
 
@@ -213,7 +213,7 @@ def test_a_row_of_which_not_even_the_id_can_be_read_lets_no_document_of_its_file
     world.write({"rows.jsonl": "\n".join([rows[0], rows[1][:-9], *rows[2:]])})
     world.index(input={"id_column": "id"})
     assert {row["row"] for row in world.table("documents")} == {"9", "8", "7", "6"}
-    assert "is kept" in world.table("failures")[0]["error"]
+    assert "keeping its version" in world.table("failures")[0]["error"]
 
 
 def rows_of_people(*broken: int) -> str:
@@ -235,7 +235,7 @@ def test_rows_named_by_another_id_column_are_not_kept_for_a_row_without_an_id(
         world.index(input={"id_column": "name"})
     world.index(input={"id_column": "name"}, allow_deletes=True)
     assert {row["row"] for row in world.table("documents")} == {"b0", "b1", "b3"}
-    assert "is kept" not in world.table("failures")[0]["error"]
+    assert "keeping its version" not in world.table("failures")[0]["error"]
 
 
 def test_a_file_of_which_nothing_can_be_read_keeps_its_documents_under_another_id_column(world: World):
@@ -243,7 +243,7 @@ def test_a_file_of_which_nothing_can_be_read_keeps_its_documents_under_another_i
     world.index(input={"id_column": "id"})
     world.index(input={"id_column": "name"})
     assert {row["row"] for row in world.table("documents")} == {"a0", "a1", "a2", "a3"}
-    assert all("is kept" in row["error"] for row in world.table("failures"))
+    assert all("keeping its version" in row["error"] for row in world.table("failures"))
 
 
 def test_a_document_that_was_kept_and_can_be_read_again_has_chunks_of_the_settings_of_now(

@@ -1,7 +1,7 @@
-"""Communities on the driver, from integer arrays; then elements laid out in the order of the hierarchy.
+"""Find communities on the driver, and store the elements of the graph in the order of the hierarchy.
 
-Only integers come to the driver. The texts stay in storage and are rewritten once, so that the elements
-of any community are a few slices of a few blocks (see `graph/hierarchy.py`).
+Only integers come to the driver. The texts stay in storage and are rewritten once, so that the elements of
+any community are a few slices of a few blocks (see `graph/hierarchy.py`).
 """
 
 from __future__ import annotations
@@ -23,23 +23,36 @@ from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.executor import PARTITION, Tables
 from graphrag_ray.graph.communities import communities, edge_order
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+from graphrag_ray.graph.leiden import components
 from graphrag_ray.graph.plan import Elements, arrange
 from graphrag_ray.graph.seeds import Past
 from graphrag_ray.graph.signatures import Hashes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.describe_stage import COLUMNS, KINDS, ends_of, read_columns
 from graphrag_ray.indexing.stages.merge_stage import CLAIM_COLUMNS, n_bundles
-from graphrag_ray.indexing.stages.short_ids import IDS, Keys, columns_of, places_of, read_arrays, write_arrays
+from graphrag_ray.indexing.stages.short_ids import (
+    IDS,
+    Keys,
+    columns_of,
+    entity_positions,
+    read_arrays,
+    row_slices,
+    write_arrays,
+)
 from graphrag_ray.indexing.step_result import Result, joined
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part
 
+LEIDEN = "leiden"
+ELEMENTS = ("entities", "relationships", "covariates")
 BLOCK_ROWS = 1_024
-"""Elements in one block, on average: some 300 KB of text."""
+"""Average number of elements in a block, some 300 KB of text."""
+CACHE_BYTES = 128 << 20
+"""Size of the blocks that a process caches. The last one stays, however large."""
 
-IN_TABLES = ["id", "text_unit_ids"]
-"""Columns that the tables of communities are made of."""
-IN_CONTEXTS: Mapping[str, list[str]] = {
+TABLE_COLUMNS = ["id", "text_unit_ids"]
+"""Columns from which the tables of communities are made."""
+CONTEXT_COLUMNS: Mapping[str, list[str]] = {
     "entities": ["id", "title", "description", "text_unit_ids"],
     "relationships": ["id", "source", "target", "description", "text_unit_ids"],
     "covariates": [
@@ -48,35 +61,38 @@ IN_CONTEXTS: Mapping[str, list[str]] = {
     ],
     "text_units": ["id", "text", "header"],
 }
-"""What a context shows of each kind, and what it rests on."""
-
-CACHE_BYTES = 128 << 20
-"""ElementBlocks that a process keeps. The last one stays, however large."""
+"""Columns that contexts show, and the chunks that support them."""
+_PAST_EDGES = pa.schema(
+    [*((name, pa.uint64()) for name in ("id", "source_id", "target_id")), ("weight", pa.float64())]
+)
+_HIERARCHY_ARRAYS = ("order", "level", "parent", "start", "end", "last", "packed")
+_Positions = tuple[Sequence[Part], Ints, Ints]
+"""Parts, and for each of their rows its position and the number of its block; -1: in no block to be made."""
 
 
 class BlockCache:
-    """The blocks last used, up to a number of bytes. Parts never change, so none grows stale."""
+    """An LRU cache of blocks, limited by bytes. Parts never change, so no block grows stale."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
         self.nbytes = 0
-        self._kept: OrderedDict[tuple[str, str], pa.Table] = OrderedDict()
+        self._tables: OrderedDict[tuple[str, str], pa.Table] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, store: Store, part: Part) -> pa.Table:
-        """The table of a part. Raises as `read_part`."""
-        name = (store.url, part.path)
+        """Return the table of a part. Raises the errors of `read_part`."""
+        key = (store.url, part.path)
         with self._lock:
-            if name in self._kept:
-                self._kept.move_to_end(name)
-                return self._kept[name]
+            if key in self._tables:
+                self._tables.move_to_end(key)
+                return self._tables[key]
         table = read_part(store, part)
         with self._lock:
-            if name not in self._kept:
-                self._kept[name] = table
+            if key not in self._tables:
+                self._tables[key] = table
                 self.nbytes += table.nbytes
-            while self.nbytes > self._limit and len(self._kept) > 1:
-                self.nbytes -= self._kept.popitem(last=False)[1].nbytes
+            while self.nbytes > self._limit and len(self._tables) > 1:
+                self.nbytes -= self._tables.popitem(last=False)[1].nbytes
         return table
 
 
@@ -85,56 +101,47 @@ _cache = BlockCache(CACHE_BYTES)
 
 @dataclass(frozen=True)
 class ElementBlocks:
-    """Elements of a kind. parts: of each block."""
+    """Elements of one kind in the order of a hierarchy, as the parts of each block."""
 
     parts: Sequence[Sequence[Part]]
 
     @cached_property
     def _starts(self) -> Ints:
-        """[blocks + 1] the place at which each begins, and the number of all."""
+        """[blocks + 1] position of the first row of each block, then the number of rows."""
         return np.cumsum([0, *(sum(part.rows for part in block) for block in self.parts)])
 
-    def rows(self, store: Store, places: Ints, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """The rows at some places, in the order asked for; columns: None for all."""
-        rows: list[dict[str, Any]] = [{}] * len(places)
-        of_block = np.searchsorted(self._starts, places, "right") - 1
-        for block in np.unique(of_block):
-            mine = np.flatnonzero(of_block == block)
-            table = _block(store, self.parts[block], columns)
-            found = table.take(pa.array(places[mine] - self._starts[block])).to_pylist()
-            for at, row in zip(mine.tolist(), found, strict=True):
-                rows[at] = row
+    def rows(self, store: Store, positions: Ints, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Return some columns of the rows at some positions, in the given order."""
+        rows: list[dict[str, Any]] = [{}] * len(positions)
+        block_of = np.searchsorted(self._starts, positions, "right") - 1
+        for block in np.unique(block_of):
+            wanted = np.flatnonzero(block_of == block)
+            table = self._table(store, block, columns)
+            taken = table.take(pa.array(positions[wanted] - self._starts[block])).to_pylist()
+            for i, row in zip(wanted.tolist(), taken, strict=True):
+                rows[i] = row
         return rows
 
     def between(self, store: Store, start: int, end: int, columns: Sequence[str]) -> pa.Table:
-        """The rows at places start…end-1 as a table of some columns."""
-        pieces = []
+        """Return some columns of the rows at positions start…end-1."""
+        slices = [pa.table({name: pa.array([], pa.string()) for name in columns})] if start >= end else []
         first, last = np.searchsorted(self._starts, [start, end - 1], "right").tolist()
         for block in range(first - 1, last) if start < end else ():
-            table = _block(store, self.parts[block], columns)
-            at = int(self._starts[block])
-            low = max(start - at, 0)
-            pieces.append(table.slice(low, end - at - low))
-        return (
-            pa.concat_tables(pieces) if pieces else pa.table({c: pa.array([], pa.string()) for c in columns})
-        )
+            offset = int(self._starts[block])
+            low = max(start - offset, 0)
+            slices.append(self._table(store, block, columns).slice(low, end - offset - low))
+        return pa.concat_tables(slices)
+
+    def _table(self, store: Store, block: int, columns: Sequence[str]) -> pa.Table:
+        return pa.concat_tables(_cache.get(store, part).select(columns) for part in self.parts[block])
 
 
-def blocks_of(result: Result, kinds: Iterable[str]) -> dict[str, ElementBlocks]:
-    """What `lay_out` made of these kinds."""
+def element_blocks(result: Result, kinds: Iterable[str]) -> dict[str, ElementBlocks]:
+    """Return the blocks that `write_blocks` stored."""
     return {kind: ElementBlocks(result.tables.get(f"block_{kind}", [])) for kind in kinds}
 
 
-def _block(store: Store, parts: Sequence[Part], columns: Sequence[str] | None) -> pa.Table:
-    tables = [_cache.get(store, part) for part in parts]
-    return pa.concat_tables(tables if columns is None else [t.select(columns) for t in tables])
-
-
-_Places = tuple[Sequence[Part], Ints, Ints]
-"""Parts; of each of their rows its place, and the number of its block. -1: it is in no block that is made."""
-
-
-def lay_out(
+def write_blocks(
     run: Run,
     step: str,
     kind: str,
@@ -144,77 +151,59 @@ def lay_out(
     contents: Hashes | None,
     columns: Sequence[str],
 ) -> Result:
-    """Table block_<kind>, a group a block.
+    """Write table block_<kind>, a group per block: the rows `order` of `groups`, whose ids begin with `keys`.
 
-    A block ends where the id of the next element says so, whatever stands before it. So an element that comes
-    or goes changes one block, and the others are taken over.
-
-    groups    parts that hold the rows
-    order     which of them, by place
-    keys      of each row the first 64 bits of its id
-    contents  of each row a hash of what the columns hold; None: nothing of the parent snapshot is used
-    columns   of the blocks
+    The id of the next element decides whether a block ends before it, whatever the block holds. So an element
+    that is added or removed changes one block, and the others are reused. Without `contents` (a hash of the
+    columns of each row) nothing is reused.
     """
-    table, placed = f"block_{kind}", keys[order]
-    ends = [*np.flatnonzero(placed[1:] % np.uint64(BLOCK_ROWS) == 0) + 1, len(order)] if len(order) else []
+    table, sorted_keys = f"block_{kind}", keys[order]
+    starts_block = sorted_keys[1:] % np.uint64(BLOCK_ROWS) == 0
+    ends = [*np.flatnonzero(starts_block) + 1, len(order)] if len(order) else []
     bounds = list(pairwise([0, *ends]))
-    told: list[Any] = [None] * len(bounds)
+    hashes: list[Any] = [None] * len(bounds)
     if contents is not None:
-        rows = np.column_stack([placed, contents[order]])
-        told = [hashlib.sha256(rows[start:end].tobytes()).hexdigest() for start, end in bounds]
-    known = run.taken_over(step, range(len(bounds)), columns, (table,), told=told)
+        rows = np.column_stack([sorted_keys, contents[order]])
+        hashes = [hashlib.sha256(rows[start:end].tobytes()).hexdigest() for start, end in bounds]
+    known = run.taken_over(step, range(len(bounds)), columns, (table,), told=hashes)
     number = np.full(len(bounds), -1, np.int64)
     number[known.new] = np.arange(len(known.new))
-    place = np.full(len(keys), -1, np.int64)
-    place[order] = np.arange(len(order))
+    position = np.full(len(keys), -1, np.int64)
+    position[order] = np.arange(len(order))
     block = np.full(len(keys), -1, np.int64)
     block[order] = np.repeat(number, [end - start for start, end in bounds])
-    inputs: list[_Places] = []
-    at = 0
-    for group in groups:
-        own = slice(at, at + sum(part.rows for part in group))
-        at = own.stop
-        if (block[own] >= 0).any():
-            inputs.append((group, place[own], block[own]))
+    inputs: list[_Positions] = []
+    for group, span in zip(groups, row_slices(groups), strict=True):
+        if (block[span] >= 0).any():
+            inputs.append((group, position[span], block[span]))
     if not inputs:
         return known.with_new(run.store, [])
     bundles = n_bundles(int((block >= 0).sum()))
-    make = partial(_placed, columns), inputs, partial(_block_of, table), len(known.new), bundles
-    return known.with_new(run.store, run.shuffle(step, *make))
+    select, make = partial(_select_rows, columns), partial(_make_block, table)
+    return known.with_new(run.store, run.shuffle(step, select, inputs, make, len(known.new), bundles))
 
 
-def _placed(columns: Sequence[str], store: Store, x: _Places) -> Iterator[pa.Table]:
-    group, places, blocks = x
-    at = 0
-    for part in group:
-        own = slice(at, at + part.rows)
-        at = own.stop
-        wanted = blocks[own] >= 0
+def _select_rows(columns: Sequence[str], store: Store, x: _Positions) -> Iterator[pa.Table]:
+    group, positions, blocks = x
+    for part, span in zip(group, row_slices([[part] for part in group]), strict=True):
+        wanted = blocks[span] >= 0
         if wanted.any():
             table = read_part(store, part, columns).filter(pa.array(wanted))
-            table = table.append_column("place", pa.array(places[own][wanted]))
-            yield table.append_column(PARTITION, pa.array(blocks[own][wanted].astype(np.int32)))
+            table = table.append_column("place", pa.array(positions[span][wanted]))
+            yield table.append_column(PARTITION, pa.array(blocks[span][wanted].astype(np.int32)))
 
 
-def _block_of(table: str, rows: pa.Table) -> Tables:
+def _make_block(table: str, rows: pa.Table) -> Tables:
     return {table: rows.sort_by("place").drop_columns(["place", PARTITION])}
-
-
-LEIDEN = "leiden"
-ELEMENTS = ("entities", "relationships", "covariates")
-_PAST_EDGES = pa.schema(
-    [*((name, pa.uint64()) for name in ("id", "source_id", "target_id")), ("weight", pa.float64())]
-)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A hierarchy and where its elements are.
+    """A hierarchy and the blocks of its elements.
 
-    blocks     for "entities", "relationships" and "covariates": in the order of `elements`
-    node_keys  [N] first 64 bits of each entity's id, by node number
-    edge_keys  [E] those of relationships, in the order of their ids; claim_keys: of claims about entities
-    contents   hashes of what entities, relationships and claims say, in the order of `elements`
+    Keys are the first 64 bits of the ids: of entities by node number, of relationships and of claims about
+    entities in the order of their ids. `blocks` and `contents` (hashes of what entities, relationships and
+    claims say) are in the order of `elements`.
     """
 
     hierarchy: Hierarchy
@@ -227,10 +216,10 @@ class Layout:
 
 
 def find_communities(run: Run, merged: Result, described: Result) -> Result:
-    """Tables hierarchy (`saved`) and those of `graph.laid_out`.
+    """Partition the graph, starting from the parent snapshot's communities unless they are reset.
 
-    The graph is partitioned from the parent snapshot's communities, unless `run.afresh` names this step. The
-    fingerprint does not hold the parent: an unchanged graph keeps its communities, wherever they came from.
+    The fingerprint does not contain the parent: an unchanged graph keeps its communities, wherever they came
+    from. Returns table hierarchy (`write_hierarchy`) and the blocks of all elements.
     """
     options = run.settings.communities
     model = run.settings.model(run.settings.model_name("report"))
@@ -239,30 +228,31 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
 
     def compute() -> Result:
         graph = read_graph(run, merged, described)
-        # igraph lets no other thread run while it works.
+        # igraph blocks all other threads while it works.
         with run.expecting_silence(60 + len(graph.source) / 10_000):
             hierarchy = communities(
-                graph.n_nodes,
+                len(graph.node_keys),
                 graph.source,
                 graph.target,
                 graph.edges["weight"],
                 options,
                 graph.nodes["n_tokens"],
                 run.settings.reports.context_tokens // 2,
-                _past(run),
+                _previous_partition(run),
                 graph.node_keys,
             )
-        order, community = edge_order(hierarchy, graph.source, graph.target)
-        _, claims = graph.arrange(hierarchy, order, community)
-        blocks = graph.laid_out(run, "communities", groups, hierarchy.order, order, claims)
+        order, _, claims = graph.arrange(hierarchy)
+        blocks = graph.write_blocks(run, "communities", groups, hierarchy.order, order, claims)
+        sizes = np.bincount(components(len(graph.node_keys), np.stack([graph.source, graph.target], axis=1)))
+        largest_share = round(float(sizes.max()) / len(graph.node_keys), 4) if len(sizes) else 0.0
         counts = {
             "levels": {f"C{k}": len(hierarchy.at_level(k)) for k in range(hierarchy.n_levels)},
             "communities": hierarchy.n_communities,
             "modularity": round(hierarchy.modularity, 4),
-            "components": graph.components_summary(),
+            "components": {"count": len(sizes), "largest_share": largest_share},
         }
-        tables = {"hierarchy": [saved(run, hierarchy, community_ids(hierarchy, graph.node_keys))]}
-        tables |= blocks.tables
+        ids = community_ids(hierarchy, graph.node_keys)
+        tables = {"hierarchy": [write_hierarchy(run, hierarchy, ids)], **blocks.tables}
         return Result(tables, counts, made_from=blocks.made_from)
 
     depends_on = [*groups.values(), options, run.settings.reports.context_tokens, vocabulary]
@@ -270,53 +260,46 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
 
 
 def load_layout(run: Run, graph: IntegerGraph, found: Result) -> Layout:
-    """The hierarchy that a step stored, and the arrays that planning reports needs."""
-    hierarchy = restored(run, found)
-    order, community = edge_order(hierarchy, graph.source, graph.target)
-    elements, claims = graph.arrange(hierarchy, order, community)
-    return Layout(
-        hierarchy,
-        elements,
-        blocks_of(found, ELEMENTS),
-        graph.node_keys,
-        graph.edges["id"],
-        graph.claims["id"][graph.about],
-        (
-            graph.nodes["content"][hierarchy.order],
-            graph.edges["content"][order],
-            graph.claims["content"][graph.about[claims]],
-        ),
+    """Load a stored hierarchy, with the arrays that planning reports needs."""
+    hierarchy = read_hierarchy(run, found)
+    order, elements, claims = graph.arrange(hierarchy)
+    contents = (
+        graph.nodes["content"][hierarchy.order],
+        graph.edges["content"][order],
+        graph.claims["content"][graph.about[claims]],
     )
+    edge_keys, claim_keys = graph.edges["id"], graph.claims["id"][graph.about]
+    blocks = element_blocks(found, ELEMENTS)
+    return Layout(hierarchy, elements, blocks, graph.node_keys, edge_keys, claim_keys, contents)
 
 
 def community_ids(hierarchy: Hierarchy, node_keys: Keys) -> list[str]:
-    """The id of each community: a hash of its level and members. node_keys: see `Layout`."""
+    """Return the id of each community, a hash of its level and members (`node_keys` as in `Layout`)."""
     h, members = hierarchy, node_keys[hierarchy.order]
     return [
         community_id(LEIDEN, int(h.level[c]), members[h.start[c] : h.end[c]]) for c in range(h.n_communities)
     ]
 
 
-def _past(run: Run) -> Past | None:
-    """The parent snapshot's graph and hierarchy; None where it was partitioned by other settings, or is
-    damaged."""
+def _previous_partition(run: Run) -> Past | None:
+    """Load the parent snapshot's graph and hierarchy; None if its settings differ or it is damaged."""
     parent = run.parent
     if parent is None or "communities" not in parent.steps or "communities" in run.afresh:
         return None
     if parent.settings.get("communities") != run.settings.kept()["communities"]:
         return None
     before = run.of_parent["communities"]
-    if not before.parts("hierarchy"):  # another version's tables
+    if not before.parts("hierarchy"):  # written by another version
         return None
-    described = [part for kind in KINDS.values() for part in run.of_parent["describe"].parts(kind)]
-    if run.lost([*described, *before.parts("hierarchy")]):
-        run.observer.note("The communities before are damaged: the graph is partitioned afresh.")
+    described = run.of_parent["describe"]
+    parts = [part for kind in KINDS.values() for part in described.parts(kind)]
+    if run.lost([*parts, *before.parts("hierarchy")]):
+        run.observer.note("The communities of the parent snapshot are damaged; partitioning from scratch")
         return None
-    then = run.of_parent["describe"].tables
-    nodes = columns_of(run.store, then["entities"], IDS)
-    edges = columns_of(run.store, then["relationships"], _PAST_EDGES)
-    hierarchy = restored(run, before)
-    if len(hierarchy.order) != nodes.num_rows:  # not the hierarchy of these tables, whatever came between
+    nodes = columns_of(run.store, described.tables["entities"], IDS)
+    edges = columns_of(run.store, described.tables["relationships"], _PAST_EDGES)
+    hierarchy = read_hierarchy(run, before)
+    if len(hierarchy.order) != nodes.num_rows:  # not the hierarchy of these tables
         return None
     return Past(hierarchy, nodes["id"].to_numpy(), *ends_of(nodes, edges), edges["weight"].to_numpy())
 
@@ -333,9 +316,9 @@ def element_groups(merged: Result, described: Result) -> dict[str, list[list[Par
 class IntegerGraph:
     """The graph as integers.
 
-    nodes, edges, claims  columns of entities, relationships and claims, in the order of their ids
-    source, target        [E] ends of relationships, as places of entities
-    about, subject        claims whose subject is an entity: their places, and that entity's
+    Columns of entities, relationships and claims are in the order of their ids. `source` and `target` are the
+    positions of the entities that a relationship connects. `about` are the positions of claims whose subject
+    is an entity, `subject` the positions of these entities.
     """
 
     nodes: Mapping[str, Any]
@@ -351,12 +334,10 @@ class IntegerGraph:
         keys: Keys = self.nodes["id"]
         return keys
 
-    @property
-    def n_nodes(self) -> int:
-        return len(self.node_keys)
-
-    def arrange(self, hierarchy: Hierarchy, order: Ints, community: Ints) -> tuple[Elements, Ints]:
-        return arrange(
+    def arrange(self, hierarchy: Hierarchy) -> tuple[Ints, Elements, Ints]:
+        """Return the order of relationships, all elements arranged by community, and the order of claims."""
+        order, community = edge_order(hierarchy, self.source, self.target)
+        elements, claims = arrange(
             hierarchy,
             self.nodes["n_tokens"],
             self.source,
@@ -367,8 +348,9 @@ class IntegerGraph:
             self.subject,
             self.claims["n_tokens"][self.about],
         )
+        return order, elements, claims
 
-    def laid_out(
+    def write_blocks(
         self,
         run: Run,
         step: str,
@@ -377,68 +359,44 @@ class IntegerGraph:
         edges: Ints,
         claims: Ints | None,
     ) -> Result:
-        """Tables of `lay_out` of entities, relationships and claims, in these orders. claims: None where only
-        tables of communities are made of them."""
-        of = {
-            "entities": (nodes, self.nodes),
-            "relationships": (edges, self.edges),
-        }
+        """Write the blocks of all elements in the given orders; without claims, `TABLE_COLUMNS` only."""
+        orders = {"entities": (nodes, self.nodes), "relationships": (edges, self.edges)}
         if claims is not None:
-            of["covariates"] = self.about[claims], self.claims
-        columns = IN_CONTEXTS if claims is not None else dict.fromkeys(IN_CONTEXTS, IN_TABLES)
+            orders["covariates"] = self.about[claims], self.claims
+        columns = CONTEXT_COLUMNS if claims is not None else dict.fromkeys(CONTEXT_COLUMNS, TABLE_COLUMNS)
         return joined(
-            lay_out(run, step, kind, groups[kind], order, x["id"], x["content"], columns[kind])
-            for kind, (order, x) in of.items()
+            write_blocks(run, step, kind, groups[kind], order, rows["id"], rows["content"], columns[kind])
+            for kind, (order, rows) in orders.items()
         )
-
-    def components_summary(self) -> dict[str, Any]:
-        """Number of connected components, and the largest one's share of the nodes."""
-        from graphrag_ray.graph.leiden import components
-
-        if not self.n_nodes:
-            return {"count": 0, "largest_share": 0.0}
-        label = components(self.n_nodes, np.stack([self.source, self.target], axis=1))
-        sizes = np.bincount(label)
-        return {"count": len(sizes), "largest_share": round(float(sizes.max()) / self.n_nodes, 4)}
 
 
 def read_graph(run: Run, merged: Result, described: Result) -> IntegerGraph:
     entities, relationships = (read_columns(run, described, kind) for kind in COLUMNS)
-    claims = columns_of(run.store, merged.tables["covariates"], CLAIM_COLUMNS)
-    tables = (entities, relationships, claims)
-    nodes, edges, asserted = (
-        {name: table[name].to_numpy() for name in table.column_names} for table in tables
+    covariates = columns_of(run.store, merged.tables["covariates"], CLAIM_COLUMNS)
+    nodes, edges, claims = (
+        {name: table[name].to_numpy() for name in table.column_names}
+        for table in (entities, relationships, covariates)
     )
-    source, target = ends_of(entities, relationships)
-    about = np.flatnonzero(asserted["subject_entity_id"]).astype(np.int64)
-    subject = places_of(nodes["id"], asserted["subject_entity_id"][about])
-    return IntegerGraph(nodes, edges, asserted, source, target, about, subject)
+    about = np.flatnonzero(claims["subject_entity_id"]).astype(np.int64)
+    subject = entity_positions(nodes["id"], claims["subject_entity_id"][about])
+    return IntegerGraph(nodes, edges, claims, *ends_of(entities, relationships), about, subject)
 
 
-_ARRAYS = ("order", "level", "parent", "start", "end", "last", "packed")
+def hierarchy_arrays(hierarchy: Hierarchy) -> dict[str, Any]:
+    return {name: getattr(hierarchy, name) for name in _HIERARCHY_ARRAYS}
 
 
-def arrays_of(hierarchy: Hierarchy) -> dict[str, Any]:
-    return {name: getattr(hierarchy, name) for name in _ARRAYS}
+def hierarchy_from_arrays(arrays: Mapping[str, Any], modularity: float = 0.0) -> Hierarchy:
+    return Hierarchy(**{name: arrays[name] for name in _HIERARCHY_ARRAYS}, modularity=modularity)
 
 
-def hierarchy_of(arrays: Mapping[str, Any], modularity: float = 0.0) -> Hierarchy:
-    return Hierarchy(**{name: arrays[name] for name in _ARRAYS}, modularity=modularity)
+def write_hierarchy(run: Run, hierarchy: Hierarchy, ids: Sequence[str] = ()) -> list[Part]:
+    """Write a hierarchy and the ids of its communities."""
+    arrays = hierarchy_arrays(hierarchy) | {"id": pa.array(list(ids), pa.string())}
+    return write_arrays(run, "communities", "hierarchy", arrays)
 
 
-def saved(run: Run, hierarchy: Hierarchy, ids: Sequence[str] = ()) -> list[Part]:
-    """Parts of table hierarchy, of which `restored` makes it again. ids: of its communities."""
-    named = pa.array(list(ids), pa.string())
-    return write_arrays(run, "communities", "hierarchy", arrays_of(hierarchy) | {"id": named})
-
-
-def restored(run: Run, found: Result) -> Hierarchy:
-    """The hierarchy that a step stored."""
-    arrays = read_arrays(run.store, found.parts("hierarchy"))
-    return hierarchy_of(arrays, float(found.counts["modularity"]))
-
-
-def stored_ids(run: Run, found: Result) -> list[str]:
-    """The ids of its communities."""
-    ids: list[str] = read_arrays(run.store, found.parts("hierarchy"), ["id"])["id"].tolist()
-    return ids
+def read_hierarchy(run: Run, result: Result) -> Hierarchy:
+    """Read the hierarchy that a step stored."""
+    arrays = read_arrays(run.store, result.parts("hierarchy"))
+    return hierarchy_from_arrays(arrays, float(result.counts["modularity"]))

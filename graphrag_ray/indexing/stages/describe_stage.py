@@ -1,7 +1,7 @@
-"""One description for every entity and relationship (paper 3.1.3): many are reduced as a tree.
+"""Write one description per entity and relationship (paper 3.1.3), reducing many descriptions as a tree.
 
-Each layer of the tree is one sweep over all that is still more than one text; a batch of texts is an
-item of its own, so that one new instance pays for one branch again.
+Each layer of the tree is one sweep over everything that is still more than one text. A batch of texts is an
+item of its own, so that a new instance costs one branch only.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.corpus.tokens import count, offsets, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph import report_context
-from graphrag_ray.graph.descriptions import DescribeSpec, TokensOf, describe, describe_spec, each_once, layer
+from graphrag_ray.graph.descriptions import TokensOf, describe, describe_spec, each_once, layer
 from graphrag_ray.graph.integer_arrays import Ints, same_lists
 from graphrag_ray.graph.signatures import content_hashes
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
-from graphrag_ray.indexing.stages.short_ids import columns_of, places_of
+from graphrag_ray.indexing.stages.short_ids import columns_of, entity_positions
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined, passing, spec_key
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
@@ -39,19 +38,16 @@ COLUMNS: dict[Kind, pa.Schema] = {
     "relationship": pa.schema(
         [
             *((name, pa.uint64()) for name in ("id", "source_id", "target_id")),
-            ("weight", pa.float64()),
-            ("n_tokens", pa.int64()),
-            ("content", pa.uint64()),
+            *(("weight", pa.float64()), ("n_tokens", pa.int64()), ("content", pa.uint64())),
         ]
     ),
 }
-"""Columns of the step's tables for the driver (`short_ids.py`)."""
+"""Columns of the step's tables on the driver (`short_ids.columns_of`)."""
 
 MAX_LAYERS = 40
-"""A layer at least halves the texts, so this is never reached; it is here so that nothing loops."""
-
+"""Guards against an endless loop. It is never reached, since a layer at least halves the number of texts."""
 SHOWN_WHEN_FAILED = 3
-"""Descriptions that stand, as they are, for a summary that failed."""
+"""Number of descriptions that are concatenated where a summary failed."""
 
 TEXTS = pa.schema(
     [("id", pa.string()), ("name", pa.string()), ("descriptions", pa.large_list(pa.large_string()))]
@@ -60,41 +56,57 @@ DESCRIBED = pa.schema([("id", pa.string()), ("description", pa.string()), ("desc
 REUSED = DESCRIBED.append(pa.field("n_tokens", pa.int64()))
 ITEMS = pa.schema(
     [
-        ("id", pa.string()),
-        ("kind", pa.string()),
-        ("name", pa.string()),
+        *((name, pa.string()) for name in ("id", "kind", "name")),
         ("texts", pa.list_(pa.string())),
-        ("shown", pa.string()),  # what stands for a summary that failed; of the first item of an id
+        ("shown", pa.string()),  # replaces a failed summary; set on the first item of an id
     ]
 )
 
 
+@dataclass(frozen=True)
+class Group:
+    """Merged rows of a range, and those of the parent snapshot with their descriptions if ranges agree."""
+
+    kind: Kind
+    merged: list[Part]
+    before: list[Part]
+    described: list[Part]
+
+
 def describe_all(run: Run, merged: Result) -> Result:
-    """Tables entities and relationships with description, description_failed and n_tokens (of their
-    record in a context, without its number); failures."""
+    """Describe every entity and relationship.
+
+    Returns tables entities and relationships with description, description_failed, n_tokens (of the record
+    in a context, without its number) and content; and failures of each.
+    """
     spec = describe_spec(run.prompts, run.settings)
     model = run.settings.model(run.settings.model_name("describe"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
     report_model = run.settings.model(run.settings.model_name("report"))
-    shown_in = vocabulary_for(report_model.model, report_model.tokenizer).name
-    work = Work("describe", partial(_start, spec), _label)
-
-    tokens = TokensOf(partial(count, vocabulary_name=vocabulary), partial(_ends, vocabulary))
+    report_vocabulary = vocabulary_for(report_model.model, report_model.tokenizer).name
+    work = Work(
+        "describe",
+        lambda store, row: describe(row["kind"], row["name"], row["texts"], spec),
+        lambda row: (row["name"], ""),
+    )
+    tokens = TokensOf(lambda text: count(text, vocabulary), partial(_offsets, vocabulary))
     split = partial(layer, spec=spec, tokens=tokens)
-    how = [spec_key(spec), vocabulary, shown_in]
+    depends_on = [spec_key(spec), vocabulary, report_vocabulary]
 
     def compute() -> Result:
-        told, before = fingerprint_of(how), run.before("describe")
-        alike = before is not None and before.made_from.get("descriptions") == [told]
+        fingerprint, before = fingerprint_of(depends_on), run.before("describe")
+        merged_before = run.before("merge")
+        is_same_spec = before is not None and before.made_from.get("descriptions") == [fingerprint]
         known = {}
         for kind, name in KINDS.items():
-            now, none = merged.tables[name], list[list[Part]]()
-            then, done = (of.tables.get(name, none) if of else none for of in (run.before("merge"), before))
-            is_same = alike and len(then) == len(done) == len(now)
-            of_ranges = zip(now, then, done, strict=True) if is_same else ((group, [], []) for group in now)
-            inputs, names = [Group(kind, *of) for of in of_ranges], (name, f"failures_{name}")
-            known[kind] = run.taken_over("describe", inputs, how, names, told=now, journal=work.name)
-        new = [group for of in known.values() for group in of.new]
+            now = merged.tables[name]
+            then, done = (result.tables.get(name, []) if result else [] for result in (merged_before, before))
+            if not is_same_spec or not len(then) == len(done) == len(now):
+                then = done = [[] for _ in now]
+            inputs = [Group(kind, *ranges) for ranges in zip(now, then, done, strict=True)]
+            names = (name, f"failures_{name}")
+            known[kind] = run.taken_over("describe", inputs, depends_on, names, told=now, journal=work.name)
+        new = [group for reusable in known.values() for group in reusable.new]
         described: list[list[Part]] = [[] for _ in new]
         failures: list[list[Part]] = [[] for _ in new]
         texts: list[tuple[Kind, Group | list[Part]]] = [(group.kind, group) for group in new]
@@ -109,102 +121,85 @@ def describe_all(run: Run, merged: Result) -> Result:
             texts = [(kind, w.get("texts", [])) for (kind, _), w in zip(texts, written, strict=True)]
             if not any(parts for _, parts in texts):
                 break
-        written = run.map("describe", partial(_assemble, shown_in), list(zip(new, described, strict=True)))
-        made = iter(
-            [w | {f"failures_{KINDS[x.kind]}": f} for x, w, f in zip(new, written, failures, strict=True)]
+        ranges_described = list(zip(new, described, strict=True))
+        written = run.map("describe", partial(_assemble, report_vocabulary), ranges_described)
+        finished = zip(new, written, failures, strict=True)
+        tables = iter([w | {f"failures_{KINDS[group.kind]}": parts} for group, w, parts in finished])
+        result = joined(
+            reusable.with_new(run.store, list(islice(tables, len(reusable.new))))
+            for reusable in known.values()
         )
-        result = joined(of.with_new(run.store, list(islice(made, len(of.new)))) for of in known.values())
-        made_from = result.made_from | {"descriptions": [told]}
+        made_from = result.made_from | {"descriptions": [fingerprint]}
         return Result(result.tables, {}, not passing(run.store, result.tables), made_from)
 
-    depends_on = [merged.tables["entities"], merged.tables["relationships"], *how]
-    return run.step("describe", depends_on, compute, work.name)
+    ranges = [merged.tables["entities"], merged.tables["relationships"]]
+    return run.step("describe", [*ranges, *depends_on], compute, work.name)
 
 
 def read_columns(run: Run, described: Result, kind: Kind) -> pa.Table:
-    """The driver's columns of a kind, row by row of its table."""
+    """Load `COLUMNS` of a kind, row by row of its table."""
     return columns_of(run.store, described.tables[KINDS[kind]], COLUMNS[kind])
 
 
 def ends_of(nodes: pa.Table, edges: pa.Table) -> tuple[Ints, Ints]:
-    """(source [E], target [E]): the ends of relationships as places of entities. Both: driver's columns."""
+    """Return source [E] and target [E] of relationships as positions of entities, from `COLUMNS` of both."""
     ids = nodes["id"].to_numpy()
-    source, target = (places_of(ids, edges[end].to_numpy()) for end in ("source_id", "target_id"))
+    source, target = (entity_positions(ids, edges[end].to_numpy()) for end in ("source_id", "target_id"))
     return source, target
 
 
-@dataclass(frozen=True)
-class Group:
-    """The merged rows of a range of ids. before: the rows of this range in the parent snapshot; described:
-    these with their descriptions. Both are empty where the parent had other ranges."""
-
-    kind: Kind
-    merged: list[Part]
-    before: list[Part]
-    described: list[Part]
-
-
-def _start(spec: DescribeSpec, store: Store, row: Row) -> Dialogue[str]:
-    return describe(row["kind"], row["name"], row["texts"], spec)
-
-
-def _label(row: Row) -> tuple[str, str]:
-    return row["name"], ""
-
-
-def _ends(vocabulary: str, text: str) -> Any:
+def _offsets(vocabulary: str, text: str) -> Any:
     return offsets(text, vocabulary)
 
 
-def _texts(store: Store, kind: Kind, of: Group | list[Part]) -> Iterator[pa.Table]:
-    """Rows of TEXTS: from merged rows in the first layer, but those that are described; as they are after
-    it."""
-    if not isinstance(of, Group):
-        yield from (read_part(store, part) for part in of)
+def _load(store: Store, parts: list[Part]) -> Iterator[pa.Table]:
+    return (read_part(store, part) for part in parts)
+
+
+def _texts(store: Store, kind: Kind, source: Group | list[Part]) -> Iterator[pa.Table]:
+    """Yield `TEXTS`: in the first layer from merged rows without a reusable description, then from parts."""
+    if not isinstance(source, Group):
+        yield from _load(store, source)
         return
-    described = _reused(store, of)["id"].combine_chunks()
-    for part in of.merged:
+    described = _reused(store, source)["id"].combine_chunks()
+    for part in source.merged:
         table = read_part(store, part)
         table = table.filter(pc.invert(pc.is_in(table["id"], value_set=described)))
-        ends = [table["title"]] if kind == "entity" else [table["source"], table["target"]]
-        name = pc.binary_join_element_wise(*ends, " – ")
+        names = [table["title"]] if kind == "entity" else [table["source"], table["target"]]
+        name = pc.binary_join_element_wise(*names, " – ")
         yield pa.table([table["id"], name, table["descriptions"]], schema=TEXTS)
 
 
-def _reused(store: Store, of: Group) -> pa.Table:
-    """Rows of REUSED that were described in the parent snapshot from the same texts."""
-    if not of.merged or not of.before:
+def _reused(store: Store, group: Group) -> pa.Table:
+    """Return `REUSED` for rows that the parent snapshot described from the same texts."""
+    if not group.merged or not group.before:
         return REUSED.empty_table()
-    now, then = (read_table(store, parts, ["id", "descriptions"]) for parts in (of.merged, of.before))
-    at = pc.index_in(now["id"], value_set=then["id"].combine_chunks())
-    both = now.filter(at.is_valid())
-    texts = both["descriptions"].combine_chunks(), then["descriptions"].take(at.drop_null()).combine_chunks()
-    same = both["id"].filter(pa.array(same_lists(*texts))).combine_chunks()
-    done = read_table(store, of.described, REUSED.names, REUSED)
-    is_same = pc.and_(pc.is_in(done["id"], value_set=same), pc.invert(done["description_failed"]))
-    return done.filter(is_same)
+    now, then = (read_table(store, parts, ["id", "descriptions"]) for parts in (group.merged, group.before))
+    position = pc.index_in(now["id"], value_set=then["id"].combine_chunks())
+    both = now.filter(position.is_valid())
+    texts_now = both["descriptions"].combine_chunks()
+    texts_then = then["descriptions"].take(position.drop_null()).combine_chunks()
+    same = both["id"].filter(pa.array(same_lists(texts_now, texts_then))).combine_chunks()
+    done = read_table(store, group.described, REUSED.names, REUSED)
+    return done.filter(pc.and_(pc.is_in(done["id"], value_set=same), pc.invert(done["description_failed"])))
 
 
 def _cut(
     split: Callable[[list[str]], list[list[str]]], store: Store, x: tuple[Kind, Group | list[Part]]
 ) -> Iterator[Tables]:
-    """One item per batch of texts; entities whose descriptions are one text are described."""
-    kind, parts = x
-    for table in _texts(store, kind, parts):
+    """Make an item of each batch of texts. Rows with a single text need no model."""
+    kind, source = x
+    for table in _texts(store, kind, source):
         described: list[dict[str, Any]] = []
         items: list[dict[str, Any]] = []
         for row in table.to_pylist():
-            texts = row["descriptions"]
+            id_, name, texts = row["id"], row["name"], row["descriptions"]
             if len(texts) < 2:
-                described.append(
-                    {"id": row["id"], "description": "".join(texts), "description_failed": False}
-                )
+                described.append({"id": id_, "description": "".join(texts), "description_failed": False})
                 continue
             shown = " ".join(islice(each_once(texts), SHOWN_WHEN_FAILED))
             for batch in split(texts):
-                items.append(
-                    {"id": row["id"], "kind": kind, "name": row["name"], "texts": batch, "shown": shown}
-                )
+                items.append({"id": id_, "kind": kind, "name": name, "texts": batch, "shown": shown})
                 shown = ""
         yield {
             "items": pa.Table.from_pylist(items, schema=ITEMS),
@@ -212,22 +207,18 @@ def _cut(
         }
 
 
-def _load(store: Store, parts: list[Part]) -> Iterator[pa.Table]:
-    return (read_part(store, part) for part in parts)
-
-
 def _collect(
     work: Work[str], index: Callable[[], JournalIndex], store: Store, parts: list[Part]
 ) -> Iterator[Tables]:
-    """What is now one text is described; what is still several goes to the next layer."""
+    """Rows with one text left are described; rows with several go to the next layer."""
     first: dict[str, Row] = {}
     results: dict[str, list[str | None]] = {}
     for batch in replayed(work, index(), store, _load(store, parts)) if parts else ():
         yield {"failures": failure_rows("describe", work, batch)}
         for row, outcome in batch:
-            done = outcome.result if outcome.status == "complete" else None
             first.setdefault(row["id"], {name: row[name] for name in ("name", "shown")})
-            results.setdefault(row["id"], []).append(done)
+            result = outcome.result if outcome.status == "complete" else None
+            results.setdefault(row["id"], []).append(result)
     described: list[dict[str, Any]] = []
     texts: list[dict[str, Any]] = []
     for id_, found in results.items():
@@ -245,14 +236,14 @@ def _collect(
 
 
 def _assemble(vocabulary: str, store: Store, x: tuple[Group, list[Part]]) -> Iterator[Tables]:
-    """The merged rows of a range with their descriptions, in the order of ids."""
+    """Join the merged rows of a range with their descriptions, in the order of ids."""
     group, described = x
     if not group.merged:
         return
     table = read_table(store, group.merged).drop_columns(["descriptions"])
     new = read_table(store, described, None, DESCRIBED)
-    of = table.take(pc.index_in(new["id"], value_set=table["id"].combine_chunks()))
-    names = [of["title"]] if group.kind == "entity" else [of["source"], of["target"]]
+    rows = table.take(pc.index_in(new["id"], value_set=table["id"].combine_chunks()))
+    names = [rows["title"]] if group.kind == "entity" else [rows["source"], rows["target"]]
     record: Callable[..., report_context.Record]
     record = report_context.entity if group.kind == "entity" else report_context.relationship
     counted = [
@@ -261,9 +252,9 @@ def _assemble(vocabulary: str, store: Store, x: tuple[Group, list[Part]]) -> Ite
     ]
     n_tokens = pa.array(np.asarray(counted, dtype=np.int64))
     texts = pa.concat_tables([new.append_column("n_tokens", n_tokens), _reused(store, group)])
-    at = pc.index_in(table["id"], value_set=texts["id"].combine_chunks())
+    position = pc.index_in(table["id"], value_set=texts["id"].combine_chunks())
     for name in ("description", "description_failed", "n_tokens"):
-        table = table.append_column(name, texts[name].take(at))
-    # What reports and communities take of a row. The id tells its names.
+        table = table.append_column(name, texts[name].take(position))
+    # What reports and communities use of a row. The names follow from the id.
     content = content_hashes(table.select(["id", "description", "text_unit_ids"]))
     yield {KINDS[group.kind]: table.append_column("content", content)}

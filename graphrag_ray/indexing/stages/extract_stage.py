@@ -1,36 +1,18 @@
-"""Extraction and claims: one dialogue a chunk, what it found written beside the chunk's own part."""
+"""Extract entities, relationships and claims: one dialogue per chunk, parts aligned with the chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
+from graphrag_ray.graph import extraction_dialogue, merge
 from graphrag_ray.graph.aliases import EntityNames
-from graphrag_ray.graph.extraction_dialogue import (
-    ClaimRecords,
-    ClaimsSpec,
-    ExtractedRecords,
-    ExtractSpec,
-    ShownChunk,
-    claims,
-    claims_spec,
-    extract,
-    extract_spec,
-)
-from graphrag_ray.graph.merge import (
-    ExtractedFrom,
-    claim_rows,
-    entity_instance_rows,
-    relationship_instance_rows,
-)
 from graphrag_ray.indexing.run import Run, failure_rows, replayed
 from graphrag_ray.indexing.step_result import Result, add_counts, passing, rows_of, spec_key
 from graphrag_ray.store.files import Store
@@ -38,157 +20,147 @@ from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, read_part, read_table
 
 T = TypeVar("T")
-UNIT_COLUMNS = ["id", "document_id", "position", "header", "text"]
+_Chunks = tuple[list[Part], list[Part] | None]
+"""Parts of chunks and, for claims, parts of the entities that were extracted from them."""
 COUNTS = pa.schema([("text_unit_id", pa.string()), ("name", pa.string()), ("value", pa.int64())])
-"""What could not be used of a chunk, added up over chunks and shown in the run's summary."""
+"""Counts of unusable output by chunk; the run's summary shows the totals."""
 
 
 def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
-    """Entity and relationship instances of every chunk (paper 3.1.2), aligned with the chunks' parts.
+    """Extract entity and relationship instances from every chunk (paper 3.1.2).
 
-    Tables found_entities, found_relationships (schema.*_INSTANCES in the order of the chunks), counts,
-    failures.
+    Returns tables found_entities and found_relationships (schema.*_INSTANCES, in the order of the chunks),
+    counts and failures.
     """
-    spec = extract_spec(run.prompts, run.settings, names.key)
-    # Calls of a chunk, as long as none has told: each gleaning question is answered with yes half the time,
-    # and then gleaned.
+    spec = extraction_dialogue.extract_spec(run.prompts, run.settings, names.key)
+    # Expected calls per chunk before any is known: half of the gleaning questions are answered with yes, and
+    # each yes leads to another extraction.
     turns = 1.0 + sum(1.5 * 0.5**i for i in range(spec.max_gleanings))
-    work = Work("extract", partial(_start_extract, spec), _label, turns=turns)
-
-    inputs = [_Chunks(of) for of in corpus.tables["text_units"]]
+    work = Work(
+        "extract",
+        lambda store, row: extraction_dialogue.extract(_shown(row), spec),
+        lambda row: (row["id"], row["document_id"]),
+        turns=turns,
+    )
+    chunks: list[_Chunks] = [(units, None) for units in corpus.tables["text_units"]]
     tables = ("found_entities", "found_relationships", "counts", "failures")
-    return _ask_about(run, work, inputs, [spec_key(spec), names.to_json()], tables, _extracted)
+    return _run_dialogues(run, work, chunks, [spec_key(spec), names.to_json()], tables, _graph_tables)
 
 
 def extract_claims(run: Run, corpus: Result, extracted: Result, names: EntityNames) -> Result:
-    """Claims about the extracted entities of every chunk (paper 3.1.2): found_claims, counts, failures.
+    """Extract claims about the extracted entities of every chunk (paper 3.1.2), if claims are enabled.
 
-    Nothing where claims are off. The names come from the extraction, so a claim's subject is an entity.
+    The dialogue is given the names from the extraction, so that a claim's subject is an entity. Returns
+    tables found_claims, counts and failures.
     """
     if not run.settings.claims.enabled:
         return Result()
-    spec = claims_spec(run.prompts, run.settings, names.key)
-    work = Work("claims", partial(_start_claims, spec), _label)
-
-    both = zip(corpus.tables["text_units"], extracted.tables["found_entities"], strict=True)
-    inputs = [_Chunks(*of) for of in both]
+    spec = extraction_dialogue.claims_spec(run.prompts, run.settings, names.key)
+    work = Work(
+        "claims",
+        lambda store, row: extraction_dialogue.claims(_shown(row), row["names"], spec),
+        lambda row: (row["id"], row["document_id"]),
+    )
+    chunks = list(zip(corpus.tables["text_units"], extracted.tables["found_entities"], strict=True))
     tables = ("found_claims", "counts", "failures")
-    return _ask_about(run, work, inputs, [spec_key(spec), names.to_json()], tables, _claimed)
+    return _run_dialogues(run, work, chunks, [spec_key(spec), names.to_json()], tables, _claim_tables)
 
 
-@dataclass(frozen=True)
-class _Chunks:
-    """Parts that hold some chunks. entities: parts of what was found in them, by whose names they are asked
-    about; None: by none."""
+def _run_dialogues(
+    run: Run,
+    work: Work[T],
+    chunks: Sequence[_Chunks],
+    depends_on: Sequence[Any],
+    tables: Sequence[str],
+    make_tables: Callable[[Sequence[tuple[merge.ExtractedFrom, T]]], Tables],
+) -> Result:
+    def compute() -> Result:
+        run.items[work.name] = rows_of([units for units, _ in chunks]), "chunks"
+        known = run.taken_over(work.name, chunks, depends_on, tables, journal=work.name)
+        index = run.sweep_rows(work, _load, known.new, rows_of([units for units, _ in known.new]))
+        collect = partial(_collect, work, index, make_tables)
+        result = known.with_new(run.store, run.map(work.name, collect, known.new))
+        counts = add_counts(run.store, result.tables)
+        return Result(result.tables, counts, not passing(run.store, result.tables), result.made_from)
 
-    units: list[Part]
-    entities: list[Part] | None = None
+    return run.step(work.name, [chunks, *depends_on], compute, work.name)
 
 
-def _load(store: Store, x: _Chunks) -> Iterator[pa.Table]:
-    """What a model is asked about each chunk."""
+def _load(store: Store, chunks: _Chunks) -> Iterator[pa.Table]:
+    units, entities = chunks
     names: dict[str, list[str]] = {}
-    if x.entities is not None:
-        found = read_table(store, x.entities, ["text_unit_id", "title"], schema.ENTITY_INSTANCES)
+    if entities is not None:
+        found = read_table(store, entities, ["text_unit_id", "title"], schema.ENTITY_INSTANCES)
         for unit, title in zip(found["text_unit_id"].to_pylist(), found["title"].to_pylist(), strict=True):
             names.setdefault(unit, []).append(title)
-    for part in x.units:
-        table = read_part(store, part, UNIT_COLUMNS)
-        if x.entities is not None:  # in the order of the records
+    for part in units:
+        table = read_part(store, part, ["id", "document_id", "position", "header", "text"])
+        if entities is not None:
             column = [names.get(unit, []) for unit in table["id"].to_pylist()]
             table = table.append_column("names", pa.array(column, pa.list_(pa.string())))
         yield table
 
 
-def _ask_about(
-    run: Run,
-    work: Work[T],
-    inputs: Sequence[_Chunks],
-    depends_on: Sequence[Any],
-    tables: Sequence[str],
-    made: Callable[[Sequence[tuple[ExtractedFrom, T]]], Tables],
-) -> Result:
-    """The step's tables, and the counts of all chunks. made: tables of what some chunks hold."""
-    told = [[x.units, x.entities] for x in inputs]
-
-    def compute() -> Result:
-        run.items[work.name] = rows_of([x.units for x in inputs]), "chunks"
-        known = run.taken_over(work.name, inputs, depends_on, tables, told=told, journal=work.name)
-        index = run.sweep_rows(work, _load, known.new, rows_of([x.units for x in known.new]))
-        result = known.with_new(
-            run.store, run.map(work.name, partial(_collect, work, index, made), known.new)
-        )
-        counts = add_counts(run.store, result.tables)
-        return Result(result.tables, counts, not passing(run.store, result.tables), result.made_from)
-
-    return run.step(work.name, [told, *depends_on], compute, work.name)
-
-
-def _start_extract(spec: ExtractSpec, store: Store, row: Row) -> Dialogue[ExtractedRecords]:
-    return extract(ShownChunk(row["text"], row["header"] or ""), spec)
-
-
-def _start_claims(spec: ClaimsSpec, store: Store, row: Row) -> Dialogue[ClaimRecords]:
-    return claims(ShownChunk(row["text"], row["header"] or ""), row["names"], spec)
-
-
-def _label(row: Row) -> tuple[str, str]:
-    return row["id"], row["document_id"]
+def _shown(row: Row) -> extraction_dialogue.ShownChunk:
+    return extraction_dialogue.ShownChunk(row["text"], row["header"] or "")
 
 
 def _collect(
     work: Work[T],
     index: Callable[[], JournalIndex],
-    made: Callable[[Sequence[tuple[ExtractedFrom, T]]], Tables],
+    make_tables: Callable[[Sequence[tuple[merge.ExtractedFrom, T]]], Tables],
     store: Store,
-    x: _Chunks,
+    chunks: _Chunks,
 ) -> Iterator[Tables]:
-    """What was found in some chunks, in one part each: parts of a large corpus are named one by one in its
-    manifest."""
+    """Replay a group of chunks into one part per table: a manifest lists every part of a large corpus."""
     tables: dict[str, list[pa.Table]] = {}
-    for batch in replayed(work, index(), store, _load(store, x)):
-        found = [
-            (ExtractedFrom(row["id"], row["document_id"], row["position"]), outcome.result)
+    for batch in replayed(work, index(), store, _load(store, chunks)):
+        results = [
+            (merge.ExtractedFrom(row["id"], row["document_id"], row["position"]), outcome.result)
             for row, outcome in batch
             if outcome.status == "complete" and outcome.result is not None
         ]
-        for name, table in {"failures": failure_rows(work.name, work, batch), **made(found)}.items():
+        for name, table in {"failures": failure_rows(work.name, work, batch), **make_tables(results)}.items():
             tables.setdefault(name, []).append(table)
-    yield {name: pa.concat_tables(of) for name, of in tables.items()}
+    yield {name: pa.concat_tables(batches) for name, batches in tables.items()}
 
 
-def _extracted(found: Sequence[tuple[ExtractedFrom, ExtractedRecords]]) -> Tables:
+def _graph_tables(
+    results: Sequence[tuple[merge.ExtractedFrom, extraction_dialogue.ExtractedRecords]],
+) -> Tables:
+    counts = (
+        {
+            "unusable_records": records.unusable,
+            "odd_gleaning_replies": records.odd_glean_replies,
+            "blocked_names": records.blocked,
+            "unreadable_strengths": records.unreadable_strengths,
+            "self_relationships": sum(r.source == r.target for r in records.relationships),
+            "gleaned_entities": sum(r.turn > 0 for r in records.entities),
+            "chunks_without_entity": int(not records.entities),
+        }
+        for _, records in results
+    )
     return {
-        "found_entities": entity_instance_rows(found),
-        "found_relationships": relationship_instance_rows(found),
-        "counts": _counts(
-            (
-                unit,
-                {
-                    "unusable_records": e.unusable,
-                    "odd_gleaning_replies": e.odd_glean_replies,
-                    "blocked_names": e.blocked,
-                    "unreadable_strengths": e.unreadable_strengths,
-                    "self_relationships": sum(r.source == r.target for r in e.relationships),
-                    "gleaned_entities": sum(r.turn > 0 for r in e.entities),
-                    "chunks_without_entity": int(not e.entities),
-                },
-            )
-            for unit, e in found
-        ),
+        "found_entities": merge.entity_instance_rows(results),
+        "found_relationships": merge.relationship_instance_rows(results),
+        "counts": _count_rows(results, counts),
     }
 
 
-def _claimed(found: Sequence[tuple[ExtractedFrom, ClaimRecords]]) -> Tables:
-    return {
-        "found_claims": claim_rows(found),
-        "counts": _counts(
-            (unit, {"unusable_claims": c.unusable, "blocked_claims": c.blocked}) for unit, c in found
-        ),
-    }
+def _claim_tables(results: Sequence[tuple[merge.ExtractedFrom, extraction_dialogue.ClaimRecords]]) -> Tables:
+    counts = (
+        {"unusable_claims": records.unusable, "blocked_claims": records.blocked} for _, records in results
+    )
+    return {"found_claims": merge.claim_rows(results), "counts": _count_rows(results, counts)}
 
 
-def _counts(found: Iterable[tuple[ExtractedFrom, Mapping[str, int]]]) -> pa.Table:
-    rows = [(unit.text_unit_id, name, n) for unit, counts in found for name, n in counts.items() if n]
-    columns = zip(*rows, strict=True) if rows else ([], [], [])
-    return pa.table([pa.array(of, field.type) for of, field in zip(columns, COUNTS, strict=True)], COUNTS)
+def _count_rows(
+    results: Sequence[tuple[merge.ExtractedFrom, Any]], counts: Iterable[Mapping[str, int]]
+) -> pa.Table:
+    rows = [
+        {"text_unit_id": unit.text_unit_id, "name": name, "value": n}
+        for (unit, _), by_name in zip(results, counts, strict=True)
+        for name, n in by_name.items()
+        if n
+    ]
+    return pa.Table.from_pylist(rows, schema=COUNTS)

@@ -1,7 +1,7 @@
-"""A hierarchy of the entities as a run builds it, and its tables: Leiden's (paper 3.1.4, 3.1.5) and others.
+"""Hierarchies of entities as a run builds them, and the finished tables of all hierarchies.
 
-What hierarchies share that are built level upon level: the reports so far, each level's written from those
-below and embedded before the next is clustered; and the vectors of the lowest level.
+The second half serves hierarchies that are built level by level: the reports of each level are written from
+those below, and embedded before the next level is clustered.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from tempfile import TemporaryFile
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
 from graphrag_ray.base.ids import report_id
+from graphrag_ray.base.wording import plural
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
@@ -30,85 +31,81 @@ from graphrag_ray.graph.schedule import ReportsAlone, Schedule
 from graphrag_ray.graph.signatures import WIDTH, signatures
 from graphrag_ray.graph.summary_tree import SummaryTree
 from graphrag_ray.indexing.results import ExtractedGraph
-from graphrag_ray.indexing.run import Run
+from graphrag_ray.indexing.run import Run, failure_rows
 from graphrag_ray.indexing.spool import Spool
-from graphrag_ray.indexing.stages.communities_stage import (
-    IN_TABLES,
-    LEIDEN,
-    Layout,
-    find_communities,
-    load_layout,
-    read_graph,
-    stored_ids,
-)
+from graphrag_ray.indexing.stages import communities_stage, reports_stage
 from graphrag_ray.indexing.stages.embed_stage import Texts, embed_now
 from graphrag_ray.indexing.stages.parent_reports import WRITTEN
-from graphrag_ray.indexing.stages.reports_stage import (
-    PART_ROWS,
-    ReportSource,
-    WrittenReport,
-    batches_by_number,
-    report_tables,
-    settled,
-    tell_about,
-    write_reports,
+from graphrag_ray.indexing.stages.reports_stage import ReportSource, WrittenReport
+from graphrag_ray.indexing.stages.short_ids import (
+    Keys,
+    Numbers,
+    ReferenceRenderer,
+    assign_numbers,
+    prefixes_of,
+    read_arrays,
+    sorted_numbers,
 )
-from graphrag_ray.indexing.stages.short_ids import Keys, Numbers, Rendered, number, prefixes_of, renumbered
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import by_row
 from graphrag_ray.store.parts import Part, read_part, read_table
 from graphrag_ray.store.search.vectors import unit
 
-_BELOW, _ABOVE = 3, WIDTH
-"""Columns of what is signed: which communities are below, and which one is above."""
+_CHILDREN, _PARENT = 3, WIDTH
+"""Columns of the signatures that depend on the communities below and above."""
 COMMUNITIES_AT_ONCE = 2_000
 ELEMENTS_AT_ONCE = 200_000
-"""Communities of a part hold so many nodes and edges together, or there is one only: those of the coarsest
-level hold the whole graph between them, with all its lists of text units."""
+"""Maximum number of nodes and edges of the communities in a part, unless a single one has more: those of the
+coarsest level hold the whole graph, with all its lists of chunks."""
+NO_REPORTS_BELOW = "none of the reports that it is written from exists"
 
 
-Placed: TypeAlias = tuple[HierarchyKind, Hierarchy | SummaryTree, pa.Array, Ints]
-"""The hierarchy's name and tables; where communities stand; by community its id and its human_readable_id."""
+class Positions(NamedTuple):
+    """The structure of a hierarchy, with the id, short id and date of each community."""
+
+    kind: HierarchyKind
+    hierarchy: Hierarchy | SummaryTree
+    ids: pa.Array
+    short_ids: Ints
+    periods: Sequence[str]
 
 
 @dataclass(frozen=True)
 class GraphHierarchy:
-    """See `BuiltHierarchy`. load: its layout, whose blocks hold at least the ids and chunks of entities and
-    relationships."""
+    """A hierarchy of entities; see `BuiltHierarchy`.
+
+    `load` returns the layout, whose blocks hold at least the ids and chunks of entities and relationships.
+    """
 
     kind: HierarchyKind
-    load: Callable[[], Layout]
+    load: Callable[[], communities_stage.Layout]
     ids: list[str]
     reports: Result
     results: Sequence[Result]
     counts: Mapping[str, Any]
 
     @property
-    def layout(self) -> Layout:
-        return self.load()
-
-    @property
     def level(self) -> Ints:
-        return self.layout.hierarchy.level
+        return self.load().hierarchy.level
 
     def numbers(self, run: Run) -> dict[str, Numbers]:
-        """Communities level by level."""
-        return numbered_by_level(run, self.kind, self.ids, self.level)
+        return numbers_by_level(run, self.kind, self.ids, self.level)
 
     def tables(self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str) -> Result:
-        kind, layout, h = self.kind, self.layout, self.layout.hierarchy
+        kind, layout = self.kind, self.load()
+        h = layout.hierarchy
         ids = pa.array(self.ids, pa.string())
-        own = numbers()[kind.communities].of(ids)
-        is_afresh = not run.afresh.isdisjoint(kind.stages)
+        short_ids = numbers()[kind.communities].of(ids)
+        is_reset = not run.afresh.isdisjoint(kind.stages)
         periods = [period] * len(ids)
         before = run.parent.parts(kind.communities) if run.parent else []
-        if not run.lost(before) and not is_afresh:
-            # The date of the run that made a community: that of the parent snapshot where it has it.
+        if not run.lost(before) and not is_reset:
+            # A community keeps the date of the run that found it.
             rows = read_table(run.store, before, ["id", "period"], schema.COMMUNITIES)
-            then = dict(zip(rows["id"].to_pylist(), rows["period"].to_pylist(), strict=True))
-            periods = [then.get(id_, period) for id_ in self.ids]
-        # Of each community what its row depends on: its signature, and which one is above.
+            dates = dict(zip(rows["id"].to_pylist(), rows["period"].to_pylist(), strict=True))
+            periods = [dates.get(id_, period) for id_ in self.ids]
+        # A row of communities depends on its signature and on the community above.
         keys = prefixes_of(ids)
         above = np.where(h.parent >= 0, keys[h.parent], np.uint64(0)) if len(keys) else keys
         nothing_cut = np.zeros(h.n_communities, np.bool_)
@@ -116,179 +113,172 @@ class GraphHierarchy:
         signed = np.column_stack([signed, above])
 
         edge_community = layout.elements.edge_community
-        first, last = (np.searchsorted(edge_community, x) for x in (np.arange(h.n_communities), h.last))
+        first, last = (np.searchsorted(edge_community, c) for c in (np.arange(h.n_communities), h.last))
         sizes = np.maximum(h.sizes() + last - first, ELEMENTS_AT_ONCE // COMMUNITIES_AT_ONCE)
         every = np.ones(h.n_communities, np.bool_)
-        batches = batches_by_number(self.ids, h.level, own, every, sizes, ELEMENTS_AT_ONCE)
-        groups = [np.array(of) for of in batches]
-        told: list[Any] = [
-            [hashlib.sha256(signed[of].tobytes()).hexdigest(), [periods[c] for c in of]] for of in groups
+        batches = reports_stage.community_batches(
+            self.ids, h.level, short_ids, every, sizes, ELEMENTS_AT_ONCE
+        )
+        groups = [np.array(batch) for batch in batches]
+        depends_on: list[Any] = [
+            [hashlib.sha256(signed[group].tobytes()).hexdigest(), [periods[c] for c in group]]
+            for group in groups
         ]
-        again = range(len(groups)) if is_afresh else ()
-        known = run.taken_over("finish", groups, kind.name, (kind.communities,), told=told, again=again)
-        shared = run.executor.share((kind, layout, ids, own))
-        make = partial(_community_table, shared, run.executor.share(periods))
+        again = range(len(groups)) if is_reset else ()
+        names = (kind.communities,)
+        known = run.taken_over("finish", groups, kind.name, names, told=depends_on, again=again)
+        positions = run.executor.share(Positions(kind, h, ids, short_ids, periods))
+        make = partial(_community_table, run.executor.share(layout), positions)
         communities = known.with_new(run.store, run.map("finish", make, known.new))
 
-        # By group of the reports: where their communities stand and of which dates they are.
-        told, place = [], {id_: c for c, id_ in enumerate(self.ids)}
+        # A report depends on the communities below and above and on the date of its own.
+        depends_on, number = [], {id_: c for c, id_ in enumerate(self.ids)}
         for group in self.reports.tables["reports"]:
-            names = read_table(run.store, group, ["community"])["community"].to_pylist() if group else []
-            at = [place[id_] for id_ in names]
-            places = hashlib.sha256(signed[at][:, [_BELOW, _ABOVE]].tobytes()).hexdigest()
-            told.append([group, places, fingerprint_of([periods[c] for c in at])])
-        placed = run.executor.share((kind, h, ids, own))
-        return joined(
-            [communities, finished_reports(run, numbers, placed, kind, self.reports, periods, told)]
-        )
+            in_group = read_table(run.store, group, ["community"])["community"].to_pylist() if group else []
+            members = [number[id_] for id_ in in_group]
+            around = hashlib.sha256(signed[members][:, [_CHILDREN, _PARENT]].tobytes()).hexdigest()
+            depends_on.append([group, around, fingerprint_of([periods[c] for c in members])])
+        return joined([communities, finish_reports(run, numbers, positions, kind, self.reports, depends_on)])
 
 
-def numbered_by_level(run: Run, kind: HierarchyKind, ids: list[str], level: Ints) -> dict[str, Numbers]:
-    """Short ids of communities, level by level, and of their reports. ids, level: of the communities."""
-    of = pa.array(ids, pa.string())
-    by_level = np.lexsort((np.arange(len(of)), level))
-    communities = number(run, kind.communities, prefixes_of(of), by_level)
-    report_ids = pa.array([report_id(i) for i in ids], pa.string())
-    # A report bears its community's number, as everywhere in this family of tools.
-    reports = renumbered(report_ids, communities.of(of), communities.next)
+def numbers_by_level(run: Run, kind: HierarchyKind, ids: list[str], level: Ints) -> dict[str, Numbers]:
+    """Assign short ids to communities, level by level, and to their reports."""
+    array = pa.array(ids, pa.string())
+    by_level = np.lexsort((np.arange(len(ids)), level))
+    communities = assign_numbers(run, kind.communities, prefixes_of(array), by_level)
+    report_keys = prefixes_of(pa.array([report_id(id_) for id_ in ids], pa.string()))
+    # A report has the number of its community, as in other GraphRAG implementations.
+    reports = sorted_numbers(report_keys, communities.of(array), communities.next)
     return {kind.communities: communities, kind.reports_table: reports}
 
 
 def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> GraphHierarchy:
-    """Communities of the graph, and their reports; before the first report, what the corpus is about."""
-    assert graph is not None, "declared to be over entities"
-    found = find_communities(run, graph.merged, graph.described)
-    # An unchanged graph is not read.
-    layout = cache(lambda: load_layout(run, read_graph(run, graph.merged, graph.described), found))
-    ids = stored_ids(run, found)
-    about = tell_about(run, corpus, layout)
-    kind = HIERARCHIES[LEIDEN]
+    """Find communities of the graph (paper 3.1.4) and write their reports (paper 3.1.5)."""
+    assert graph is not None, "declared as a hierarchy of entities"
+    found = communities_stage.find_communities(run, graph.merged, graph.described)
+
+    @cache  # lazily, since an unchanged graph is not read
+    def layout() -> communities_stage.Layout:
+        integers = communities_stage.read_graph(run, graph.merged, graph.described)
+        return communities_stage.load_layout(run, integers, found)
+
+    ids = read_arrays(run.store, found.parts("hierarchy"), ["id"])["id"].tolist()
+    about = reports_stage.describe_corpus(run, corpus, layout)
+    kind = HIERARCHIES[communities_stage.LEIDEN]
 
     def number() -> Ints:
-        numbers = numbered_by_level(run, kind, ids, layout().hierarchy.level)[kind.communities]
+        numbers = numbers_by_level(run, kind, ids, layout().hierarchy.level)[kind.communities]
         return numbers.of(pa.array(ids, pa.string()))
 
-    reports = write_reports(run, corpus, found, layout, ids, number)
+    reports = reports_stage.write_reports(run, corpus, found, layout, ids, number)
     counts = {name: found.counts[name] for name in ("levels", "modularity", "components")}
     return GraphHierarchy(kind, layout, ids, reports, (about, reports), counts)
 
 
 def _community_table(
-    shared: Callable[[], tuple[HierarchyKind, Layout, pa.Array, Ints]],
-    periods: Callable[[], Sequence[str]],
+    load: Callable[[], communities_stage.Layout],
+    positions: Callable[[], Positions],
     store: Store,
     wanted: Ints,
 ) -> Iterator[Tables]:
-    kind, layout, ids, numbers = shared()
+    layout, id_columns = load(), communities_stage.TABLE_COLUMNS
     h, edge_community = layout.hierarchy, layout.elements.edge_community
     entity_ids, relationship_ids, text_unit_ids = [], [], []
     for c in wanted.tolist():
-        members = layout.blocks["entities"].between(store, h.start[c], h.end[c], IN_TABLES)
-        low, high = np.searchsorted(edge_community, [c, h.last[c]])
-        inside = layout.blocks["relationships"].between(store, low, high, IN_TABLES)
-        # The text of a community is that of its relationships; without any, its members'.
-        of_text = (inside if inside.num_rows else members)["text_unit_ids"]
+        members = layout.blocks["entities"].between(store, h.start[c], h.end[c], id_columns)
+        first, last = np.searchsorted(edge_community, [c, h.last[c]])
+        edges = layout.blocks["relationships"].between(store, first, last, id_columns)
+        # The chunks of a community are those of its relationships; without any, those of its members.
+        chunk_lists = (edges if edges.num_rows else members)["text_unit_ids"]
         entity_ids.append(members["id"])
-        relationship_ids.append(inside["id"])
-        text_unit_ids.append(pa.chunked_array([pc.unique(pc.list_flatten(of_text))], pa.string()))
-    own = {
-        "entity_ids": _lists(entity_ids),
-        "relationship_ids": _lists(relationship_ids),
-        "text_unit_ids": _lists(text_unit_ids),
+        relationship_ids.append(edges["id"])
+        text_unit_ids.append(pa.chunked_array([pc.unique(pc.list_flatten(chunk_lists))], pa.string()))
+    columns = {
+        "entity_ids": _list_column(entity_ids),
+        "relationship_ids": _list_column(relationship_ids),
+        "text_unit_ids": _list_column(text_unit_ids),
         "packed": h.packed[wanted],
     }
-    yield {kind.communities: community_rows((kind, h, ids, numbers), wanted, "Community", periods(), own)}
+    yield {positions().kind.communities: community_rows(positions(), wanted, "Community", columns)}
 
 
-def community_rows(
-    placed: Placed, wanted: Ints, title: str, periods: Sequence[str], own: dict[str, Any]
-) -> pa.Table:
-    """Rows of COMMUNITIES. title: what comes before the number; own: columns of this kind of hierarchy."""
-    columns = _where(placed, wanted, periods) | own
-    columns["id"] = placed[2].take(pa.array(wanted))
+def community_rows(positions: Positions, wanted: Ints, title: str, columns: dict[str, Any]) -> pa.Table:
+    """Return rows of COMMUNITIES; `title` precedes the number, `columns` are those of this hierarchy."""
+    columns = _position_columns(positions, wanted) | columns
+    columns["id"] = positions.ids.take(pa.array(wanted))
     columns["title"] = [f"{title} {n}" for n in columns["community"].tolist()]
     return by_row(pa.Table.from_pydict({n: columns[n] for n in schema.COMMUNITIES.names}, schema.COMMUNITIES))
 
 
-def _where(placed: Placed, wanted: Ints, periods: Sequence[str]) -> dict[str, Any]:
-    """What communities and their reports say alike: columns about some communities."""
-    kind, h, _, numbers = placed
-    number = numbers[wanted]
+def _position_columns(positions: Positions, wanted: Ints) -> dict[str, Any]:
+    """Return the columns that communities and their reports share."""
+    kind, h, _, short_ids, periods = positions
     return {
-        "human_readable_id": number,
-        "community": number,
+        "human_readable_id": short_ids[wanted],
+        "community": short_ids[wanted],
         "level": h.level[wanted],
-        "parent": np.where(h.parent[wanted] >= 0, numbers[h.parent[wanted]], -1),
-        "children": [[int(numbers[k]) for k in h.children(c)] for c in wanted.tolist()],
+        "parent": np.where(h.parent[wanted] >= 0, short_ids[h.parent[wanted]], -1),
+        "children": [[int(short_ids[k]) for k in h.children(c)] for c in wanted.tolist()],
         "period": [periods[c] for c in wanted.tolist()],
         "size": h.sizes()[wanted],
         "hierarchy": [kind.name] * len(wanted),
     }
 
 
-def _lists(texts: Sequence[pa.ChunkedArray]) -> pa.Array:
-    """A column of lists, from the texts of each."""
-    flat = pa.chunked_array([chunk for of in texts for chunk in of.chunks], pa.string()).combine_chunks()
-    return pa.ListArray.from_arrays(pa.array(np.cumsum([0, *map(len, texts)]), pa.int32()), flat)
+def _list_column(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
+    flat = pa.chunked_array([chunk for column in columns for chunk in column.chunks], pa.string())
+    offsets = pa.array(np.cumsum([0, *map(len, columns)]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, flat.combine_chunks())
 
 
-def finished_reports(
+def finish_reports(
     run: Run,
     numbers: Callable[[], dict[str, Numbers]],
-    placed: Callable[[], Placed],
+    positions: Callable[[], Positions],
     kind: HierarchyKind,
     reports: Result,
-    periods: Sequence[str],
-    told: Sequence[Any] | None = None,
+    depends_on: Sequence[Any] | None = None,
 ) -> Result:
-    """Reports with references as people read them: human_readable_ids. periods: the date of each community's
-    row, which is its report's; told: what each group of reports depends on; None: all are made."""
+    """Write reports with references by short id; without `depends_on`, no group of reports is reused."""
     groups, name = reports.tables["reports"], kind.reports_table
     again = range(len(groups)) if not run.afresh.isdisjoint(kind.stages) else ()
-    known = run.taken_over(
-        "finish", groups, kind.name, (name,), told=told or [None] * len(groups), again=again
-    )
-    make = partial(_report_table, numbers, placed, run.executor.share(periods))
-    written = run.map("finish", make, known.new)
+    told = depends_on or [None] * len(groups)
+    known = run.taken_over("finish", groups, kind.name, (name,), told=told, again=again)
+    written = run.map("finish", partial(_report_table, numbers, positions), known.new)
     return known.with_new(run.store, written)
 
 
 def _report_table(
     numbers: Callable[[], dict[str, Numbers]],
-    placed: Callable[[], Placed],
-    periods: Callable[[], Sequence[str]],
+    positions: Callable[[], Positions],
     store: Store,
     parts: list[Part],
 ) -> Iterator[Tables]:
     if not parts:
         return
-    kind, _, ids, _ = placed()
-    shown = Rendered(numbers())
-    rows = []
+    kind, ids = positions().kind, positions().ids
+    renderer = ReferenceRenderer(numbers())
     table = read_table(store, parts, WRITTEN.names, WRITTEN)
-    places = pc.index_in(table["community"], value_set=ids).to_numpy().astype(np.int64)
-    where = pa.table(_where(placed(), places, periods())).to_pylist()
+    community = pc.index_in(table["community"], value_set=ids).to_numpy().astype(np.int64)
+    position_rows = pa.table(_position_columns(positions(), community)).to_pylist()
     written = table.drop_columns(["community"]).to_pylist()
-    shown.prepare(reference for row in written for reference in row["references"])
-    for row, own, id_ in zip(written, where, ids.take(pa.array(places)).to_pylist(), strict=True):
-        findings = [{k: shown.render(v) for k, v in f.items()} for f in row["findings"]]
-        summary, explanation = shown.render(row["summary"]), shown.render(row["rating_explanation"])
+    renderer.prepare(reference for row in written for reference in row["references"])
+    rows = []
+    for row, position, id_ in zip(written, position_rows, table["community"].to_pylist(), strict=True):
         content = {
             "title": row["title"],
-            "summary": summary,
+            "summary": renderer.render(row["summary"]),
             "rating": row["rank"],
-            "rating_explanation": explanation,
-            "findings": findings,
+            "rating_explanation": renderer.render(row["rating_explanation"]),
+            "findings": [{k: renderer.render(v) for k, v in f.items()} for f in row["findings"]],
         }
         rows.append(
             {
                 **row,
-                **own,
+                **position,
+                **{name: content[name] for name in ("summary", "rating_explanation", "findings")},
                 "id": report_id(id_),
-                "summary": summary,
-                "full_content": shown.render(row["full_content"]),
-                "rating_explanation": explanation,
-                "findings": findings,
+                "full_content": renderer.render(row["full_content"]),
                 "full_content_json": orjson.dumps(content, option=orjson.OPT_INDENT_2).decode(),
             }
         )
@@ -296,22 +286,22 @@ def _report_table(
     yield {kind.reports_table: by_row(pa.Table.from_pylist(rows, schema=schema.COMMUNITY_REPORTS))}
 
 
-# What hierarchies share that are built level upon level.
-
-NOTHING_BELOW = "none of the reports that it is written from is there"
+# Hierarchies that are built level by level.
 
 
 @dataclass
-class ReportsSoFar:
-    """Reports by level, the lowest first.
+class LevelReports:
+    """The reports of the levels built so far, the lowest level first.
 
-    ids      of the clusters of each level
-    first    the number of each level's first cluster among those of all levels
-    written  by this number
-    final    the next run has nothing to try again: all that could be embedded is
+    Attributes:
+        name_format: Format of a cluster's name in progress and failures, filled with its id.
+        first: Number of each level's first cluster among the clusters of all levels.
+        written: Reports by this number.
+        final: Whether every text could be embedded, so that the next run has nothing to retry.
     """
 
     kind: HierarchyKind
+    name_format: str
     ids: list[list[str]] = field(default_factory=list)
     first: list[int] = field(default_factory=list)
     written: Spool[WrittenReport] = field(default_factory=Spool)
@@ -319,37 +309,40 @@ class ReportsSoFar:
     final: bool = True
 
     def begin(self, ids: list[str]) -> None:
-        """The next level. ids: of its clusters."""
+        """Start the next level, with the ids of its clusters."""
         self.first.append(self.first[-1] + len(self.ids[-1]) if self.ids else 0)
         self.ids.append(ids)
 
+    def of_level(self, height: int) -> Iterator[WrittenReport | None]:
+        """Yield the report of each cluster of a level."""
+        return (self.written.get(self.first[height] + cluster) for cluster in range(len(self.ids[height])))
+
     def record_tokens(self, height: int) -> list[int | None]:
-        """Of a level, the tokens of each report's record; None where there is no report."""
-        first = self.first[height]
-        reports = (self.written.get(first + cluster) for cluster in range(len(self.ids[height])))
-        return [report.record_tokens if report else None for report in reports]
+        """Return the tokens of each report's record, None for a cluster without a report."""
+        return [report.record_tokens if report else None for report in self.of_level(height)]
 
     def write(
         self,
         run: Run,
         work: Work[WrittenReport],
         schedule: Callable[[], Schedule | ReportsAlone],
-        called: Callable[[str], str],
         without: Iterable[int] = (),
-        place: Ints | None = None,
+        numbers: Ints | None = None,
     ) -> None:
-        """Write the reports of the last level.
+        """Write the reports of the last level, except for clusters `without` a report below.
 
-        schedule  makes one
-        called    what people call a cluster, from its id
-        without   clusters that are not asked about, since nothing is below
-        place     the number of each cluster in the schedule; None: that of here
+        `schedule` creates a schedule, in which clusters may have other `numbers`.
         """
-        ids, first = self.ids[-1], self.first[-1]
-        number = list(range(len(ids))) if place is None else place.tolist()
+        ids, first, height = self.ids[-1], self.first[-1], len(self.ids) - 1
+        above = f", {plural(height, 'level')} above the lowest" if height else ""
+
+        def display_name(id_: str) -> str:
+            return self.name_format.format(id_) + above
+
+        number_of = list(range(len(ids))) if numbers is None else numbers.tolist()
         scheduled = [""] * len(ids)
-        for cluster, at in enumerate(number):
-            scheduled[at] = ids[cluster]
+        for cluster, number in enumerate(number_of):
+            scheduled[number] = ids[cluster]
         below: tuple[Callable[[int], WrittenReport], Sequence[str]] | None = None
         if len(self.ids) > 1:
             lower = self.first[-2]
@@ -357,43 +350,53 @@ class ReportsSoFar:
 
         def plan() -> ReportSource:
             return ReportSource(
-                schedule(), lambda c: called(scheduled[c]), scheduled, None, below, self.kind.section
+                schedule(), lambda c: display_name(scheduled[c]), scheduled, None, below, self.kind.section
             )
 
-        source = settled(run, work, plan)
-        for cluster, at in enumerate(number):
-            if (report := source.written.get(at)) is not None:
+        source = reports_stage.sweep_reports(run, work, plan)
+        for cluster, number in enumerate(number_of):
+            if (report := source.written.get(number)) is not None:
                 self.written[first + cluster] = report
-        # In the order of communities, not in that in which they failed.
-        self.failed += sorted(source.failed, key=lambda f: f[0]["community"])
-        nothing: Outcome[WrittenReport] = Outcome("", "failed", error=NOTHING_BELOW)
-        self.failed += [({"called": called(ids[cluster])}, nothing) for cluster in without]
+        self.failed += source.sorted_failures()
+        nothing: Outcome[WrittenReport] = Outcome("", "failed", error=NO_REPORTS_BELOW)
+        self.failed += [({"called": display_name(ids[cluster])}, nothing) for cluster in without]
 
-    def by_community(self, places: Iterable[Ints]) -> Spool[WrittenReport]:
-        """All reports by number of their communities. places: of each level, the community of each
-        cluster."""
-        found: Spool[WrittenReport] = Spool()
-        for first, place in zip(self.first, places, strict=True):
-            for cluster, community in enumerate(place.tolist()):
-                if (report := self.written.get(first + cluster)) is not None:
-                    found[community] = report
-        return found
+    def write_tables(
+        self, run: Run, step: str, work: Work[WrittenReport], level: Ints, communities: Iterable[Ints]
+    ) -> tuple[dict[str, list[list[Part]]], list[str]]:
+        """Write tables reports and failures, given the communities of each level's clusters.
+
+        Also returns the ids of the communities.
+        """
+        reports: Spool[WrittenReport] = Spool()
+        ids = [""] * len(level)
+        for height, numbers in enumerate(communities):
+            clusters = zip(numbers.tolist(), self.ids[height], self.of_level(height), strict=True)
+            for community, id_, report in clusters:
+                ids[community] = id_
+                if report is not None:
+                    reports[community] = report
+        rows = reports_stage.report_tables(reports, level, ids)
+        parts = run.write(step, "reports", rows, max_rows=reports_stage.PART_ROWS)
+        failures = run.write(work.name, "failures", [failure_rows(work.name, work, self.failed)])
+        return {"reports": [[part] for part in parts], "failures": [failures]}, ids
 
     def embed(self, run: Run, step: str, members: Iterable[Ints], below: Vectors) -> Vectors:
-        """[clusters, dimensions] of the reports of the last level, of length 1, as these are found by search;
-        where there is none, the mean of the members. members: of each cluster, rows of `below`"""
-        ids, first = self.ids[-1], self.first[-1]
-        own: Spool[WrittenReport] = Spool()
-        for cluster in range(len(ids)):
-            if (report := self.written.get(first + cluster)) is not None:
-                own[cluster] = report
-        # In parts, as later stages find them: all workers embed.
-        tables = report_tables(own, np.zeros(len(ids), np.int64), ids)
-        parts = run.write(step, "level_reports", tables, max_rows=PART_ROWS)
-        texts = [Texts(self.kind.reports, [part]) for part in parts]
-        keys = prefixes_of(pa.array([report_id(id_) for id_ in ids], pa.string()))
-        embedded, final = embed_now(run, step, texts)
+        """Embed the reports of the last level as [clusters, dimensions] of length 1.
+
+        A cluster without a report gets the mean of its `members`, given as rows of the vectors `below`.
+        """
+        ids = self.ids[-1]
+        reports: Spool[WrittenReport] = Spool()
+        for cluster, report in enumerate(self.of_level(len(self.ids) - 1)):
+            if report is not None:
+                reports[cluster] = report
+        # In several parts, so that all workers embed.
+        tables = reports_stage.report_tables(reports, np.zeros(len(ids), np.int64), ids)
+        parts = run.write(step, "level_reports", tables, max_rows=reports_stage.PART_ROWS)
+        embedded, final = embed_now(run, step, [Texts(self.kind.reports, [part]) for part in parts])
         self.final &= final
+        keys = prefixes_of(pa.array([report_id(id_) for id_ in ids], pa.string()))
         vectors = vectors_of(run, embedded, keys)
         if vectors.shape[1] != below.shape[1]:
             vectors = np.zeros((len(ids), below.shape[1]), np.float32)
@@ -408,29 +411,25 @@ class ReportsSoFar:
 
 
 def vectors_of(run: Run, embeddings: Sequence[Part], keys: Keys) -> Vectors:
-    """[nodes, dimensions] of length 1, zeros where a node has none; in a file, since there may be very many.
+    """Load embeddings into a memory-mapped file: [nodes, dimensions] of length 1, zeros for a missing one.
 
-    embeddings: parts of their table; keys: of the nodes
+    Raises OSError if the disk is full, which would be a crash later, in mapped memory.
     """
     order = np.argsort(keys)
-    rising = keys[order]
+    sorted_keys = keys[order]
     vectors: Vectors | None = None
     for part in embeddings:
         table = read_part(run.store, part)
         column = table["vector"].combine_chunks()
         if vectors is None:
-            vectors = in_a_file((len(keys), column.type.list_size))
-        rows = order[np.searchsorted(rising, prefixes_of(table["id"]))]
+            shape = len(keys), column.type.list_size
+            n_bytes = shape[0] * shape[1] * np.dtype(np.float32).itemsize
+            with TemporaryFile() as file:
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, n_bytes)
+                else:
+                    file.truncate(n_bytes)
+                vectors = np.memmap(file, np.float32, "r+", shape=shape)
+        rows = order[np.searchsorted(sorted_keys, prefixes_of(table["id"]))]
         vectors[rows] = unit(column.flatten().to_numpy().reshape(len(table), -1))
     return np.zeros((len(keys), 1), np.float32) if vectors is None else vectors
-
-
-def in_a_file(shape: tuple[int, int]) -> Vectors:
-    """Zeros. Raises OSError where the disk has no room: later, in mapped memory, that would be a crash."""
-    n_bytes = shape[0] * shape[1] * np.dtype(np.float32).itemsize
-    with TemporaryFile() as file:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, n_bytes)
-        else:
-            file.truncate(n_bytes)
-        return np.memmap(file, np.float32, "r+", shape=shape)

@@ -1,4 +1,4 @@
-"""What INPUT holds: files that can be read, those that cannot, and the folder that names are relative to."""
+"""List INPUT: the files that can be read, the files that cannot, and indexes that are skipped."""
 
 from __future__ import annotations
 
@@ -22,220 +22,221 @@ from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.readers import READERS, extensions
 from graphrag_ray.store.remote_files import is_storage_error, modified, open_elsewhere
 
-INDEX_HOLDS = (
+INDEX_CONTENTS = (
     *("work/", "tables/", "intermediate/", "indexes/", "snapshots/", "locks/", "runs/", "gc/", "damaged/"),
     *("CURRENT", "outcome.json"),
 )
-"""What a store keeps under the index root."""
-_PART = re.compile(
+"""Everything that a store keeps under the root of an index."""
+_PART_PATH = re.compile(
     r"(|.*?/)(?:(?:tables|intermediate/[a-z_]+)/[a-z_]+/part-[0-9a-f]{32}"
     r"|(work)/[\w-]{1,64}/part-[0-9]{13}[-~][^/]*-[0-9a-f]{32})\.parquet"
 )
-"""How a store names its parts. Groups: its root, with a slash; whether it is the part of a journal."""
-
-INDEXES_TOLD = 3
-
+"""Path of a stored part. Groups: the store's root with a slash; `work` for a journal part."""
+INDEXES_SHOWN = 3
 RECENT_S = 2.0
-"""The coarsest clock of a file system, FAT's. One that tells fractions of a second ticks
-at least 20 times as often."""
-_TIMES = ("mtime", "LastModified", "last_modified", "updated")
-_VERSIONS = {"ETag", "etag", "md5Hash", "generation", "VersionId", "content_md5", "Content-MD5"}
-_SEEN_AS = {*_TIMES, *_VERSIONS}
-"""What fsspec's file systems say of a file, of that which changes with it."""
-
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
-_SIGNS = re.compile(r"sig|token|secret|password|credential|(api|access)[_-]?key", re.IGNORECASE)
-"""Names of what a query holds and nobody else shall."""
+"""Tick of the coarsest file system clock (FAT); clocks with fractions tick at least 20 times as often."""
+_TIME_FIELDS = ("mtime", "LastModified", "last_modified", "updated")
+_VERSION_FIELDS = {"ETag", "etag", "md5Hash", "generation", "VersionId", "content_md5", "Content-MD5"}
+"""The fields of fsspec's file infos that change with a file's content."""
+_URL_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
+_SECRET = re.compile(r"sig|token|secret|password|credential|(api|access)[_-]?key", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class InputFile:
     """A file that can be read.
 
-    url       where it is
-    path      its name relative to INPUT, the natural key of its documents
-    seen_as   a hash of what its storage says of it, which changes with its content; "": it does not say
-    modified  unix seconds; None where its storage does not say
-    reader    the package that reads it; "": we do
+    Attributes:
+        path: Path relative to INPUT, the natural key of the file's documents.
+        version_hash: Hash of the storage's metadata, which changes with the content; "" if unknown.
+        modified: Unix seconds, or None if the storage does not report it.
+        reader: Package that provides the reader; "" for a built-in one.
     """
 
     url: str
     path: str
     size: int
-    seen_as: str = ""
+    version_hash: str = ""
     modified: float | None = None
     reader: str = ""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What INPUT holds.
+    """The contents of INPUT, files sorted by path.
 
-    files    by path
-    others   how many files of each unknown extension
-    indexes  other indexes below INPUT, and what batches and caches keep: their files are left out
-    own      where in INPUT the index itself lies, whose files are left out too; "": elsewhere
-    base     a hash of the folder that paths are relative to. Its address may hold a password, and it is kept
+    Attributes:
+        unknown_extensions: Number of files by unknown extension.
+        nested_indexes: Other indexes and stores of batches and caches below INPUT, whose files are skipped.
+        own_index: Path of this run's index inside INPUT, skipped too; "" if it is elsewhere.
+        folder_hash: Hash of the folder that paths are relative to; it is stored, and a URL may hold secrets.
     """
 
     files: list[InputFile]
-    others: Mapping[str, int]
-    indexes: Sequence[str]
-    own: str
-    base: str
+    unknown_extensions: Mapping[str, int]
+    nested_indexes: Sequence[str]
+    own_index: str
+    folder_hash: str
 
 
 def list_input(
     input_url: str, index_url: str = "", options: Mapping[str, Any] | None = None
 ) -> list[InputFile]:
-    """The readable files of `look_at`."""
-    return look_at(input_url, index_url, options).files
+    """Return the readable files of `scan_input`."""
+    return scan_input(input_url, index_url, options).files
 
 
-def look_at(
+def scan_input(
     input_url: str,
     index_url: str = "",
     options: Mapping[str, Any] | None = None,
     readers_before: Mapping[str, str] = {},
 ) -> Listing:
-    """List a file, folder, glob or URL. Raises InputError when nothing in it can be read.
+    """List a file, folder, glob or URL.
 
-    index_url       an index, whose own files are no documents even where it lies inside INPUT
-    options         of INPUT's storage
-    readers_before  extension -> package whose reader the index used: such files are listed without it, too
+    Args:
+        index_url: Index whose own files are skipped even if it is inside INPUT.
+        options: Storage options of INPUT.
+        readers_before: Reader package by extension, as used by the existing index. Files with these
+            extensions are listed even if the package is no longer installed.
+
+    Raises:
+        InputError: INPUT cannot be listed, or nothing in it can be read.
     """
     try:
         fs, root = open_elsewhere(input_url, options or {})
-        base, found, indexes = _found(fs, root)
+        base, infos, indexes = _find_files(fs, root)
     except Exception as e:
         if not isinstance(e, ValueError | TypeError | ImportError) and not is_storage_error(e):
             raise
-        why = without_secrets(str(e), input_url)
-        raise InputError(f"cannot list INPUT {shown(input_url)!r}: {why}") from e
-    same = index_url and protocol_of(index_url) == protocol_of(input_url)
-    own = f"{fs._strip_protocol(index_url)}/" if same else ""
-    stored = tuple(f"{at}{kept}" for at in {*indexes, own} if at for kept in INDEX_HOLDS)
-    folder = stable_id("input", display_url(fs.unstrip_protocol(base)))
-    skipped = sorted(_name(at.rstrip("/"), base, alone=False) for at in indexes if at != own)
-    files, others, now = [], Counter[str](), time.time()
-    for path, info in found.items():
-        name = _name(path, base, alone=path == root)
+        reason = without_secrets(str(e), input_url)
+        raise InputError(f"Cannot list INPUT {shown(input_url)!r}: {reason}") from e
+    is_same_storage = index_url and protocol_of(index_url) == protocol_of(input_url)
+    own_index = f"{fs._strip_protocol(index_url)}/" if is_same_storage else ""
+    stored = tuple(f"{index}{name}" for index in {*indexes, own_index} if index for name in INDEX_CONTENTS)
+    folder_hash = stable_id("input", display_url(fs.unstrip_protocol(base)))
+    nested = sorted(_relative_name(index.rstrip("/"), base) for index in indexes - {own_index})
+    files, unknown, now = [], Counter[str](), time.time()
+    for path, info in infos.items():
+        name = _relative_name(path, base, is_only=path == root)
         if any(step.startswith(".") for step in name.split("/")) or path.startswith(stored):
             continue
         extension = _extension(name)
-        if extension[1:] in READERS or extension in readers_before:
-            size = int(info.get("size") or 0)
-            told: Mapping[str, Any] = {} if info.get("islink") else info
-            if info.get("islink"):  # of a local link, what is told of the file that it leads to
-                with suppress(OSError):
-                    of = os.stat(path)
-                    told = {"size": of.st_size, "mtime": of.st_mtime}
-            seen, at = _seen_as(told, folder, now), modified(told)
-            reader = READERS.package_of(extension[1:]) or readers_before.get(extension, "")
-            files.append(InputFile(fs.unstrip_protocol(path), name, size, seen, at, reader))
-        else:
-            others[_extension(_without_query(path))] += 1
+        if extension[1:] not in READERS and extension not in readers_before:
+            unknown[_extension(_without_query(path))] += 1
+            continue
+        metadata: Mapping[str, Any] = info
+        if info.get("islink"):  # fsspec describes a local link itself rather than its target
+            metadata = {}
+            with suppress(OSError):
+                target = os.stat(path)
+                metadata = {"size": target.st_size, "mtime": target.st_mtime}
+        url, size = fs.unstrip_protocol(path), int(info.get("size") or 0)
+        version_hash = _version_hash(metadata, folder_hash, now)
+        reader = READERS.package_of(extension[1:]) or readers_before.get(extension, "")
+        files.append(InputFile(url, name, size, version_hash, modified(metadata), reader))
     if not files:
-        also = f" ({plural(others.total(), 'file')} of other kinds)" if others else ""
-        also += f" ({skipped_indexes(skipped)})" if skipped else ""
+        skipped = f" ({plural(unknown.total(), 'file')} of other types)" if unknown else ""
+        skipped += f" ({skipped_indexes(nested)})" if nested else ""
         raise InputError(
-            f"nothing to read at INPUT {shown(input_url)!r}{also}: it must be a file, folder, glob or URL "
-            f"with {', '.join(sorted(extensions()))} files"
+            f"Nothing to read at INPUT {shown(input_url)!r}{skipped}. It must be a file, folder, glob or URL "
+            f"with {', '.join(sorted(extensions()))} files."
         )
-    below = f"{root.rstrip('/')}/"
-    return Listing(
-        sorted(files, key=lambda f: f.path),
-        others,
-        skipped,
-        _name(own.rstrip("/"), base, alone=False) if own.startswith(below) and own != below else "",
-        folder,
-    )
+    files.sort(key=lambda file: file.path)
+    parent = f"{root.rstrip('/')}/"
+    is_inside = own_index.startswith(parent) and own_index != parent
+    own = _relative_name(own_index.rstrip("/"), base) if is_inside else ""
+    return Listing(files, unknown, nested, own, folder_hash)
 
 
-def _seen_as(info: Mapping[str, Any], folder: str, now: float) -> str:
-    """A hash of the folder and what a storage says of a file in it: its size with the time of its change, its
-    ETag, its version. "" where it says too little, and for a file that was changed a moment ago: it may be
-    changed once more in the same tick of its clock.
+def _version_hash(info: Mapping[str, Any], folder_hash: str, now: float) -> str:
+    """Hash the folder and the storage's metadata of a file: size with modification time, ETag, version.
 
-    info: of fsspec; now: unix seconds
+    Returns "" if the metadata says too little, or if the file changed so recently that it might change again
+    within the same tick of its clock.
     """
-    told = {name: str(info[name]) for name in _SEEN_AS if info.get(name) not in (None, "")}
-    told = {name: value for name, value in told.items() if not value.startswith("W/")}  # says: much the same
-    if not told.keys() & _VERSIONS:
-        times = [modified({"mtime": info[name]}) for name in _TIMES if name in told]
-        if not times or any(at is None or at > now - (RECENT_S / 20 if at % 1 else RECENT_S) for at in times):
+    known = {
+        name: str(info[name])
+        for name in {*_TIME_FIELDS, *_VERSION_FIELDS}
+        if info.get(name) not in (None, "") and not str(info[name]).startswith("W/")  # a weak ETag
+    }
+    if not known.keys() & _VERSION_FIELDS:
+        times = [modified({"mtime": info[name]}) for name in _TIME_FIELDS if name in known]
+        if not times or any(t is None or t > now - (RECENT_S / 20 if t % 1 else RECENT_S) for t in times):
             return ""
-    values = [f"{name} {told[name]}" for name in sorted(told)]
-    return stable_id("seen", folder, str(info.get("size")), *values)
+    values = [f"{name} {known[name]}" for name in sorted(known)]
+    return stable_id("seen", folder_hash, str(info.get("size")), *values)
 
 
 def skipped_indexes(indexes: Sequence[str]) -> str:
-    """`2 indexes skipped (old, answers.parquet.work)`."""
-    more = ", …" if len(indexes) > INDEXES_TOLD else ""
-    named = ", ".join(indexes[:INDEXES_TOLD])
-    return f"{plural(len(indexes), 'index', 'indexes')} skipped ({named}{more})"
+    """Describe skipped indexes: `2 indexes skipped (old, answers.parquet.work)`."""
+    more = ", …" if len(indexes) > INDEXES_SHOWN else ""
+    names = ", ".join(indexes[:INDEXES_SHOWN])
+    return f"{plural(len(indexes), 'index', 'indexes')} skipped ({names}{more})"
 
 
-def _found(fs: Any, root: str) -> tuple[str, dict[str, Any], set[str]]:
-    """The base, what is there, and where stores keep their files among these."""
-    base, found = root, dict[str, Any]()
-    there = fs.exists(root)
-    if any(c in root for c in "*?[") and not there:
-        found = {p: i for p, i in fs.glob(root, detail=True).items() if i["type"] == "file"}
+def _find_files(fs: Any, root: str) -> tuple[str, dict[str, Any], set[str]]:
+    """Return the base of relative paths, the file infos by path, and the roots of indexes among them."""
+    base, infos = root, dict[str, Any]()
+    exists = fs.exists(root)
+    if any(c in root for c in "*?[") and not exists:
+        infos = {p: i for p, i in fs.glob(root, detail=True).items() if i["type"] == "file"}
         base = posixpath.dirname(root[: min(root.index(c) for c in "*?[" if c in root)])
     elif fs.isfile(root):
-        base, found = posixpath.dirname(_without_query(root)), {root: fs.info(root)}
-    elif there:
-        found = _below(fs, root)
-    sure, maybe = set[str](), set[str]()
-    for part in filter(None, map(_PART.fullmatch, found)):
-        (sure if part[2] else maybe).add(part[1])
-    # A folder `tables` alone might be anybody's.
-    sure |= {at for at in maybe - sure if any(fs.exists(f"{at}{of}") for of in ("snapshots", "locks"))}
-    return base, found, sure
+        base, infos = posixpath.dirname(_without_query(root)), {root: fs.info(root)}
+    elif exists:
+        infos = _walk(fs, root)
+    indexes, candidates = set[str](), set[str]()
+    for match in filter(None, map(_PART_PATH.fullmatch, infos)):
+        (indexes if match[2] else candidates).add(match[1])
+    # A folder called `tables` alone is no proof of an index.
+    indexes |= {c for c in candidates - indexes if fs.exists(f"{c}snapshots") or fs.exists(f"{c}locks")}
+    return base, infos, indexes
 
 
-def _below(fs: Any, folder: str) -> dict[str, Any]:
-    """All files below a folder. fsspec's own `find` takes a local folder that may not be listed for an
-    empty one, whose documents would then be deleted, and follows links in circles. Links lead to a folder
-    once: folders with links to each other have more paths than anybody could list."""
+def _walk(fs: Any, root: str) -> dict[str, Any]:
+    """Find all files below a folder.
+
+    fsspec's own `find` treats a local folder without read permission as empty, so its documents would be
+    deleted, and follows links in circles. Here each linked folder is followed once: folders that link to one
+    another have more paths than can be listed.
+    """
     if not isinstance(fs, LocalFileSystem):
-        return dict(fs.find(folder, detail=True))
-    found: dict[str, Any] = {}
-    folders: list[tuple[str, tuple[str, ...], bool]] = [(folder, (os.path.realpath(folder),), False)]
+        return dict(fs.find(root, detail=True))
+    infos: dict[str, Any] = {}
+    folders: list[tuple[str, tuple[str, ...], bool]] = [(root, (os.path.realpath(root),), False)]
     linked: set[str] = set()
-    for at, above, by_link in folders:  # grows while we go through it
-        for info in sorted(fs.ls(at, detail=True), key=lambda info: str(info["name"])):
+    for folder, ancestors, by_link in folders:  # grows during the loop
+        for info in sorted(fs.ls(folder, detail=True), key=lambda info: str(info["name"])):
             path = info["name"]
             if not os.path.isdir(path):
-                found[path] = info
-            elif (real := os.path.realpath(path)) not in above:
+                infos[path] = info
+            elif (real := os.path.realpath(path)) not in ancestors:
                 is_linked = by_link or os.path.islink(path)
                 if not is_linked or real not in linked:
-                    folders.append((path, (*above, real), is_linked))
+                    folders.append((path, (*ancestors, real), is_linked))
                 if is_linked:
                     linked.add(real)
-    return found
+    return infos
 
 
-def _name(path: str, base: str, alone: bool) -> str:
-    """What a file is called relative to the base. A path is an address at an HTTP server: its password and
-    signature are not of the name.
+def _relative_name(path: str, base: str, is_only: bool = False) -> str:
+    """Return a path relative to the base, without the password and signature of a URL.
 
-    alone: it is all of INPUT, and needs nothing of its query to be told from others
+    A file that is all of INPUT needs no query to tell it from others.
     """
-    named = path
-    if _ADDRESS.match(path):
-        named, query = display_url(path), urlsplit(path).query
-        told = "&".join(p for p in query.split("&") if p and not _SIGNS.search(p.partition("=")[0]))
-        if told and not (alone and _extension(named)[1:] in READERS):
-            named = f"{named}?{told}"
+    name = path
+    if _URL_SCHEME.match(path):
+        name, query = display_url(path), urlsplit(path).query
+        public = "&".join(p for p in query.split("&") if p and not _SECRET.search(p.partition("=")[0]))
+        if public and not (is_only and _extension(name)[1:] in READERS):
+            name = f"{name}?{public}"
         base = display_url(base)
-    return posixpath.relpath(named, base) if base else named
+    return posixpath.relpath(name, base) if base else name
 
 
 def _without_query(path: str) -> str:
-    return display_url(path) if _ADDRESS.match(path) else path
+    return display_url(path) if _URL_SCHEME.match(path) else path
 
 
 def _extension(path: str) -> str:

@@ -1,8 +1,7 @@
-"""Rows that are given as such, as documents and chunks: what `read_stage.py` does for files.
+"""Read rows passed from Python into documents and chunks, as `read_stage.py` does for files.
 
-Rows come in batches, in any order, and each batch is held by the task alone that reads it. A row that the
-parent snapshot has, unchanged, is not chunked or written again: the parent's parts stay, however the batches
-are cut today. So an update touches what has changed.
+Rows come in batches, in any order; only the task that reads a batch holds it. A row that the parent snapshot
+has unchanged is neither chunked nor written again, whatever the batches are: an update touches what changed.
 """
 
 from __future__ import annotations
@@ -27,106 +26,92 @@ from graphrag_ray.engine.executor import Parted, Written
 from graphrag_ray.engine.given_rows import GivenRows, RowBatch, rows_of_batch
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.document_parts import (
-    MAX_SPLIT_BYTES,
-    MIN_SPLIT_BYTES,
-    document_parts,
-    inputs_of,
-    keep_and_count,
-    leave_out,
-    pairs_of,
-    read_failures,
-    refuse_nothing,
-    regrouped,
-    tell_read,
-)
+from graphrag_ray.indexing.stages import document_parts
 from graphrag_ray.indexing.step_result import Result, by_input, rows_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 
-Known = npt.NDArray[np.bytes_]
-"""Sorted: what tells each document of the parent, and what it holds, from all others."""
-
-BASE = stable_id("input", ROWS)
-"""What stands for the folder of INPUT: a row is named by its id alone."""
+FOLDER_HASH = stable_id("input", ROWS)
+"""Stands for the folder of INPUT: a row is named by its id alone."""
 SMALL_BYTES = 1 << 15
-"""Stored pairs of parts below this are joined: batches can be single rows, and each part is a file."""
-JOINED_BYTES = 1 << 18
-PAIRS_OF_A_BATCH = 8
-"""Pairs of parts that a batch comes to, unless that would make them very small or large."""
+"""Stored pairs of parts below this size are combined: a batch can be one row, and each part is a file."""
+COMBINED_BYTES = 1 << 18
+PAIRS_PER_BATCH = 8
+"""Number of pairs of parts written for a batch, unless they would be very small or large."""
 
 _SEEN = pa.schema(
     [("id", pa.string()), ("content_hash", pa.string()), ("name", pa.string()), ("is_known", pa.bool_())]
 )
-"""Every row that is a document, also one that is not written: is_known, the parent has it as it is."""
+"""Every row that is a document. Rows that the parent has unchanged (is_known) are not written."""
 
 
 def read_rows(run: Run, given: GivenRows, add: bool, allow_deletes: bool) -> Result:
-    read_batch = partial(_read_batch, run.settings, run.executor.share(_known(run)))
-    one_by_one = Parted(_one_by_one, partial(_unread, run.settings))
-    told = tell_read(run, None, lambda number: 1)
-    written = run.map("read", read_batch, given, one_by_one, told)
+    """See `read`."""
+    read_batch = partial(_read_batch, run.settings, run.executor.share(_known_rows(run)))
+    one_by_one = Parted(_single_rows, partial(_unread, run.settings))
+    on_read = document_parts.progress_reporter(run, None, lambda number: 1)
+    written = run.map("read", read_batch, given, one_by_one, on_read)
     tables = by_input(written, "documents", "text_units", "failures")
     if not rows_of(tables["failures"]) and not any(done.get("seen") for done in written):
         raise InputError(f"INPUT ({given}) has no rows")
-    unchanged = _without_repeated(run, written, tables)
-    if run.parent is None and not any(tables["documents"]):
-        refuse_nothing(run, tables["failures"], "row")
+    unchanged = _drop_repeated_ids(run, written, tables)
     groups = zip(tables["documents"], tables["text_units"], strict=True)
     pairs = sorted(
-        (pair for documents, units in groups if documents for pair in pairs_of(documents, units)),
+        (
+            pair
+            for documents, units in groups
+            if documents
+            for pair in document_parts.pairs_of(documents, units)
+        ),
         key=lambda pair: [part.path for part in pair[0]],
     )
     sizes = [sum(part.bytes for part in (*documents, *units)) for documents, units in pairs]
     small = [i for i, size in enumerate(sizes) if size < SMALL_BYTES]
-    batches = stable_batches([pairs[i][0][0].path for i in small], [sizes[i] for i in small], JOINED_BYTES)
-    together = [[small[i] for i in batch] for batch in batches if len(batch) > 1]
-    written = run.map("read", _join, [[pairs[i] for i in batch] for batch in together])
-    joined, alone = by_input(written, "documents", "text_units"), {*range(len(pairs))}.difference(*together)
-    tables["documents"] = [pairs[i][0] for i in sorted(alone)] + joined["documents"]
-    tables["text_units"] = [pairs[i][1] for i in sorted(alone)] + joined["text_units"]
-    counts = keep_and_count(run, tables, BASE, add, allow_deletes, unchanged)
-    run.inputs = inputs_of(run, BASE, add)
-    return Result(regrouped(tables), counts | {"chunks": rows_of(tables["text_units"])})
+    batches = stable_batches([pairs[i][0][0].path for i in small], [sizes[i] for i in small], COMBINED_BYTES)
+    combined = [[small[i] for i in batch] for batch in batches if len(batch) > 1]
+    written = run.map("read", _combine, [[pairs[i] for i in batch] for batch in combined])
+    new, alone = by_input(written, "documents", "text_units"), {*range(len(pairs))}.difference(*combined)
+    tables["documents"] = [pairs[i][0] for i in sorted(alone)] + new["documents"]
+    tables["text_units"] = [pairs[i][1] for i in sorted(alone)] + new["text_units"]
+    counts = document_parts.merge_with_parent(run, tables, "row", FOLDER_HASH, add, allow_deletes, unchanged)
+    return Result(document_parts.regroup(tables), counts | {"chunks": rows_of(tables["text_units"])})
 
 
-def _known(run: Run) -> Known:
-    """None of it where this run would make other chunks of the same rows, or parts are damaged."""
+def _known_rows(run: Run) -> npt.NDArray[np.bytes_]:
+    """Return the sorted row keys of the parent; none if this run would chunk the same rows differently."""
     now, then = run.settings.kept(), run.parent.settings if run.parent else {}
-    alike = all(then.get(name) == now[name] for name in ("input", "chunking", "models", "stages"))
-    if run.code_changed or run.damaged or not alike:
+    is_same = all(then.get(name) == now[name] for name in ("input", "chunking", "models", "stages"))
+    if run.code_changed or run.damaged or not is_same:
         return np.empty(0, "S32")
     parts = run.of_parent["read"].parts("documents")
-    known = _told_apart(read_table(run.store, parts, ["id", "content_hash"], schema.DOCUMENTS))
-    known.sort()
-    return known
+    return np.sort(_row_keys(read_table(run.store, parts, ["id", "content_hash"], schema.DOCUMENTS)))
 
 
-def _told_apart(table: pa.Table) -> Known:
-    """The first 64 bits of id and of content_hash, in hex."""
+def _row_keys(table: pa.Table) -> npt.NDArray[np.bytes_]:
+    """Return the first 64 bits of id and of content_hash in hex, which identify a row and its content."""
     halves = [pc.utf8_slice_codeunits(table[name], 0, 16) for name in ("id", "content_hash")]
-    joined = pc.binary_join_element_wise(*halves, "")
-    return np.asarray(joined.to_numpy().astype("S32")) if table.num_rows else np.empty(0, "S32")
+    keys = pc.binary_join_element_wise(*halves, "")
+    return np.asarray(keys.to_numpy().astype("S32")) if table.num_rows else np.empty(0, "S32")
 
 
 def _read_batch(
-    settings: Settings, known: Callable[[], Known], store: Store, batch: RowBatch
+    settings: Settings, known_rows: Callable[[], npt.NDArray[np.bytes_]], store: Store, batch: RowBatch
 ) -> Iterator[Mapping[str, pa.Table]]:
     documents: dict[str, Document] = {}
     unreadable: list[Unreadable] = []
     seen: list[dict[str, Any]] = []
-    for one in documents_of(rows_of_batch(batch), settings.input):
-        if isinstance(one, Unreadable):
-            unreadable.append(one)
+    for document in documents_of(rows_of_batch(batch), settings.input):
+        if isinstance(document, Unreadable):
+            unreadable.append(document)
             continue
-        seen.append({"id": one.id, "content_hash": one.content_hash, "name": one.row, "is_known": False})
-        other = documents.get(one.id)
-        if other is None or one.content_hash < other.content_hash:
-            documents[one.id] = one
+        id_, content_hash = document.id, document.content_hash
+        seen.append({"id": id_, "content_hash": content_hash, "name": document.row, "is_known": False})
+        if id_ not in documents or content_hash < documents[id_].content_hash:
+            documents[id_] = document
     table = pa.Table.from_pylist(seen, schema=_SEEN)
-    if len(before := known()):
-        mine = _told_apart(table)
-        is_known = before[np.minimum(np.searchsorted(before, mine), len(before) - 1)] == mine
+    if len(known := known_rows()):
+        keys = _row_keys(table)
+        is_known = known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys
         table = table.set_column(3, "is_known", pa.array(is_known))
         same = table.filter(table["is_known"])
         for id_, content_hash in zip(same["id"].to_pylist(), same["content_hash"].to_pylist(), strict=True):
@@ -134,65 +119,71 @@ def _read_batch(
                 del documents[id_]
     new = [documents[id_] for id_ in sorted(documents)]
     size = batch.nbytes if isinstance(batch, pa.Table) else sum(len(document.text) for document in new)
-    limit = MIN_SPLIT_BYTES  # of a pair; a power of two. The batches of a large corpus are large.
-    while limit < min(size / PAIRS_OF_A_BATCH, MAX_SPLIT_BYTES):
+    limit = (
+        document_parts.MIN_SPLIT_BYTES
+    )  # of a pair; a power of two. The batches of a large corpus are large.
+    while limit < min(size / PAIRS_PER_BATCH, document_parts.MAX_SPLIT_BYTES):
         limit *= 2
-    yield from document_parts([*unreadable, *new], settings, limit)
+    yield from document_parts.chunk_documents([*unreadable, *new], settings, limit)
     yield {"seen": table}
 
 
-def _one_by_one(batch: RowBatch) -> list[RowBatch]:
+def _single_rows(batch: RowBatch) -> list[RowBatch]:
     if isinstance(batch, pa.Table):
         return [batch.slice(n, 1) for n in range(batch.num_rows)]
     return [[row] for row in batch]
 
 
-def _unread(settings: Settings, batch: RowBatch, why: str) -> Mapping[str, pa.Table]:
-    """What stands for rows of which processes die."""
-    found = list(documents_of(rows_of_batch(batch), settings.input))
-    return {"failures": read_failures([Unreadable(ROWS, one.row, f"cannot be read: {why}") for one in found])}
+def _unread(settings: Settings, batch: RowBatch, error: str) -> Mapping[str, pa.Table]:
+    """Return the failures of rows that kill processes."""
+    rows = documents_of(rows_of_batch(batch), settings.input)
+    failed = [Unreadable(ROWS, row.row, f"cannot be read: {error}") for row in rows]
+    return {"failures": document_parts.read_failures(failed)}
 
 
-def _without_repeated(run: Run, written: Written, tables: dict[str, list[list[Part]]]) -> pa.Table:
-    """Leave one of the rows with the same id, whichever comes first: that with the smallest hash. Returns id
-    and content_hash of the rows that the parent holds as they are."""
-    parts = {n: done["seen"] for n, done in enumerate(written) if done.get("seen")}
-    found = [
+def _drop_repeated_ids(run: Run, written: Written, tables: dict[str, list[list[Part]]]) -> pa.Table:
+    """Keep one of the rows with the same id: that with the smallest hash, whichever order they come in.
+
+    Returns:
+        id and content_hash of the rows that the parent holds unchanged.
+    """
+    batches = [
         table.append_column("batch", pa.array([n] * table.num_rows, pa.int64()))
-        for n, of in parts.items()
-        for table in [read_table(run.store, of, None, _SEEN)]
+        for n, done in enumerate(written)
+        if done.get("seen")
+        for table in [read_table(run.store, done["seen"], None, _SEEN)]
     ]
-    seen = pa.concat_tables(found) if found else _SEEN.append(pa.field("batch", pa.int64())).empty_table()
-    same = pc.value_counts(seen["id"])
-    ids = same.field("values").filter(pc.greater(same.field("counts"), 1))
+    seen = pa.concat_tables([_SEEN.append(pa.field("batch", pa.int64())).empty_table(), *batches])
+    known = seen.filter(seen["is_known"]).select(["id", "content_hash"])
+    id_counts = pc.value_counts(seen["id"])
+    ids = id_counts.field("values").filter(pc.greater(id_counts.field("counts"), 1))
     if not len(ids):
-        return seen.filter(seen["is_known"]).select(["id", "content_hash"])
+        return known
     repeated = seen.filter(pc.is_in(seen["id"], ids))
     order = [(name, "ascending") for name in ("id", "content_hash", "batch")]
     first: dict[str, dict[str, Any]] = {}
-    rest: dict[int, set[str]] = {}
+    dropped: dict[int, set[str]] = {}
     for row in repeated.sort_by(order).to_pylist():
         if first.setdefault(row["id"], row)["batch"] != row["batch"]:
-            rest.setdefault(row["batch"], set()).add(row["id"])
-    leave_out(run, tables, rest)
-    if run.settings.input.id_column is None:
+            dropped.setdefault(row["batch"], set()).add(row["id"])
+    document_parts.drop_documents(run, tables, dropped)
+    column = run.settings.input.id_column
+    if column is None:
         n = repeated.num_rows - len(ids)
-        told = plural(n, "row of INPUT repeats another", "rows of INPUT repeat others")
-        run.observer.note(f"{told}: each text is indexed once")
+        repeats = plural(n, "row of INPUT repeats another", "rows of INPUT repeat others")
+        run.observer.note(f"{repeats}; each text is indexed once")
     else:
-        column = run.settings.input.id_column
-        why = f"several rows have this id (column {column!r}): one of them is indexed"
-        failed = read_failures([Unreadable(ROWS, row["name"], why) for row in first.values()])
-        tables["failures"].append(run.write("read", "failures", [failed]))
-    stay = seen.filter(seen["is_known"]).select(["id", "content_hash"])
+        reason = f"several rows have this id (column {column!r}); only one of them is indexed"
+        failed = [Unreadable(ROWS, row["name"], reason) for row in first.values()]
+        tables["failures"].append(run.write("read", "failures", [document_parts.read_failures(failed)]))
     lost = {(row["id"], row["content_hash"]) for row in repeated.to_pylist()}
     lost -= {(row["id"], row["content_hash"]) for row in first.values()}
-    both = pc.binary_join_element_wise(stay["id"], stay["content_hash"], "")
-    stay = stay.filter(pc.invert(pc.is_in(both, pa.array(sorted(map("".join, lost)), pa.string()))))
-    return stay.group_by(["id", "content_hash"]).aggregate([])
+    versions = pc.binary_join_element_wise(known["id"], known["content_hash"], "")
+    is_lost = pc.is_in(versions, pa.array(sorted(map("".join, lost)), pa.string()))
+    return known.filter(pc.invert(is_lost)).group_by(["id", "content_hash"]).aggregate([])
 
 
-def _join(store: Store, pairs: Sequence[tuple[list[Part], list[Part]]]) -> Iterator[Mapping[str, pa.Table]]:
+def _combine(store: Store, pairs: Sequence[document_parts.Pair]) -> Iterator[Mapping[str, pa.Table]]:
     documents = read_table(store, [p for d, _ in pairs for p in d], None, schema.DOCUMENTS)
     units = read_table(store, [p for _, u in pairs for p in u], None, schema.TEXT_UNITS)
     order = [("document_id", "ascending"), ("position", "ascending")]

@@ -1,8 +1,7 @@
-"""Documents and chunks: INPUT is listed on the driver and read by the executor. Rows that are given as such:
-`read_rows.py`.
+"""Read INPUT into documents and chunks. The driver lists and splits files, the executor reads them.
 
-INPUT is the whole wanted set: a document that is not in it goes (`add` keeps it). A document that
-cannot be read today keeps its last version and is a failure; a listing that fails is fatal.
+A document that cannot be read in this run keeps its last version and is a failure. A listing that fails ends
+the run. `read_rows.py` reads rows passed from Python.
 """
 
 from __future__ import annotations
@@ -41,17 +40,7 @@ from graphrag_ray.engine.given_rows import GivenRows
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import document_parts
-from graphrag_ray.indexing.stages.document_parts import (
-    inputs_of,
-    keep_and_count,
-    leave_out,
-    pairs_of,
-    read_failures,
-    refuse_nothing,
-    regrouped,
-    tell_read,
-)
-from graphrag_ray.indexing.stages.list_input import InputFile, look_at, skipped_indexes
+from graphrag_ray.indexing.stages.list_input import InputFile, scan_input, skipped_indexes
 from graphrag_ray.indexing.stages.read_rows import read_rows
 from graphrag_ray.indexing.stages.short_ids import GROUP, IDS, columns_of, prefixes_of
 from graphrag_ray.indexing.step_result import Result, joined, rows_of
@@ -59,25 +48,19 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.remote_files import is_storage_error, open_elsewhere
 
-SPLIT = ("split_documents", "split_text_units", "split_failures")
-"""Tables of the step by which the next run knows what it need not read."""
-
-KINDS_TOLD = 5
-"""Extensions of skipped files that are named."""
-
+SPLIT_TABLES = ("split_documents", "split_text_units", "split_failures")
+"""Tables by which the next run recognises splits that it can reuse."""
+EXTENSIONS_SHOWN = 5
 WHOLE_BYTES = 8_000_000
-"""Files up to this size are fetched in one piece, where it is known."""
-
+"""Files of known size up to this limit are fetched with one request."""
+SCAN_BYTES = 64 << 20
+"""Bytes of a .jsonl file whose lines one task counts."""
+_LINE_BYTES = 1 << 20
+"""Bytes fetched at once to complete the last line of a scan."""
 _NO_RANGES = (
-    "it is large, and its server sends no parts of files (HTTP range requests). Download it and index the "
+    "the file is large, and its server does not support HTTP range requests. Download it and index the "
     "folder, or put it into an object store"
 )
-
-SCAN_BYTES = 64 << 20
-"""Bytes of a .jsonl file whose lines a task counts."""
-_LINE_BYTES = 1 << 20
-"""Bytes fetched at once of the rest of a line that began in these."""
-
 _SEGMENT = pa.schema(
     [*((name, pa.int64()) for name in ("start", "end", "rows", "lines", "size")), ("rank", pa.string())]
 )
@@ -85,7 +68,7 @@ _SEGMENT = pa.schema(
 
 @dataclass(frozen=True)
 class Piece:
-    """stretch: None for a whole file; size: bytes; rank: a hash of where it begins."""
+    """A file or, with `stretch`, some of its rows. `rank` is a hash of where it begins."""
 
     file: InputFile
     size: int
@@ -93,50 +76,104 @@ class Piece:
     stretch: Stretch | None = None
 
     @property
-    def path(self) -> str:
-        return self.file.path
+    def version(self) -> list[Any]:
+        stretch, reader = self.stretch and asdict(self.stretch), self.file.reader
+        return [self.rank, self.file.version_hash, stretch, *([reader] if reader else [])]
 
 
-def pieces_of(
+def read(run: Run, given: str | GivenRows, *, add: bool, allow_deletes: bool) -> Result:
+    """Read INPUT into tables documents, text_units and failures.
+
+    Parts come in pairs: some consecutive documents, and all of their chunks. A group is a few consecutive
+    pairs, whatever the files were, and the input of one task in each later step.
+    """
+    how = partial(read_rows, run, given) if isinstance(given, GivenRows) else partial(_read_files, run, given)
+    return run.step("read", None, partial(how, add, allow_deletes))
+
+
+def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
+    options = run.settings.input_options(input_url, run.store.url)
+    before = run.before("read") or Result()
+    readers_before = dict(entry.split(" ", 1) for entry in before.made_from.get("readers", ()))
+    listing = scan_input(input_url, run.store.url, options, readers_before)
+    files, note = listing.files, run.observer.note
+    for extension, package in sorted(readers_before.items()):
+        n = sum(_extension(file) == extension for file in files)
+        if n and extension[1:] not in READERS:
+            note(
+                f"No reader for {extension}: install the package {package}. Until then, "
+                f"{plural(n, f'{extension} file')} of INPUT cannot be read; the index keeps their documents."
+            )
+    if unknown := listing.unknown_extensions:
+        by_count = sorted(unknown.items(), key=lambda kind: (-kind[1], kind[0]))
+        shown = [f"{extension or 'no extension'} {n:,}" for extension, n in by_count[:EXTENSIONS_SHOWN]]
+        more = ["…"] if len(by_count) > EXTENSIONS_SHOWN else []
+        note(f"Skipped {plural(sum(unknown.values()), 'file')} of other types ({', '.join(shown + more)})")
+    if listing.nested_indexes:
+        note(f"{skipped_indexes(listing.nested_indexes)}: the files of an index are not read as documents")
+    if listing.own_index:
+        note(f"The index is inside INPUT ({listing.own_index}); its own files are not read")
+    limit = document_parts.split_bytes(sum(file.size for file in files))
+    pieces, segments = _split_files(run, files, options, limit)
+    splits = stable_batches([p.rank for p in pieces], [p.size for p in pieces], limit)
+    read, n_new = _read_splits(run, options, limit, [[pieces[i] for i in batch] for batch in splits])
+    tables = {name: list(read.tables[f"split_{name}"]) for name in ("documents", "text_units", "failures")}
+    # Reused splits alone cannot repeat an id: the run that read them checked that.
+    is_new = n_new or run.before("read") is None or before.counts.get("repeated")
+    has_ids = run.settings.input.id_column is not None and any(piece.stretch for piece in pieces)
+    repeated = _drop_repeated_ids(run, tables) if is_new and has_ids else 0
+    counts = document_parts.merge_with_parent(run, tables, "file", listing.folder_hash, add, allow_deletes)
+    counts |= {"files": len(files), "chunks": rows_of(tables["text_units"])}
+    if repeated:
+        counts["repeated"] = repeated
+    return joined([read, segments, Result(document_parts.regroup(tables), counts)])
+
+
+def _split_files(
     run: Run, files: Sequence[InputFile], options: Mapping[str, Any], limit: int
 ) -> tuple[list[Piece], Result]:
-    """Pieces in the order of the files and their rows; and table segments, which tells the next run how files
-    that have not changed are cut.
+    """Split files into pieces of at most `limit` bytes, in the order of files and rows.
 
-    options: of INPUT's storage; limit: bytes of a piece
+    Also returns table segments, from which the next run splits unchanged files.
     """
-    scanned = [
+    scans = [
         (n, file, start, min(start + step, file.size))
         for n, file in enumerate(files)
         if _extension(file) in byte_ranges.EXTENSIONS and file.size > 2 * limit
         for step in [SCAN_BYTES if _extension(file) == ".jsonl" else file.size]
         for start in range(0, file.size, step)
     ]
-    told = [[file.path, file.seen_as, *span] if file.seen_as else None for _, file, *span in scanned]
-    how = [run.settings.kept()["input"], limit]
-    known = run.taken_over("read", scanned, how, ("segments",), told=told)
-    in_parts = {n: _has_parts(files[n], options) for n in {n for n, *_ in known.new}}
+    versions = [
+        [stable_id("file", file.path), file.version_hash, *span] if file.version_hash else None
+        for _, file, *span in scans
+    ]
+    depends_on = [run.settings.kept()["input"], limit]
+    known = run.taken_over("read", scans, depends_on, ("segments",), told=versions)
+    has_ranges = {n: _supports_ranges(files[n], options) for n in {n for n, *_ in known.new}}
     scan = partial(_scan, run.settings.input, options, limit)
-    inputs = [x if in_parts[x[0]] else None for x in known.new]
+    inputs = [x if has_ranges[x[0]] else None for x in known.new]
     try:
         written = run.map("read", scan, inputs)
     except ProcessDied:
-        written = [{} for _ in inputs]  # the tasks that read these files find out which one is to blame
+        written = [{} for _ in inputs]  # the tasks that read the files find out which one is to blame
     result = known.with_new(run.store, written)
     groups = result.tables["segments"]
-    hashes = [hash_ if of else "" for hash_, of in zip(result.made_from["segments"], groups, strict=True)]
+    pairs = zip(result.made_from["segments"], groups, strict=True)
+    hashes = [hash_ if parts else "" for hash_, parts in pairs]
     segments: dict[int, list[Segment]] = {}
-    for (n, *_), parts in zip(scanned, groups, strict=True):
+    for (n, *_), parts in zip(scans, groups, strict=True):
         rows = read_table(run.store, parts, None, _SEGMENT).to_pylist()
         segments.setdefault(n, []).extend(Segment(**row) for row in rows)
     pieces = [piece for n, file in enumerate(files) for piece in _pieces(file, segments.get(n, []), limit)]
     return pieces, replace(result, made_from={"segments": hashes})
 
 
-def _has_parts(file: InputFile, options: Mapping[str, Any]) -> bool:
-    """Whether a part of a file can be had by itself. An HTTP server may send all of it whatever it is asked
-    for, and whoever asked would hold all of it in memory: so its last byte is asked for first, and what comes
-    is not read if it is more than that."""
+def _supports_ranges(file: InputFile, options: Mapping[str, Any]) -> bool:
+    """Whether the storage can send a part of a file.
+
+    An HTTP server without range requests sends the whole file, which would fill the memory. So this asks for
+    the last byte, and stops reading if more arrives.
+    """
     if protocol_of(file.url) not in ("http", "https"):
         return True
     try:
@@ -144,46 +181,48 @@ def _has_parts(file: InputFile, options: Mapping[str, Any]) -> bool:
         with fs.open(path, "rb", size=file.size, cache_type="none") as stream:
             stream.seek(file.size - 1)
             return len(stream.read(1)) == 1
-    except Exception:  # noqa: BLE001 - read whole, it is told why it cannot be
+    except Exception:  # noqa: BLE001 - reading the whole file reports the reason
         return False
 
 
 def _pieces(file: InputFile, segments: Sequence[Segment], limit: int) -> Iterator[Piece]:
-    """The whole file where it cannot be said of all of it where rows begin."""
+    """Yield the pieces of a file; the whole file if its segments do not cover it."""
     segments = sorted(segments, key=lambda s: s.start)
-    whole = _extension(file) != ".jsonl" or (segments and segments[-1].end == file.size)
-    if not whole or not byte_ranges.without_gap(segments):
+    is_covered = _extension(file) != ".jsonl" or (segments and segments[-1].end == file.size)
+    if not is_covered or not byte_ranges.without_gap(segments):
         yield Piece(file, max(1, file.size), stable_id("file", file.path))
         return
     segments, row, line = byte_ranges.joined(segments), 1, 1
     for batch in stable_batches([s.rank for s in segments], [s.size for s in segments], limit):
-        own = [segments[i] for i in batch]
-        stretch = Stretch(own[0].start, own[-1].end, row, line)
-        size = max(1, sum(s.size for s in own))
-        yield Piece(file, size, stable_id("file", file.path, own[0].rank), stretch)
-        row, line = row + sum(s.rows for s in own), line + sum(s.lines for s in own)
+        members = [segments[i] for i in batch]
+        stretch = Stretch(members[0].start, members[-1].end, row, line)
+        size = max(1, sum(s.size for s in members))
+        yield Piece(file, size, stable_id("file", file.path, members[0].rank), stretch)
+        row, line = row + sum(s.rows for s in members), line + sum(s.lines for s in members)
 
 
 def _scan(
-    read_as: index_settings.Input,
+    input_settings: index_settings.Input,
     options: Mapping[str, Any],
     limit: int,
     store: Store,
     x: tuple[int, InputFile, int, int] | None,
 ) -> Iterator[Tables]:
-    """The segments of a .parquet file, or of the lines of a .jsonl file that begin between two places; none
-    of a file that can only be read whole."""
+    """Find the segments of a .parquet file, or of the lines of a .jsonl file that begin in a byte range.
+
+    There are none for a file that can only be read whole.
+    """
     if x is None:
         return
     _, file, start, end = x
     try:
         fs, path = open_elsewhere(file.url, options)
         if _extension(file) == ".jsonl":
-            segments = _jsonl_segments(fs, path, file.size, start, end, limit, read_as.text_column)
+            segments = _jsonl_segments(fs, path, file.size, start, end, limit, input_settings.text_column)
         else:
             with fs.open(path, "rb") as stream:
-                segments = segments_of(stream, read_as)
-    except Exception:  # noqa: BLE001 - read whole, it is told why it cannot be
+                segments = segments_of(stream, input_settings)
+    except Exception:  # noqa: BLE001 - reading the whole file reports the reason
         return
     yield {"segments": pa.Table.from_pylist([asdict(s) for s in segments], schema=_SEGMENT)}
 
@@ -193,11 +232,10 @@ def _jsonl_segments(
 ) -> list[Segment]:
     data = bytearray(fs.cat_file(path, max(start - 1, 0), end))
     if len(data) != end - max(start - 1, 0):
-        return []  # a server that sends more than it is asked for
+        return []  # the server sends more than it is asked for
     if start == 0:
-        head = (
-            data[:HEAD_BYTES] if end >= min(HEAD_BYTES, size) else fs.cat_file(path, 0, min(HEAD_BYTES, size))
-        )
+        head_bytes = min(HEAD_BYTES, size)
+        head = data[:HEAD_BYTES] if end >= head_bytes else fs.cat_file(path, 0, head_bytes)
         if not byte_ranges.jsonl_is_split(bytes(head), text_column):
             return []
     begin = data.find(b"\n") + 1 if start else 0
@@ -214,142 +252,75 @@ def _jsonl_segments(
     return byte_ranges.jsonl_segments(lines, max(start - 1, 0) + begin, limit)
 
 
-def read_stretch(fs: Any, path: str, stretch: Stretch) -> bytes:
-    """The bytes of a stretch of a .jsonl file. Raises OSError where they are not there any more."""
-    data: bytes = fs.cat_file(path, stretch.start, stretch.end)
-    if len(data) != stretch.end - stretch.start:
-        raise OSError("it has changed while it was read")
-    return data
-
-
 def _extension(file: InputFile) -> str:
     return posixpath.splitext(file.path)[1].lower()
 
 
-def read(run: Run, given: str | GivenRows, *, add: bool, allow_deletes: bool) -> Result:
-    """Tables documents and text_units, and failures, in one group.
+def _drop_repeated_ids(run: Run, tables: dict[str, list[list[Part]]]) -> int:
+    """Keep the first of the rows of large files that share an id but were read by different tasks.
 
-    Documents lie in pairs of parts: some consecutive documents, and all chunks of these. A group is a few
-    consecutive pairs, so it never parts a document from its chunks; it is the input of a task in each later
-    step, whatever the files were.
+    Afterwards the tables have a group for each pair of parts: no task writes two rows with one id.
     """
-    how = partial(read_rows, run, given) if isinstance(given, GivenRows) else partial(_read_files, run, given)
-    return run.step("read", None, partial(how, add, allow_deletes))
-
-
-def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
-    options = run.settings.input_options(input_url, run.store.url)
-    before = run.before("read") or Result()
-    readers_before = dict(of.split(" ", 1) for of in before.made_from.get("readers", ()))
-    listing = look_at(input_url, run.store.url, options, readers_before)
-    files = listing.files
-    for extension, package in sorted(readers_before.items()):
-        n = sum(_extension(file) == extension for file in files)
-        if n and extension[1:] not in READERS:
-            run.observer.note(
-                f"No reader for {extension}: install the package {package}. Until then, "
-                f"{plural(n, f'{extension} file')} of INPUT cannot be read; the index keeps their documents."
-            )
-    if listing.others:
-        kinds = sorted(listing.others.items(), key=lambda kind: (-kind[1], kind[0]))
-        named = ", ".join(f"{extension or 'no extension'} {n:,}" for extension, n in kinds[:KINDS_TOLD])
-        more = ", …" if len(kinds) > KINDS_TOLD else ""
-        n = sum(listing.others.values())
-        run.observer.note(f"{plural(n, 'file')} of other kinds skipped ({named}{more})")
-    if listing.indexes:
-        run.observer.note(f"{skipped_indexes(listing.indexes)}: what they keep is no document of INPUT")
-    if listing.own:
-        run.observer.note(f"The index lies in INPUT ({listing.own}): its own files are not read.")
-    limit = document_parts.split_bytes(sum(f.size for f in files))
-    pieces, segments = pieces_of(run, files, options, limit)
-    splits = stable_batches([p.rank for p in pieces], [p.size for p in pieces], limit)
-    read, n_new = _splits_read(run, options, limit, [[pieces[i] for i in batch] for batch in splits])
-    tables = {name: list(read.tables[f"split_{name}"]) for name in ("documents", "text_units", "failures")}
-    # Splits of before have been looked through.
-    is_new = n_new or run.before("read") is None or before.counts.get("repeated")
-    is_named = run.settings.input.id_column is not None and any(piece.stretch for piece in pieces)
-    repeated = _leave_out_repeated(run, tables) if is_new and is_named else 0
-    if run.parent is None and not any(tables["documents"]):
-        refuse_nothing(run, tables["failures"], "file")
-    counts = keep_and_count(run, tables, listing.base, add, allow_deletes)
-    run.inputs = inputs_of(run, listing.base, add)
-    counts |= {"files": len(files), "chunks": rows_of(tables["text_units"])}
-    counts |= {"repeated": repeated} if repeated else {}
-    return joined([read, segments, Result(regrouped(tables), counts)])
-
-
-def _leave_out_repeated(run: Run, tables: dict[str, list[list[Part]]]) -> int:
-    """Of rows of a large file that have the same id, and were read by different tasks, leave the first. The
-    tables have a group for each pair of parts then: no task writes two rows with one id."""
-    pairs = [
-        pair
-        for group in zip(tables["documents"], tables["text_units"], strict=True)
-        for pair in pairs_of(*group)
-    ]
-    tables["documents"], tables["text_units"] = ([pair[at] for pair in pairs] for at in (0, 1))
+    groups = zip(tables["documents"], tables["text_units"], strict=True)
+    pairs = [pair for group in groups for pair in document_parts.pairs_of(*group)]
+    tables["documents"], tables["text_units"] = ([pair[i] for pair in pairs] for i in (0, 1))
     ids = columns_of(run.store, tables["documents"], IDS)
-    keys, group = ids["id"].to_numpy(), ids[GROUP].to_numpy()
+    keys, group_of = ids["id"].to_numpy(), ids[GROUP].to_numpy()
     order = np.argsort(keys, kind="stable")
-    again = order[1:][keys[order[1:]] == keys[order[:-1]]]
-    rest: dict[int, set[str]] = {}
+    repeated = order[1:][keys[order[1:]] == keys[order[:-1]]]
+    dropped: dict[int, set[str]] = {}
     failed: list[Unreadable] = []
-    for n in np.unique(group[again]).tolist():
+    for n in np.unique(group_of[repeated]).tolist():
         rows = read_table(run.store, tables["documents"][n], ["id", "path", "row"], schema.DOCUMENTS)
-        rows = rows.filter(
-            pc.is_in(pa.array(prefixes_of(rows["id"])), pa.array(keys[again[group[again] == n]]))
-        )
-        rest[n] = set(rows["id"].to_pylist())
+        wanted = pa.array(keys[repeated[group_of[repeated] == n]])
+        rows = rows.filter(pc.is_in(pa.array(prefixes_of(rows["id"])), wanted))
+        dropped[n] = set(rows["id"].to_pylist())
         for row in rows.to_pylist():
-            failed.append(
-                Unreadable(row["path"], row["row"], f"a row has the id {row['row']!r} of an earlier row")
-            )
-    if rest:
-        leave_out(run, tables, rest)
-        tables["failures"].append(run.write("read", "failures", [read_failures(failed)]))
+            reason = f"a row has the id {row['row']!r} of an earlier row"
+            failed.append(Unreadable(row["path"], row["row"], reason))
+    if dropped:
+        document_parts.drop_documents(run, tables, dropped)
+        tables["failures"].append(run.write("read", "failures", [document_parts.read_failures(failed)]))
     return len(failed)
 
 
-def _splits_read(
-    run: Run, options: Mapping[str, Any], limit: int, inputs: Sequence[Sequence[Piece]]
+def _read_splits(
+    run: Run, options: Mapping[str, Any], limit: int, splits: Sequence[Sequence[Piece]]
 ) -> tuple[Result, int]:
-    """Tables split_documents, split_text_units and split_failures, by split; and how many splits were read. A
-    split with failures is read by every run."""
-    settings, kept = run.settings, run.settings.kept()
+    """Return `SPLIT_TABLES` by split, and the number of splits that were read rather than reused.
+
+    Every run reads a split with failures.
+    """
+    settings, stored = run.settings, run.settings.kept()
     model = settings.model(settings.model_name("extract"))
-    how = [kept["input"], kept["chunking"], vocabulary_for(model.model, model.tokenizer).name, limit]
-    # What the documents of a split depend on; None: the storage does not say whether it changed.
-    seen = [
-        [
-            [p.file.path, p.file.seen_as, p.stretch and asdict(p.stretch), *filter(None, [p.file.reader])]
-            for p in split
-        ]
-        if all(p.file.seen_as for p in split)
-        else None
-        for split in inputs
+    vocabulary = vocabulary_for(model.model, model.tokenizer).name
+    versions = [
+        [p.version for p in split] if all(p.file.version_hash for p in split) else None for split in splits
     ]
-    known = run.taken_over("read", inputs, how, SPLIT, told=seen)
-    told = tell_read(run, sum(map(len, known.new)), lambda number: len(known.new[number]))
-    read = partial(_read_split, settings, options, limit)
+    depends_on = [stored["input"], stored["chunking"], vocabulary, limit]
+    known = run.taken_over("read", splits, depends_on, SPLIT_TABLES, told=versions)
+    n_pieces = [len(split) for split in known.new]
+    on_read = document_parts.progress_reporter(run, sum(n_pieces), n_pieces.__getitem__)
     one_by_one = Parted[Sequence[Piece]](lambda split: [[piece] for piece in split], _unread)
-    written = run.map("read", read, known.new, one_by_one, told)
-    named = [{f"split_{name}": parts for name, parts in done.items()} for done in written]
-    result = known.with_new(run.store, named)
-    failures = result.tables["split_failures"]
-    hashes = ["" if failed else of for of, failed in zip(result.made_from[SPLIT[0]], failures, strict=True)]
-    used = {f"{_extension(p.file)} {p.file.reader}" for split in inputs for p in split if p.file.reader}
-    return replace(result, made_from={SPLIT[0]: hashes, "readers": sorted(used)}), len(known.new)
+    written = run.map("read", partial(_read_split, settings, options, limit), known.new, one_by_one, on_read)
+    written = [{f"split_{name}": parts for name, parts in tables.items()} for tables in written]
+    result = known.with_new(run.store, written)
+    hashes = zip(result.made_from[SPLIT_TABLES[0]], result.tables["split_failures"], strict=True)
+    readers = {f"{_extension(p.file)} {p.file.reader}" for split in splits for p in split if p.file.reader}
+    made_from = {SPLIT_TABLES[0]: ["" if failed else h for h, failed in hashes], "readers": sorted(readers)}
+    return replace(result, made_from=made_from), len(known.new)
 
 
 def _read_split(
     settings: Settings, options: Mapping[str, Any], limit: int, store: Store, pieces: Sequence[Piece]
 ) -> Iterator[Tables]:
-    names: dict[str, set[str]] = {piece.path: set() for piece in pieces}
-    found = (
-        one
+    names: dict[str, set[str]] = {piece.file.path: set() for piece in pieces}
+    documents = (
+        document
         for piece in pieces
-        for one in read_file(piece.file, settings, options, piece.stretch, names[piece.path])
+        for document in read_file(piece.file, settings, options, piece.stretch, names[piece.file.path])
     )
-    return document_parts.document_parts(found, settings, limit)
+    return document_parts.chunk_documents(documents, settings, limit)
 
 
 def read_file(
@@ -359,10 +330,16 @@ def read_file(
     stretch: Stretch | None = None,
     names: set[str] | None = None,
 ) -> Iterator[Document | Unreadable]:
-    """The documents of a file, or of a stretch of it, and what in it is none; an error that nobody foresaw
-    costs what is left of the file. options: of INPUT's storage; names: see `documents_of_stretch`."""
+    """Yield the documents of a file, or of a stretch of it, and what cannot be read.
+
+    An unexpected error costs the rest of the file.
+
+    Args:
+        options: Storage options of INPUT.
+        names: See `documents_of_stretch`.
+    """
     try:
-        with _opened(file, options or {}, stretch) as stream:
+        with _open(file, options or {}, stretch) as stream:
             if stretch is None:
                 yield from documents_in(file.path, stream, settings.input, file.reader)
             else:
@@ -370,34 +347,40 @@ def read_file(
                 yield from documents_of_stretch(file.path, stream, settings.input, stretch, known)
     except BaseException as e:
         if isinstance(e, ValueError) and "range requests" in str(e):  # fsspec has no type of its own for it
-            why = _NO_RANGES
+            reason = _NO_RANGES
         elif is_storage_error(e):
-            why = without_secrets(str(e), file.url)
+            reason = without_secrets(str(e), file.url)
         elif is_unforeseen(e):
-            why = note_bug(e)
+            reason = note_bug(e)
         else:
             raise
-        yield Unreadable(file.path, "", f"cannot be read: {why}")
+        yield Unreadable(file.path, "", f"cannot be read: {reason}")
 
 
-def _opened(file: InputFile, options: Mapping[str, Any], stretch: Stretch | None) -> BinaryIO:
+def _open(file: InputFile, options: Mapping[str, Any], stretch: Stretch | None) -> BinaryIO:
     fs, path = open_elsewhere(file.url, options)
     if isinstance(fs, LocalFileSystem) and not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError("it is a named pipe, a socket or a device, not a regular file")
-    if stretch is not None and file.path.lower().endswith(".jsonl"):
+    if stretch is not None and _extension(file) == ".jsonl":
         return io.BytesIO(read_stretch(fs, path, stretch))
     if 0 < file.size <= WHOLE_BYTES:
-        # One request of an object store; opening a file asks for its size first.
+        # One request to an object store; opening a file asks for its size first.
         return io.BytesIO(fs.cat_file(path))
     return fs.open(path, "rb")  # type: ignore[no-any-return]
 
 
-def _unread(split: Sequence[Piece], why: str) -> Mapping[str, pa.Table]:
-    """What stands for a file, or a stretch of one, of which processes die."""
-    unread = []
+def read_stretch(fs: Any, path: str, stretch: Stretch) -> bytes:
+    """Read the bytes of a stretch of a .jsonl file. Raises OSError if they no longer exist."""
+    data: bytes = fs.cat_file(path, stretch.start, stretch.end)
+    if len(data) != stretch.end - stretch.start:
+        raise OSError("it changed while it was being read")
+    return data
+
+
+def _unread(split: Sequence[Piece], error: str) -> Mapping[str, pa.Table]:
+    """Return the failures of pieces that kill processes."""
+    failed = []
     for piece in split:
-        what = (
-            "cannot be read" if piece.stretch is None else f"rows from {piece.stretch.row:,} on are not read"
-        )
-        unread.append(Unreadable(piece.path, "", f"{what}: {why}"))
-    return {"failures": read_failures(unread)}
+        rows = f"rows from {piece.stretch.row:,} on " if piece.stretch else ""
+        failed.append(Unreadable(piece.file.path, "", f"{rows}cannot be read: {error}"))
+    return {"failures": document_parts.read_failures(failed)}

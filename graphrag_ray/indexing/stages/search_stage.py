@@ -1,19 +1,19 @@
-"""Indexes for search: by keyword over the texts that are embedded, by vector over their embeddings.
+"""Build search indexes: by keyword over the texts of records, by vector over their embeddings.
 
-An index is made of shards, each over some consecutive parts of a table. A shard that was made before from the
-same parts is found by its name and not made again, also after a run that was killed; so of a corpus that
-grows only the shards are made where something is new. Such a shard is derived from that of the parent
-snapshot which holds most of the same rows: words are counted, and vectors read, of little more than what
-differs. The bytes are those that all parts together give.
+An index consists of shards, each over some consecutive parts of a table. A shard that was built from the same
+parts is found by its name and reused, even after a run that was killed: for a growing corpus, only shards
+with something new are built. A new shard is derived from the one of the parent snapshot that shares most of
+its rows, so that little more than the difference is read. The bytes are the same as if it were built from
+all parts.
 
-What is said of its document (`corpus/document_titles.py`) are words of a chunk, too.
+The title and date of its document (`corpus/document_titles.py`) are words of a chunk too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import version
 from typing import Any, Literal, TypeAlias
 
@@ -30,15 +30,7 @@ from graphrag_ray.engine.work import Row
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.results import Results
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.embed_stage import (
-    TEXTS,
-    Texts,
-    by_part,
-    earlier_texts,
-    embeddings_of,
-    load_texts,
-    written_texts,
-)
+from graphrag_ray.indexing.stages import embed_stage
 from graphrag_ray.indexing.step_result import Result, code_version
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
@@ -48,18 +40,17 @@ from graphrag_ray.store.search.vectors import Floats
 from graphrag_ray.store.search.words import common_language
 
 By: TypeAlias = Literal["keyword", "vector"]
-Groups: TypeAlias = Mapping[str, Sequence[Sequence[Part]]]
 
-LOOKED_AT_PARTS, LOOKED_AT_CHUNKS = 16, 64
-"""By which the language of the corpus is told."""
+LANGUAGE_PARTS, LANGUAGE_CHUNKS = 16, 64
+"""Number of parts, and of chunks in each, from which the language of the corpus is detected."""
 SHARD_ROWS = 131_072
 SHARD_BYTES: Mapping[By, int] = {"keyword": 48 << 20, "vector": 128 << 20}
-"""Of a shard's parts as they are stored. A shard takes some 1 GB of memory while it is made."""
+"""Maximum stored size of a shard's parts. Building a shard takes some 1 GB of memory."""
 EXACT_BYTES = 64 << 20
-"""Embeddings of a kind that are gone through one by one for a question; above, by their signs first: see
-"Search" in benchmarks/RESULTS.md."""
+"""Embeddings of a kind up to this size are compared one by one; larger ones by their signs first (see
+"Search" in benchmarks/RESULTS.md)."""
 
-_MADE = pa.schema(
+_BUILT = pa.schema(
     [
         *(("table", pa.string()), ("made_from", pa.string()), ("path", pa.string()), ("bytes", pa.int64())),
         ("derived", pa.bool_()),
@@ -68,41 +59,40 @@ _MADE = pa.schema(
 )
 
 
-def made_shards(
+def build_shards(
     run: Run,
     step: str,
     shards: Sequence[Any],
-    make: Callable[[Store, Any], Iterator[pa.Table]],
+    build: Callable[[Store, Any], Iterator[pa.Table]],
     inputs: Callable[[list[Any]], Sequence[Any]] = list,
 ) -> tuple[list[Part], list[Row]]:
-    """Where each shard of an index is stored; and the rows of `stored_shard` of those that were made.
+    """Build the shards that are not stored yet.
 
-    shards  with `table`, `rows` and `made_from`, a hash of all that one depends on: where it is stored under
-            that name it is not made again
-    make    gives `stored_shard` of an input
-    inputs  from the shards that are to be made
+    A shard has `table`, `rows` and `made_from`, a hash of everything that it depends on. `build` yields the
+    result of `write_shard` for each of the `inputs` of the missing shards. Returns the part of each shard,
+    and the rows of `write_shard` for those that were built.
     """
-    known = {table: blobs.made(run.store, table) for table in {shard.table for shard in shards}}
-    missing = [shard for shard in shards if shard.made_from not in known[shard.table]]
-    rows = [row for made in run.executor.stream(step, make, inputs(missing)) for row in made.to_pylist()]
+    stored = {table: blobs.made(run.store, table) for table in {shard.table for shard in shards}}
+    missing = [shard for shard in shards if shard.made_from not in stored[shard.table]]
+    rows = [row for built in run.executor.stream(step, build, inputs(missing)) for row in built.to_pylist()]
     for row in rows:
-        known[row["table"]][row["made_from"]] = row["path"], row["bytes"]
-    stored = (known[shard.table][shard.made_from] for shard in shards)
-    return [Part(path, x.rows, n) for x, (path, n) in zip(shards, stored, strict=True)], rows
+        stored[row["table"]][row["made_from"]] = row["path"], row["bytes"]
+    places = (stored[shard.table][shard.made_from] for shard in shards)
+    return [Part(path, shard.rows, n) for shard, (path, n) in zip(shards, places, strict=True)], rows
 
 
-def stored_shard(
+def write_shard(
     store: Store, shard: Any, data: bytes, failed: Sequence[Mapping[str, str]] = (), derived: bool = False
 ) -> pa.Table:
-    """Write a shard. failed: item and error of what is not in it; the next run makes it anew then."""
+    """Write a shard. If it lacks failed items (item, error), the next run builds it again."""
     made_from = stable_id(shard.made_from, "incomplete") if failed else shard.made_from
     part = blobs.write(store, shard.table, made_from, data, shard.rows)
     row = {"table": shard.table, "made_from": shard.made_from, "path": part.path, "bytes": part.bytes}
-    return pa.Table.from_pylist([{**row, "derived": derived, "failed": failed}], schema=_MADE)
+    return pa.Table.from_pylist([{**row, "derived": derived, "failed": failed}], schema=_BUILT)
 
 
-def failures_of(run: Run, step: str, made: Sequence[Row]) -> dict[str, list[list[Part]]]:
-    """Table failures, if some of what was made is not complete; the next run tries again."""
+def shard_failures(run: Run, step: str, built: Sequence[Row]) -> dict[str, list[list[Part]]]:
+    """Return table failures if some shards are incomplete."""
     rows = [
         {
             **dict.fromkeys(("document", "first_at", "last_at", "key"), ""),
@@ -111,7 +101,7 @@ def failures_of(run: Run, step: str, made: Sequence[Row]) -> dict[str, list[list
             "kind": "transient",
             "attempts": 1,
         }
-        for row in made
+        for row in built
         for failed in row["failed"]
     ]
     table = pa.Table.from_pylist(sorted(rows, key=lambda f: f["item"]), schema=schema.FAILURES)
@@ -120,12 +110,14 @@ def failures_of(run: Run, step: str, made: Sequence[Row]) -> dict[str, list[list
 
 @dataclass(frozen=True)
 class _Shard:
-    """made_from: a hash of all that it depends on. texts: each of one part, of a shard by vector too.
-    language: of its words; span: where its rows begin and end in the table, of 1."""
+    """A shard to build from texts of one part each; for a shard by vector, from its embeddings.
+
+    `signs`: it stores the signs of vectors. `span`: where its rows begin and end, as fractions of the table.
+    """
 
     kind: str
     by: By
-    texts: Sequence[Texts]
+    texts: Sequence[embed_stage.Texts]
     signs: bool
     made_from: str
     language: str
@@ -145,186 +137,184 @@ class _Shard:
 
     @property
     def paths(self) -> set[tuple[str, ...]]:
-        """Of all that each of its texts is made of."""
         return set(map(_paths, self.texts))
 
 
 _Earlier: TypeAlias = tuple[_Shard, Part]
-"""A shard of the parent snapshot, and where it is stored."""
+"""A shard of the parent snapshot, and its part."""
 
 
 def index_for_search(run: Run, results: Results) -> Result:
-    """Tables search_<kind>_keyword and, where there are embeddings, search_<kind>_vector; failures."""
+    """Return tables search_<kind>_keyword, search_<kind>_vector (with embeddings), and failures."""
     columns = run.settings.chunking.prepended_metadata
-    texts = written_texts(results, columns)
+    texts = embed_stage.current_texts(results, columns)
     embedded = results.embedded
 
     def compute() -> Result:
         language = _language(run, results.corpus)
-        said = {"text_unit": columns}
-        own = [kind for kind in schema.EMBEDDINGS if kind in texts]
+        searched = [kind for kind in schema.EMBEDDINGS if kind in texts]
 
-        def shards_of(texts: Mapping[str, Sequence[Texts]], embedded: Groups) -> list[_Shard]:
-            found = []
-            for kind in own:
-                words_of, vectors_of = texts.get(kind, []), embedded.get(f"embeddings_{kind}", [])
-                found += _shards(kind, "keyword", words_of, [language, *said.get(kind, ())], language)
-                found += _shards(kind, "vector", [Texts(kind, group) for group in vectors_of])
-            return found
+        def shards_of(
+            texts: Mapping[str, Sequence[embed_stage.Texts]],
+            embeddings: Mapping[str, Sequence[Sequence[Part]]],
+        ) -> list[_Shard]:
+            shards = []
+            for kind in searched:
+                depends_on = [language, *(columns if kind == "text_unit" else ())]
+                groups = embeddings.get(f"embeddings_{kind}", [])
+                vector_groups = [embed_stage.Texts(kind, group) for group in groups]
+                shards += _shards(kind, "keyword", texts.get(kind, []), depends_on, language)
+                shards += _shards(kind, "vector", vector_groups)
+            return shards
 
         def with_earlier(missing: Sequence[_Shard]) -> list[tuple[_Shard, _Earlier | None]]:
             earlier: list[_Earlier] = []
             parent = run.parent if missing and "search" not in run.afresh else None
             if parent is not None and {"read", "search"} <= parent.steps.keys():
-                stored = {blobs.made_from(p.path): p for name in kinds for p in parent.parts(name)}
-                before = embeddings_of(run.of_parent.values())
-                of_parent = shards_of(earlier_texts(run.of_parent, columns), before)
-                earlier = [(x, stored[x.made_from]) for x in of_parent if x.made_from in stored]
+                stored = {blobs.made_from(p.path): p for name in names for p in parent.parts(name)}
+                embeddings = embed_stage.embeddings_of(run.of_parent.values())
+                before = shards_of(embed_stage.parent_texts(run.of_parent, columns), embeddings)
+                earlier = [(x, stored[x.made_from]) for x in before if x.made_from in stored]
             return list(zip(missing, _nearest(missing, earlier), strict=True))
 
         shards = shards_of(texts, embedded.tables)
         ways: list[By] = ["keyword", "vector"] if embedded.tables else ["keyword"]
-        kinds = [schema.search_table(kind, by) for kind in own for by in ways]
-        tables: dict[str, list[list[Part]]] = {name: [] for name in kinds}
-        parts, made = made_shards(run, "search", shards, _make, with_earlier)
+        names = [schema.search_table(kind, by) for kind in searched for by in ways]
+        tables: dict[str, list[list[Part]]] = {name: [] for name in names}
+        parts, built = build_shards(run, "search", shards, _build, with_earlier)
         for shard, part in zip(shards, parts, strict=True):
             tables[shard.table].append([part])
-        failed = failures_of(run, "search", made)
-        tables |= level_indexes(run, results) | failed
-        counts = {"shards": len(shards), "made": len(made), "derived": sum(row["derived"] for row in made)}
-        return Result(tables, counts, final=not failed)
+        failed = shard_failures(run, "search", built)
+        for name in _with_level_index(results):
+            level_parts, _ = build_shards(run, "search", _level_shards(run, results, name), _build_levels)
+            tables[schema.search_table(name, "levels")] = [[part] for part in level_parts]
+        counts = {"shards": len(shards), "made": len(built), "derived": sum(row["derived"] for row in built)}
+        return Result(tables | failed, counts, final=not failed)
 
-    made_from = [texts, embedded, run.settings.search]
-    made_from += [[name, results.hierarchies[name].level.tolist()] for name in _indexed(results)]
-    return run.step("search", made_from, compute)
+    depends_on = [texts, embedded, run.settings.search]
+    depends_on += [[name, results.hierarchies[name].level.tolist()] for name in _with_level_index(results)]
+    return run.step("search", depends_on, compute)
 
 
 def _language(run: Run, corpus: Result) -> str:
-    """In which keyword search stems words; "": in none. Told by the first chunks of some parts, which are
-    spread over the corpus."""
-    asked = run.settings.search.language
-    if asked != "auto":
-        return "" if asked == "none" else asked
+    """Return the language in which keyword search stems words, "" for none."""
+    setting = run.settings.search.language
+    if setting != "auto":
+        return "" if setting == "none" else setting
     parts = corpus.parts("text_units")
-    some = parts[:: max(1, len(parts) // LOOKED_AT_PARTS)][:LOOKED_AT_PARTS]
-    tables = [read_part(run.store, part, ["text"]).slice(0, LOOKED_AT_CHUNKS) for part in some]
+    sample = parts[:: max(1, len(parts) // LANGUAGE_PARTS)][:LANGUAGE_PARTS]
+    tables = [read_part(run.store, part, ["text"]).slice(0, LANGUAGE_CHUNKS) for part in sample]
     return common_language(text for table in tables for text in table["text"].to_pylist())
 
 
 def _shards(
-    kind: str,
-    by: By,
-    groups: Sequence[Texts],
-    depends_on: Sequence[str] = (),
-    language: str = "",
+    kind: str, by: By, groups: Sequence[embed_stage.Texts], depends_on: Sequence[str] = (), language: str = ""
 ) -> list[_Shard]:
-    """A part that is larger than a shard is one by itself; no rows, no shard."""
-    texts = [x for x in by_part(groups) if x.parts[0].rows]
+    """Batch parts into shards. A part that exceeds the limit is a shard of its own."""
+    texts = [x for x in embed_stage.by_part(groups) if x.parts[0].rows]
     parts = [x.parts[0] for x in texts]
     signs = by == "vector" and sum(part.bytes for part in parts) > EXACT_BYTES
     limit = SHARD_BYTES[by]
     sizes = [max(part.bytes, part.rows * limit // SHARD_ROWS) for part in parts]
     ends = np.cumsum([0, *(part.rows for part in parts)])
-    found = []
+    shards = []
     for batch in stable_batches([part.path for part in parts], sizes, limit):
-        own = [texts[i] for i in batch]
-        paths = [part.path for x in own for part in (*x.parts, *x.documents)]
+        members = [texts[i] for i in batch]
+        paths = [path for x in members for path in _paths(x)]
         made_from = stable_id("search", code_version(), _stemmer(), kind, by, str(signs), *depends_on, *paths)
         start, end = (ends[[batch.start, batch.stop]] / ends[-1]).tolist()
-        found.append(_Shard(kind, by, own, signs, made_from, language, (start, end)))
-    return found
+        shards.append(_Shard(kind, by, members, signs, made_from, language, (start, end)))
+    return shards
 
 
 def _nearest(shards: Sequence[_Shard], earlier: Sequence[_Earlier]) -> list[_Earlier | None]:
-    """For each shard the earlier one that seems to hold most of its rows, if at least half.
+    """Return, for each shard, the earlier one that seems to hold most of its rows, if at least half.
 
-    These are rows of parts that both are made of. Of words also those at the same place of the table: most
-    texts in parts that have changed may be the same, and to compare them is quicker than to count words.
+    Rows of shared parts count. For words, rows at the same place of the table count too: most texts in
+    changed parts may be the same, and comparing them is faster than counting words.
     """
-    at = {(other.table, paths): n for n, (other, _) in enumerate(earlier) for paths in other.paths}
-    found: list[_Earlier | None] = []
+    shard_of = {(other.table, paths): n for n, (other, _) in enumerate(earlier) for paths in other.paths}
+    nearest: list[_Earlier | None] = []
     for shard in shards:
-        rows = {
-            n: 0.0 for n, (x, _) in enumerate(earlier) if (x.table, x.signs) == (shard.table, shard.signs)
-        }
+        same = (shard.table, shard.signs)
+        rows = {n: 0.0 for n, (x, _) in enumerate(earlier) if (x.table, x.signs) == same}
         for x in shard.texts:
-            if (n := at.get((shard.table, _paths(x)), -1)) in rows:
+            if (n := shard_of.get((shard.table, _paths(x)), -1)) in rows:
                 rows[n] += sum(part.rows for part in x.parts)
         if shard.by == "keyword":
             start, end = shard.span
-            for n, so_far in rows.items():
-                others_start, others_end = earlier[n][0].span
-                lap = min(end, others_end) - max(start, others_start)
-                rows[n] = max(so_far, shard.rows * lap / (end - start))
+            for n, n_shared in rows.items():
+                other_start, other_end = earlier[n][0].span
+                overlap = min(end, other_end) - max(start, other_start)
+                rows[n] = max(n_shared, shard.rows * overlap / (end - start))
         best = max(rows, key=rows.__getitem__, default=None)
-        found.append(earlier[best] if best is not None and 2 * rows[best] >= shard.rows else None)
-    return found
+        nearest.append(earlier[best] if best is not None and 2 * rows[best] >= shard.rows else None)
+    return nearest
 
 
-def _paths(x: Texts) -> tuple[str, ...]:
-    return tuple(part.path for part in (*x.parts, *x.documents))
+def _paths(texts: embed_stage.Texts) -> tuple[str, ...]:
+    return tuple(part.path for part in (*texts.parts, *texts.documents))
 
 
-def _make(store: Store, x: tuple[_Shard, _Earlier | None]) -> Iterator[pa.Table]:
+def _build(store: Store, x: tuple[_Shard, _Earlier | None]) -> Iterator[pa.Table]:
     shard, earlier = x
     failed: list[dict[str, str]] = []
-    note = partial(_note, failed, shard.kind)
-    data = _derived(store, shard, earlier, note) if earlier else None
-    derived = data is not None
+
+    def on_error(id_: str, error: BaseException) -> None:
+        failed.append({"item": f"{shard.kind} {id_}: not found by keywords", "error": note_bug(error)})
+
+    data = _derive(store, shard, earlier, on_error) if earlier else None
+    is_derived = data is not None
     if data is None:
         failed.clear()
         if shard.by == "vector":
             data = vectors.build(*_vectors(store, shard.parts), shard.signs)
         else:
             rows = pa.concat_tables(_rows(store, shard.texts))
-            data = keyword.build(*_ids_and_texts(rows), shard.language, note)
-    yield stored_shard(store, shard, data, failed, derived)
+            data = keyword.build(*_ids_and_texts(rows), shard.language, on_error)
+    yield write_shard(store, shard, data, failed, is_derived)
 
 
-def _derived(
-    store: Store, shard: _Shard, earlier: _Earlier, note: Callable[[str, BaseException], None]
+def _derive(
+    store: Store, shard: _Shard, earlier: _Earlier, on_error: Callable[[str, BaseException], None]
 ) -> bytes | None:
-    """The bytes of a shard, from an earlier one and the parts that only one of both has.
-
-    None where the earlier shard, or what it was made from, is damaged: no run needs it.
-    """
+    """Derive a shard from an earlier one and the parts that differ; None if the earlier data is damaged."""
     before, part = earlier
-    both = shard.paths & before.paths
-    gone, come = ([x for x in of.texts if _paths(x) not in both] for of in (before, shard))
+    shared = shard.paths & before.paths
+    gone, added = ([x for x in side.texts if _paths(x) not in shared] for side in (before, shard))
     try:
         source = blobs.opened(store, part)
         if shard.by == "vector":
-            held = vectors.read(source)
-            ids = [
-                id_ for x in gone for p in x.parts for id_ in read_part(store, p, ["id"])["id"].to_pylist()
-            ]
-            if len(held) != part.rows or held.has_signs != shard.signs:
+            stored = vectors.read(source)
+            gone_parts = [p for x in gone for p in x.parts]
+            ids = [id_ for p in gone_parts for id_ in read_part(store, p, ["id"])["id"].to_pylist()]
+            if len(stored) != part.rows or stored.has_signs != shard.signs:
                 return None
-            return vectors.changed(held, ids, *_vectors(store, [p for x in come for p in x.parts]))
+            return vectors.changed(stored, ids, *_vectors(store, [p for x in added for p in x.parts]))
         words = keyword.read(source)
         if len(words) != part.rows or words.language != shard.language:
             return None
-        rows = pa.concat_tables([TEXTS.empty_table(), *_rows(store, come)])
-        ids, rows = _differing(_rows(store, gone), rows)
-        return keyword.changed(words, ids, *_ids_and_texts(rows), note)
+        rows = pa.concat_tables([embed_stage.TEXTS.empty_table(), *_rows(store, added)])
+        ids, rows = _difference(_rows(store, gone), rows)
+        return keyword.changed(words, ids, *_ids_and_texts(rows), on_error)
     except CorruptPart:
         return None
 
 
-def _differing(before: Iterable[pa.Table], now: pa.Table) -> tuple[list[str], pa.Table]:
-    """The ids of rows of before that are not the same now, and the rows of now that were not so before."""
+def _difference(before: Iterable[pa.Table], now: pa.Table) -> tuple[list[str], pa.Table]:
+    """Return the ids of earlier rows that are not the same now, and the rows that are new or changed."""
     ids, texts = now["id"].combine_chunks(), now["text"].combine_chunks()
     gone, same = list[str](), np.zeros(now.num_rows, np.bool_)
     for table in before:
-        at = pc.index_in(table["id"], value_set=ids)
-        stays = pc.fill_null(pc.equal(table["text"], texts.take(at)), False)
+        position = pc.index_in(table["id"], value_set=ids)
+        stays = pc.fill_null(pc.equal(table["text"], texts.take(position)), False)
         gone += table["id"].filter(pc.invert(stays)).to_pylist()
-        same[at.filter(stays).to_numpy()] = True
+        same[position.filter(stays).to_numpy()] = True
     return gone, now.filter(pa.array(~same))
 
 
-def _rows(store: Store, texts: Sequence[Texts]) -> Iterator[pa.Table]:
-    return (table for x in texts for table in load_texts(store, x))
+def _rows(store: Store, texts: Sequence[embed_stage.Texts]) -> Iterator[pa.Table]:
+    return (table for x in texts for table in embed_stage.load_texts(store, x))
 
 
 def _ids_and_texts(rows: pa.Table) -> tuple[list[str], list[str]]:
@@ -339,31 +329,25 @@ def _vectors(store: Store, parts: Sequence[Part]) -> tuple[list[str], Floats]:
     return table["id"].to_pylist(), matrix
 
 
-def _note(failed: list[dict[str, str]], kind: str, id_: str, error: BaseException) -> None:
-    failed.append({"item": f"{kind} {id_}: found by no word", "error": note_bug(error)})
-
-
 @cache
 def _stemmer() -> str:
-    """The version of what makes a shard."""
     return version("PyStemmer")
 
 
-# Indexes of all levels of a hierarchy at once (`chnsw.py`), for hierarchies that are made by meaning. A shard
-# holds consecutive parts of the embeddings of what the hierarchy is over, and its share of the parts of its
-# reports' embeddings. Every shard has all levels; the nearest of a level are the nearest of those of all
-# shards. Where a community has changed, all shards are made anew.
+# Indexes over all levels of a hierarchy by meaning (`chnsw.py`). A shard covers consecutive parts of the
+# embeddings of what the hierarchy is over, and its share of the parts of the reports' embeddings. Every shard
+# has all levels; the nearest records of a level are the nearest over all shards. A changed community rebuilds
+# all shards.
 
 LEVEL_SHARD_ROWS = 262_144
-"""Of what the hierarchy is over. A shard of so many with 256 dimensions is made in 1 GB of memory."""
+"""Rows of what the hierarchy is over. Building a shard with 256 dimensions takes 1 GB of memory."""
 LEAST_ROWS = 100_000
-"""Below, a question looks at all vectors: 13 ms at most. To load the compiled loops takes .4 s, once."""
+"""Below this size, comparing all vectors takes at most 13 ms; loading the compiled loops takes 0.4 s."""
 
 
 @dataclass(frozen=True)
 class _LevelShard:
-    """parts: of embeddings, of what the hierarchy is over and of its reports; levels: how many there are;
-    level_of: of each report, by id; made_from: a hash of all that it depends on."""
+    """A shard over all levels: embeddings of what the hierarchy is over, and of its reports."""
 
     table: str
     parts: tuple[Sequence[Part], Sequence[Part]]
@@ -376,18 +360,8 @@ class _LevelShard:
         return sum(part.rows for parts in self.parts for part in parts)
 
 
-def level_indexes(run: Run, results: Results) -> dict[str, list[list[Part]]]:
-    """Tables search_<hierarchy>_levels, a shard a group."""
-    tables: dict[str, list[list[Part]]] = {}
-    for name in _indexed(results):
-        shards = _level_shards(run, results, name)
-        parts, _ = made_shards(run, "search", shards, _make_levels)
-        tables[schema.search_table(name, "levels")] = [[part] for part in parts]
-    return tables
-
-
-def _indexed(results: Results) -> list[str]:
-    """Hierarchies of a graph that are made by meaning and have enough records, where numba is there."""
+def _with_level_index(results: Results) -> list[str]:
+    """Return the graph's hierarchies by meaning that have enough records, if numba is installed."""
     rows = {
         name: sum(part.rows for part in results.embedded.parts(f"embeddings_{HIERARCHIES[name].over}"))
         for name in results.hierarchies
@@ -403,26 +377,27 @@ def _level_shards(run: Run, results: Results, name: str) -> list[_LevelShard]:
     batches = stable_batches([part.path for part in parts], [part.rows for part in parts], LEVEL_SHARD_ROWS)
     ids, level = [report_id(id_) for id_ in hierarchy.ids], hierarchy.level.tolist()
     level_of = run.executor.share(dict(zip(ids, level, strict=True)))
-    # The same vectors may come to stand at other levels.
+    # The same vectors may move to other levels.
     levels = stable_id("levels of reports", *ids, *map(str, level))
-    bounds = [len(reports) * at // len(batches) for at in range(len(batches) + 1)]
+    bounds = [len(reports) * n // len(batches) for n in range(len(batches) + 1)]
     n_levels = int(hierarchy.level.max(initial=-1)) + 1
-    found = []
-    for at, batch in enumerate(batches):
-        own = [parts[i] for i in batch], reports[bounds[at] : bounds[at + 1]]
-        paths = [part.path for some in own for part in some]
+    shards = []
+    for n, batch in enumerate(batches):
+        covered = [parts[i] for i in batch], reports[bounds[n] : bounds[n + 1]]
+        paths = [part.path for some in covered for part in some]
         made_from = stable_id("levels", code_version(), levels, *paths)
-        found.append(_LevelShard(schema.search_table(name, "levels"), own, n_levels, level_of, made_from))
-    return found
+        table = schema.search_table(name, "levels")
+        shards.append(_LevelShard(table, covered, n_levels, level_of, made_from))
+    return shards
 
 
-def _make_levels(store: Store, shard: _LevelShard) -> Iterator[pa.Table]:
+def _build_levels(store: Store, shard: _LevelShard) -> Iterator[pa.Table]:
     over, reports = shard.parts
     levels = [_vectors(store, over)]
     ids, vectors = _vectors(store, reports) if reports else ([], levels[0][1][:0])
-    known = shard.level_of()
-    level = np.array([known.get(id_, -1) for id_ in ids], np.int64)
+    level_of = shard.level_of()
+    level = np.array([level_of.get(id_, -1) for id_ in ids], np.int64)
     for number in reversed(range(shard.n_levels)):
         rows = np.flatnonzero(level == number)
         levels.append(([ids[i] for i in rows.tolist()], vectors[rows]))
-    yield stored_shard(store, shard, chnsw.build(levels))
+    yield write_shard(store, shard, chnsw.build(levels))

@@ -1,12 +1,11 @@
-"""The index for walks over the graph (`store/search/name_links.py`): which names each chunk holds.
+"""Build the index for walks over the graph (`store/search/name_links.py`): which names each chunk contains.
 
-A chunk holds the entities that were extracted from it, and the name in its document's title, to which it is
-linked TITLE_WEIGHT times as strongly: what a passage is about leads further than what it mentions.
-(A title is not looked for in the text of other documents, where extraction finds it as a name; that found no
-more: "Walks" in benchmarks/RESULTS.md.)
+A chunk is linked to the entities extracted from it and, TITLE_WEIGHT times as strongly, to the name in its
+document's title: the subject of a passage leads further than what it mentions. (Looking for titles in the
+text of other documents found no more: see "Walks" in benchmarks/RESULTS.md.)
 
-An index is made of shards, each over some consecutive parts of the corpus. A shard that was made before from
-the same parts is found by its name and not made again.
+The index consists of shards, each over some consecutive parts of the corpus, which are reused like those of
+`search_stage.py`.
 """
 
 from __future__ import annotations
@@ -29,32 +28,29 @@ from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.search_stage import failures_of, made_shards, stored_shard
+from graphrag_ray.indexing.stages.search_stage import build_shards, shard_failures, write_shard
 from graphrag_ray.indexing.step_result import Result, code_version
 from graphrag_ray.store.files import Store, in_threads
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.search import name_links
 
 TITLE_WEIGHT = 10
-SHOWN = 100
-"""Characters of a name that failed."""
+SHOWN_CHARACTERS = 100
+"""Characters of a failed name in its failure."""
 SHARD_ROWS = 131_072
 SHARD_BYTES = 128 << 20
-"""Of a shard's parts as they are stored. A question goes through all shards, so many small ones are slow."""
+"""Maximum stored size of a shard's parts. A question reads all shards, so many small ones are slow."""
 _THREADS = 8
-"""That read parts, for storage that answers late."""
+"""Threads that read parts, for storage with high latency."""
 
-_ABOUT = ["id", "title", "path", "row"]
 _Group: TypeAlias = tuple[Sequence[Part], Sequence[Part], Sequence[Part]]
 """Parts of documents, of their chunks, and of the entities found in these."""
 _Links: TypeAlias = tuple[Ints, Ints, Ints]
-"""Numbers of chunks and of names, and weights."""
+"""Numbers of chunks, numbers of names, and weights."""
 
 
 @dataclass(frozen=True)
 class _WalkShard:
-    """made_from: a hash of all that it depends on."""
-
     groups: Sequence[_Group]
     made_from: str
     table: str = schema.WALKS
@@ -65,117 +61,113 @@ class _WalkShard:
 
 
 def index_for_walks(run: Run, corpus: Result, graph: ExtractedGraph) -> Result:
-    """Table `schema.WALKS`, a shard a group."""
+    """Return table `schema.WALKS` with a group per shard, and failures."""
     tables = corpus.tables["documents"], corpus.tables["text_units"], graph.extracted.tables["found_entities"]
 
     def compute() -> Result:
-        parts, made = made_shards(run, "walk", _shards(list(zip(*tables, strict=True))), _make)
-        failed = failures_of(run, "walk", made)
-        return Result(
-            {schema.WALKS: [[part] for part in parts]} | failed, {"shards": len(parts)}, final=not failed
-        )
+        parts, built = build_shards(run, "walk", _shards(list(zip(*tables, strict=True))), _make)
+        failed = shard_failures(run, "walk", built)
+        shards = {schema.WALKS: [[part] for part in parts]}
+        return Result(shards | failed, {"shards": len(parts)}, final=not failed)
 
     return run.step("walk", list(tables), compute)
 
 
 def _shards(groups: Sequence[_Group]) -> list[_WalkShard]:
-    """A group that is larger than a shard is one by itself."""
-    some = [group for group in groups if any(part.rows for part in group[1])]
-    names = [stable_id("group", *(part.path for parts in group for part in parts)) for group in some]
+    """Batch groups into shards. A group that exceeds the limit is a shard of its own."""
+    groups = [group for group in groups if any(part.rows for part in group[1])]
+    hashes = [stable_id("group", *(part.path for parts in group for part in parts)) for group in groups]
     sizes = [
         max(
-            sum(part.bytes for parts in group[1:] for part in parts),
-            sum(part.rows for part in group[1]) * SHARD_BYTES // SHARD_ROWS,
+            sum(part.bytes for part in (*units, *entities)),
+            sum(part.rows for part in units) * SHARD_BYTES // SHARD_ROWS,
         )
-        for group in some
+        for _, units, entities in groups
     ]
     return [
-        _WalkShard([some[i] for i in batch], stable_id("walk", code_version(), *(names[i] for i in batch)))
-        for batch in stable_batches(names, sizes, SHARD_BYTES)
+        _WalkShard([groups[i] for i in batch], stable_id("walk", code_version(), *(hashes[i] for i in batch)))
+        for batch in stable_batches(hashes, sizes, SHARD_BYTES)
     ]
-
-
-def _make(store: Store, shard: _WalkShard) -> Iterator[pa.Table]:
-    groups = list(in_threads(partial(_read, store), shard.groups, _THREADS))
-    first = np.cumsum([0, *(len(group.chunks) for group in groups)]).tolist()
-    names = _Names()
-    links = [_extracted(groups, first, names)]
-    links += [_titled(group, start, names) for group, start in zip(groups, first, strict=False)]
-    chunk, name, weight = (np.concatenate(column) for column in zip(*links, strict=True))
-    chunks = [id_ for group in groups for id_ in group.chunks]
-    data = name_links.build(chunks, names.texts, chunk, name, weight)
-    yield stored_shard(store, shard, data, names.failed)
 
 
 @dataclass(frozen=True)
 class _Names:
-    """Distinct names. texts: id -> the name, as a title has it where it is one; numbers: of these, in their
-    order; failed: names that cannot be read, which is a bug."""
+    """Distinct names by id, as a title has them where one does, and names that raised an unexpected error."""
 
     texts: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     failed: list[dict[str, str]] = field(default_factory=list)
 
-    def number(self, text: str, title: bool = False) -> int:
-        """-1 for what is no name."""
+    def number(self, text: str, is_title: bool = False) -> int:
+        """Return the number of a name, -1 for a text that is not a name."""
         try:
             id_ = name_id(text)
         except Exception as e:
             if not is_unforeseen(e):
                 raise
-            item = f"name {text[:SHOWN]}: walked over by no question"
+            item = f"name {text[:SHOWN_CHARACTERS]}: not used in walks"
             self.failed.append({"item": item, "error": note_bug(e)})
             return -1
         if not id_:
             return -1
-        if title or id_ not in self.texts:
+        if is_title or id_ not in self.texts:
             self.texts[id_] = text
         return self.numbers.setdefault(id_, len(self.numbers))
 
 
 @dataclass(frozen=True)
 class _ReadGroup:
-    """chunks: ids; document_of: the document of each; found: of each entity that was found the number of its
-    chunk, -1 where it is of none; found_names: and its name"""
+    """A group as read; `entity_chunks` are the positions of the extracted entities' chunks, -1 if missing."""
 
     chunks: list[str]
     document_of: list[str]
     documents: pa.Table
-    found: Ints
-    found_names: pa.DictionaryArray
+    entity_chunks: Ints
+    entity_names: pa.DictionaryArray
+
+
+def _make(store: Store, shard: _WalkShard) -> Iterator[pa.Table]:
+    groups = list(in_threads(partial(_read, store), shard.groups, _THREADS))
+    first = np.cumsum([0, *(len(group.chunks) for group in groups)]).tolist()
+    names = _Names()
+    links = [_entity_links(groups, first, names)]
+    links += [_title_links(group, start, names) for group, start in zip(groups, first, strict=False)]
+    chunk, name, weight = (np.concatenate(column) for column in zip(*links, strict=True))
+    chunks = [id_ for group in groups for id_ in group.chunks]
+    data = name_links.build(chunks, names.texts, chunk, name, weight)
+    yield write_shard(store, shard, data, names.failed)
 
 
 def _read(store: Store, group: _Group) -> _ReadGroup:
     documents, units, entities = group
-    rows = read_table(store, units, ["id", "document_id"], schema.TEXT_UNITS)
+    chunks = read_table(store, units, ["id", "document_id"], schema.TEXT_UNITS)
     found = read_table(store, entities, ["title", "text_unit_id"], schema.ENTITY_INSTANCES)
-    chunk = pc.index_in(found["text_unit_id"], value_set=rows["id"].combine_chunks())
+    chunk = pc.index_in(found["text_unit_id"], value_set=chunks["id"].combine_chunks())
     return _ReadGroup(
-        rows["id"].to_pylist(),
-        rows["document_id"].to_pylist(),
-        read_table(store, documents, _ABOUT, schema.DOCUMENTS),
+        chunks["id"].to_pylist(),
+        chunks["document_id"].to_pylist(),
+        read_table(store, documents, ["id", "title", "path", "row"], schema.DOCUMENTS),
         chunk.fill_null(-1).to_numpy().astype(np.int64),
         found["title"].combine_chunks().dictionary_encode(),
     )
 
 
-def _extracted(groups: Sequence[_ReadGroup], first: Sequence[int], names: _Names) -> _Links:
-    """Links of chunks to the entities that were extracted from them. first: number of each group's first
-    chunk."""
-    # Most names stand in many groups; to read one takes as long as all else that is done with it.
-    titles = pa.chunked_array([group.found_names for group in groups]).unify_dictionaries()
+def _entity_links(groups: Sequence[_ReadGroup], first: Sequence[int], names: _Names) -> _Links:
+    """Link chunks to the entities extracted from them; `first` is the number of each group's first chunk."""
+    # Most names occur in many groups, and normalising one costs as much as everything else done with it.
+    titles = pa.chunked_array([group.entity_names for group in groups]).unify_dictionaries()
     number = np.array([names.number(text) for text in titles.chunk(0).dictionary.to_pylist()] or [-1])
-    name = np.concatenate([number[of.indices.to_numpy()] for of in titles.chunks])
-    chunk = np.concatenate([group.found for group in groups])
+    name = np.concatenate([number[array.indices.to_numpy()] for array in titles.chunks])
+    chunk = np.concatenate([group.entity_chunks for group in groups])
     known = np.flatnonzero((chunk >= 0) & (name >= 0))
-    chunk += np.repeat(first[:-1], [len(group.found) for group in groups])
+    chunk += np.repeat(first[:-1], [len(group.entity_chunks) for group in groups])
     return chunk[known], name[known], np.ones(len(known), int)
 
 
-def _titled(group: _ReadGroup, first: int, names: _Names) -> _Links:
-    """Links of chunks to the titles of their documents. first: number of the group's first chunk"""
+def _title_links(group: _ReadGroup, first: int, names: _Names) -> _Links:
+    """Link chunks to the titles of their documents; `first` is the number of the group's first chunk."""
     number = {
-        row["id"]: names.number(title_name(row["title"], row["path"] or "", row["row"] or ""), title=True)
+        row["id"]: names.number(title_name(row["title"], row["path"] or "", row["row"] or ""), is_title=True)
         for row in group.documents.to_pylist()
     }
     name = np.array([number.get(id_, -1) for id_ in group.document_of] or [-1])

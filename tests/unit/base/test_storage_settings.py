@@ -10,7 +10,7 @@ from graphrag_ray.base.errors import InputError, SettingsError
 from graphrag_ray.base.index_settings import Storage
 from graphrag_ray.base.settings_file import load_settings, load_storage, parse_settings, storage_of
 from graphrag_ray.base.urls import protocol_of, secret_options
-from graphrag_ray.indexing.stages.list_input import look_at
+from graphrag_ray.indexing.stages.list_input import scan_input
 from graphrag_ray.store.files import Store
 
 HERE = {"endpoint_url": "http://127.0.0.1:9000", "options": {"anon": True}}
@@ -141,4 +141,4 @@ def test_a_package_that_is_not_there_is_told_with_the_extra_that_brings_it(
     with pytest.raises(SettingsError, match=message):
         Store(f"{protocol}://bucket/index").list()
     with pytest.raises(InputError, match=message):
-        look_at(f"{protocol}://bucket/docs")
+        scan_input(f"{protocol}://bucket/docs")

@@ -59,7 +59,7 @@ def test_hierarchies_that_another_version_stored_otherwise_are_not_gone_on_from(
     steps = {name: {"tables": {}} for name in ("read", "merge", "describe", "communities", "reports")}
     steps["communities"] = {"tables": {"hierarchy_nodes": [[["tables/a.parquet", 1, 1]]]}}
     run, _ = run_at(tmp_path, Manifest(1, None, "", "", {}, steps=steps, settings=kept))
-    assert communities_stage._past(run) is None
+    assert communities_stage._previous_partition(run) is None
     none: dict[str, object] = {}
     assert parent_reports.earlier_reports(run, Result(), none, "", none) is None  # type: ignore[arg-type]
 

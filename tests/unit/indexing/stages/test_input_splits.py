@@ -153,8 +153,7 @@ def test_of_rows_with_one_id_that_one_split_holds_the_first_is_a_document(tmp_pa
     both = {name: [[*one.parts(name), *two.parts(name)]] for name in names} | {"failures": []}
     executor = LocalExecutor(store, Models.of(parse_settings({})))
     assert (
-        read_stage._leave_out_repeated(Run(executor, parse_settings({}), PROMPTS, None, Observer()), both)
-        == 1
+        read_stage._drop_repeated_ids(Run(executor, parse_settings({}), PROMPTS, None, Observer()), both) == 1
     )
     found = tables((store, Result(both)))
     assert [row["text"] for row in found["documents"]] == ["the first", "another", "third"]
@@ -216,7 +215,7 @@ def test_pieces_of_files_on_object_storage_are_read_by_ranges(tmp_path: Path, s3
     assert len(result.tables["documents"]) > 10 and len(whole["failures"]) == 20
 
 
-WHY = "its server sends no parts of files (HTTP range requests). Download it"
+WHY = "its server does not support HTTP range requests. Download it"
 
 
 @pytest.mark.parametrize("block_bytes", [700, 5 << 20])

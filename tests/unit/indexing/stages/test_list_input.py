@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from graphrag_ray.indexing.stages.list_input import _seen_as
+from graphrag_ray.indexing.stages.list_input import _version_hash
 
 NOW = 1_700_000_000.0
 LONG_AGO = NOW - 3600
@@ -28,8 +28,8 @@ LONG_AGO = NOW - 3600
     ],
 )
 def test_another_size_time_etag_or_version_is_another_file(one: dict[str, Any], other: dict[str, Any]):
-    assert _seen_as(one, "folder", NOW) == _seen_as(dict(one), "folder", NOW + 9) != ""
-    assert _seen_as(one, "folder", NOW) != _seen_as(other, "folder", NOW) != ""
+    assert _version_hash(one, "folder", NOW) == _version_hash(dict(one), "folder", NOW + 9) != ""
+    assert _version_hash(one, "folder", NOW) != _version_hash(other, "folder", NOW) != ""
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,14 @@ def test_another_size_time_etag_or_version_is_another_file(one: dict[str, Any], 
     ],
 )
 def test_a_file_of_which_too_little_is_said_is_not_known_again(info: dict[str, Any]):
-    assert _seen_as(info, "folder", NOW) == ""
+    assert _version_hash(info, "folder", NOW) == ""
 
 
 def test_an_etag_tells_what_was_written_just_now():
-    assert _seen_as(
+    assert _version_hash(
         {"size": 3, "ETag": '"a"', "LastModified": datetime.fromtimestamp(NOW, UTC)}, "folder", NOW
     )
 
 
 def test_a_clock_that_tells_fractions_of_a_second_ticks_often():
-    assert _seen_as({"size": 3, "mtime": NOW - 0.5}, "folder", NOW)
+    assert _version_hash({"size": 3, "mtime": NOW - 0.5}, "folder", NOW)

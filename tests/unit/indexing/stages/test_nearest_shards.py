@@ -9,7 +9,7 @@ import pytest
 
 from graphrag_ray.indexing.stages import search_stage
 from graphrag_ray.indexing.stages.embed_stage import TEXTS, Texts
-from graphrag_ray.indexing.stages.search_stage import By, _differing, _nearest, _Shard, _shards
+from graphrag_ray.indexing.stages.search_stage import By, _difference, _nearest, _Shard, _shards
 from graphrag_ray.store.parts import Part
 
 
@@ -87,8 +87,8 @@ def rows_of(*texts: tuple[str, str | None]) -> pa.Table:
 
 def test_rows_whose_texts_are_the_same_are_not_told():
     before: Sequence[pa.Table] = [rows_of(("a", "mill"), ("b", "river")), rows_of(("c", "x"), ("d", None))]
-    gone, come = _differing(before, rows_of(("e", "new"), ("c", "x"), ("b", "rivers"), ("d", None)))
+    gone, come = _difference(before, rows_of(("e", "new"), ("c", "x"), ("b", "rivers"), ("d", None)))
     assert gone == ["a", "b", "d"]
     assert come["id"].to_pylist() == ["e", "b", "d"]
-    assert _differing([], rows_of(("a", "mill")))[1]["id"].to_pylist() == ["a"]
-    assert _differing(before, rows_of())[0] == ["a", "b", "c", "d"]
+    assert _difference([], rows_of(("a", "mill")))[1]["id"].to_pylist() == ["a"]
+    assert _difference(before, rows_of())[0] == ["a", "b", "c", "d"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.graph.hierarchy import Hierarchy, number_depth_first
-from graphrag_ray.indexing.stages.parent_reports import alike
+from graphrag_ray.indexing.stages.parent_reports import most_similar
 
 KEYS = np.arange(100, 160, dtype=np.uint64)
 
@@ -30,7 +30,7 @@ partitions = st.lists(st.integers(0, 4), min_size=1, max_size=30)
 @given(partitions)
 def test_in_an_unchanged_graph_each_community_resembles_itself(of: list[int]):
     hierarchy, keys = flat(of), KEYS[: len(of)]
-    assert alike(hierarchy, keys, hierarchy, keys).tolist() == list(range(hierarchy.n_communities))
+    assert most_similar(hierarchy, keys, hierarchy, keys).tolist() == list(range(hierarchy.n_communities))
 
 
 @given(
@@ -41,7 +41,7 @@ def test_no_other_community_shares_more_members(
 ):
     keys_before, keys_now = KEYS[sorted(some)][: len(of)], KEYS[sorted(others)][: len(now_of)]
     before, now = flat(of[: len(keys_before)]), flat(now_of[: len(keys_now)])
-    found = alike(before, keys_before, now, keys_now)
+    found = most_similar(before, keys_before, now, keys_now)
     for community, partner in enumerate(found.tolist()):
         own = members(now, keys_now, community)
         shared = [len(own & members(before, keys_before, c)) for c in range(before.n_communities)]
@@ -49,9 +49,9 @@ def test_no_other_community_shares_more_members(
         assert partner == -1 or partner == shared.index(max(shared))
 
 
-def test_communities_of_different_levels_are_not_alike():
+def test_communities_of_different_levels_are_not_similar():
     nodes, keys = np.zeros(3, dtype=np.int64), KEYS[:3]
     both = np.zeros(2, dtype=np.bool_)
     deep = number_depth_first(nodes + 1, np.array([-1, 0]), np.array([0, 1]), both, 0.0)
     shallow = flat([0, 0, 0])
-    assert alike(shallow, keys, deep, keys).tolist() == [0, -1]
+    assert most_similar(shallow, keys, deep, keys).tolist() == [0, -1]

@@ -69,8 +69,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Part]:
         found.append(part)
         return of_part(store, table, part)
 
-    of_part = finish_stage._of_part
-    monkeypatch.setattr(finish_stage, "_of_part", told)
+    of_part = finish_stage._read_part
+    monkeypatch.setattr(finish_stage, "_read_part", told)
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.indexing.stages.short_ids import GROUP, columns_of, places_in, places_of
+from graphrag_ray.indexing.stages.short_ids import GROUP, columns_of, entity_positions, find_positions
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import write_part
 
@@ -29,10 +29,10 @@ def test_ids_are_their_first_64_bits_and_rows_know_their_group(tmp_path: Path):
 
 
 @given(st.lists(st.integers(0, 99), unique=True).map(sorted), st.lists(st.integers(0, 99)))
-def test_places_of_ids(ids: list[int], wanted: list[int]):
+def test_positions_of_ids(ids: list[int], wanted: list[int]):
     keys = np.array(ids, np.uint64)
-    found = places_in(keys, np.array(wanted, np.uint64))
+    found = find_positions(keys, np.array(wanted, np.uint64))
     assert found.tolist() == [ids.index(w) if w in ids else -1 for w in wanted]
     if -1 in found:
-        with pytest.raises(ValueError, match="is no entity"):
-            places_of(keys, np.array(wanted, np.uint64))
+        with pytest.raises(ValueError, match="missing entity"):
+            entity_positions(keys, np.array(wanted, np.uint64))
