@@ -1,4 +1,4 @@
-"""What the stages of a run came to, as later stages read it."""
+"""The results of a run's stages, as later stages read them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from graphrag_ray.indexing.step_result import Result
 
 @dataclass(frozen=True)
 class ExtractedGraph:
-    """Entities, relationships and claims. embedded: table embeddings_entity, where a hierarchy is made by
-    meaning; else there is none yet."""
+    """Entities, relationships and claims; `embedded`: entity embeddings, if a hierarchy needs them early."""
 
     extracted: Result
     claimed: Result
@@ -29,13 +28,14 @@ class ExtractedGraph:
 
 
 class BuiltHierarchy(Protocol):
-    """A hierarchy that a run has built. A new one is a class like this, and a function that builds it.
+    """A hierarchy that a run has built. To add one, write a class like this and a function that builds it.
 
-    ids       of its communities, by number in the hierarchy
-    level     of these
-    reports   what writing them came to: table `reports`, with the community's `number` and `full_content`
-    results   of all its stages, whose failures are the run's
-    counts    what the snapshot tells of it: at least `levels`
+    Attributes:
+        ids: Ids of its communities, by number in the hierarchy.
+        level: Their levels.
+        reports: The result of writing reports: table `reports` with `number` and `full_content`.
+        results: The results of all its stages, whose failures become the run's.
+        counts: Counts for the snapshot, at least `levels`.
     """
 
     @property
@@ -57,16 +57,17 @@ class BuiltHierarchy(Protocol):
         """The short ids of its communities and reports, by table."""
 
     def tables(self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str) -> Result:
-        """Its tables of the snapshot. numbers: of all tables; period: ISO date of the run."""
+        """Its tables for the snapshot, given the short ids of all tables and the ISO date of the run."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """What all stages came to.
+    """The results of all stages.
 
-    graph         None where no hierarchy is over entities
-    hierarchies   by name, the first first
-    more          of further stages, by name: their tables become tables of the snapshot
+    Attributes:
+        graph: None if no hierarchy is over entities.
+        hierarchies: By name, in the order of the settings.
+        more: Further stages, by name. Their tables become tables of the snapshot.
     """
 
     corpus: Result
