@@ -70,9 +70,7 @@ def executing(
 ) -> Iterator[Executor]:
     """An executor that signals stop, after checking what can be wrong before Ray is started.
 
-    Args:
-        on_ray: None to decide by the amount of work.
-        agreed: Raises to refuse the run.
+    Without `on_ray`, the amount of work decides. `agreed` raises to refuse the run.
     """
     if address is not None and on_ray is False:
         raise UsageError("--address and --in-process exclude each other. Leave one of them out.")
@@ -189,8 +187,7 @@ def _place(
 
 
 def _changed(files: Sequence[InputFile], before: Manifest) -> int:
-    """Roughly the bytes of files that are newer than the snapshot, plus the mean size of each additional
-    file."""
+    """Roughly the bytes of files newer than the snapshot, plus a mean size per additional file."""
     steps = before.steps.keys() - {"finish"}  # created_at is when the step `finish` began.
     took = sum(seconds for name, seconds in before.run["seconds"].items() if name in steps)
     began = datetime.fromisoformat(before.created_at).timestamp() - took
@@ -203,9 +200,9 @@ def before_of(store: Store) -> Manifest | RunRecord | None:
     """The source of settings for a run that is given none: the newest snapshot, else the last run, if any.
 
     Raises:
-        SettingsError: The settings were lost with a damaged snapshot whose replies were paid for. The offline
-        engine
-            must not rewrite that index unasked.
+        SettingsError: The settings were lost with a damaged snapshot whose replies were paid for, and the
+        offline
+            engine must not rewrite that index unasked.
     """
     parent, damaged = readable(store)
     before = parent or runs.latest(store)

@@ -33,8 +33,7 @@ _KINDS = {"added": "new", "changed": "changed", "removed": "removed"}
 
 
 def changes(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, dict[str, int]]:
-    """Count the rows `added`, `changed`, `removed` and `unchanged` since the parent snapshot, by table of
-    COMPARED.
+    """Count the rows `added`, `changed`, `removed` and `unchanged` since the parent, by table of COMPARED.
 
     Without a parent all rows are added. A table whose parent rows are damaged is left out.
     """
@@ -135,11 +134,8 @@ def note_unknown_columns(run: Run, corpus: Result) -> None:
 
 
 def expected(chunks_of: npt.NDArray[np.int64], chunks: int, touched: int) -> float:
-    """The expected number of sets that contain a touched chunk, if touched chunks are random.
-
-    `chunks_of` are the sizes of the sets, `chunks` and `touched` the numbers of all chunks and of touched
-    ones.
-    """
+    """The expected number of sets, of sizes `chunks_of`, that contain one of `touched` random chunks of
+    `chunks`."""
     if not chunks:
         return 0.0
     share = np.minimum(chunks_of / chunks, 1.0)
@@ -147,8 +143,7 @@ def expected(chunks_of: npt.NDArray[np.int64], chunks: int, touched: int) -> flo
 
 
 def _sample(run: Run, name: str, column: str) -> tuple[npt.NDArray[np.int64], float]:
-    """Sample a column of the parent's table, and return the factor from sample to table. Lists give their
-    lengths."""
+    """Sample a column of the parent's table (of lists: lengths); also returns the factor to the table."""
     assert run.parent is not None
     parts = run.parent.parts(name)
     arrays = [np.zeros(0, dtype=np.int64)]

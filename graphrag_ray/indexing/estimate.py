@@ -1,5 +1,4 @@
-"""Estimate what an index will cost from INPUT, and from a journal if there is one. Writes nothing, calls no
-model."""
+"""Estimate the cost of an index from INPUT and an existing journal. Writes nothing, calls no model."""
 
 from __future__ import annotations
 

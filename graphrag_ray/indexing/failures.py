@@ -41,8 +41,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class PutBack:
-    """How many permanently failed items the next run retries, how many it would already have (`before`), and
-    how many items and files every run retries by itself (`anyway`)."""
+    """Items to retry: newly, as decided `before`, and `anyway`, as every run does by itself."""
 
     retried: int
     before: int
@@ -50,11 +49,7 @@ class PutBack:
 
 
 def failed_items(store: Store, snapshot: int | None = None, choice: Choice | None = None) -> list[Failure]:
-    """The failed items of a snapshot.
-
-    Without any snapshot, those of the unfinished run, without names and documents, which the journal does not
-    hold.
-    """
+    """The failed items of a snapshot; without any, those in the journal, without names and documents."""
     if snapshot is None and snapshots.latest(store) is None and store.list("work"):
         open_items = ((name, retries.unanswered(store, name)) for name in JOURNALS)
         rows = [_row(name, key, items[key]) for name, items in open_items for key in sorted(items)]
@@ -65,11 +60,7 @@ def failed_items(store: Store, snapshot: int | None = None, choice: Choice | Non
 
 
 def put_back(store: Store, rows: Sequence[Failure]) -> PutBack:
-    """Have the next run retry these items (`store/retries.py`). Spends nothing itself.
-
-    Raises:
-        LockHeld: A run is active.
-    """
+    """Have the next run retry these items (`store/retries.py`). Raises LockHeld if a run is active."""
     retried = before = 0
     with locks.acquire(store, note="failures --retry") as lock:
         reason = f"put back at {iso(time.time())}"

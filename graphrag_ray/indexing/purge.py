@@ -119,9 +119,8 @@ def collect(
         delete: Carry it out. Otherwise nothing is written and no lock is taken.
 
     Raises:
-        UsageError: No snapshot knows a document, a place to search does not exist, the journal cannot be
-        replayed, or
-            there is no index.
+        UsageError: A document, a place to search or the index does not exist, or the journal cannot be
+            replayed.
         DeletionRefused: The newest snapshot holds a document.
         LockHeld: A run is active.
         StoreError: Storage failed or a manifest is damaged.
@@ -206,8 +205,7 @@ def _manifests(store: Store) -> dict[int, Manifest]:
 def _holding(
     store: Store, manifests: Mapping[int, Manifest], newest: int, names: Sequence[str]
 ) -> tuple[dict[int, dict[str, set[str]]], set[str]]:
-    """For each snapshot that holds some of the documents, the paths that match each name; and all known
-    paths."""
+    """For each snapshot with some of the documents, the paths that match each name; and all known paths."""
     documents: dict[str, list[tuple[str, str]] | None] = {}  # None: unreadable, and may hold anything
     for number, manifest in manifests.items():
         for part in manifest.parts("documents"):

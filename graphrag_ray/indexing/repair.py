@@ -92,10 +92,7 @@ def find_damage(run: Run, journals: Sequence[str], everything: bool) -> None:
 
 
 def repair(run: Run, error: CorruptPart) -> None:
-    """Set aside a part that proved damaged during the run, which then has to restart.
-
-    Raises the error if that was tried before with the same part.
-    """
+    """Set aside a part that proved damaged, before restarting. Raises the error if that did not help."""
     if not error.path or error.path in run.repaired_parts:
         raise error
     run.repaired_parts.add(error.path)
@@ -137,8 +134,7 @@ def _verify(store: Store, paths: list[str]) -> Iterator[pa.Table]:
 
 
 def compact(run: Run, journals: Sequence[str], at_least: int) -> None:
-    """Merge small parts of journals that have at least this many. Failures other than LockLost are only
-    noted."""
+    """Merge small parts of journals with at least this many. Failures except LockLost are only noted."""
     assert run.lock is not None
     try:
         due = [(n, parts) for n in journals for parts in compaction.due(run.store, n, at_least)]

@@ -49,9 +49,7 @@ _EMPTY_S = 0.002  # pause while a source has no items yet
 def keys_needed(store: Store, manifest: Manifest) -> dict[str, Keys]:
     """For each dialogue, the sorted first 64 bits of the keys that a run on top of this snapshot looks up.
 
-    Raises:
-        UsageError: Such a run would not reproduce the snapshot, since settings, prompts, code or journal
-        changed.
+    Raises UsageError if such a run would not reproduce the snapshot.
     """
     if manifest.run.get("code") != code_version():
         raise _not_reproducible(manifest, "another version of graphrag-ray wrote it")
@@ -63,9 +61,9 @@ def keys_needed(store: Store, manifest: Manifest) -> dict[str, Keys]:
 def _run_again(
     store: Store, manifest: Manifest, only: str | None = None, key: str | None = None
 ) -> dict[str, list[Keys]]:
-    """Derive a snapshot again from its documents and the journal, and return the keys looked up, by dialogue.
+    """Derive a snapshot, or `only` one dialogue, again; returns the keys looked up, by dialogue.
 
-    `only` restricts this to one dialogue. `_Found` is raised at the item with this `key`.
+    Raises `_Found` at the item with this `key`.
     """
     settings = parse_settings(of_index(manifest.settings))
     if not manifest.hierarchies:
@@ -85,11 +83,7 @@ def _run_again(
 class Turn:
     """One request of a failed item and its outcome.
 
-    Attributes:
-        prompt: Name of the prompt.
-        messages: (role, text) of the messages that this turn adds; empty if the request cannot be rebuilt.
-        reply: The model's raw text, if any.
-        error: Why this turn failed, if it did.
+    `messages` are (role, text) of the messages that this turn adds, empty if the request cannot be rebuilt.
     """
 
     prompt: str

@@ -30,12 +30,8 @@ class ExtractedGraph:
 class BuiltHierarchy(Protocol):
     """A hierarchy that a run has built. To add one, write a class like this and a function that builds it.
 
-    Attributes:
-        ids: Ids of its communities, by number in the hierarchy.
-        level: Their levels.
-        reports: The result of writing reports: table `reports` with `number` and `full_content`.
-        results: The results of all its stages, whose failures become the run's.
-        counts: Counts for the snapshot, at least `levels`.
+    `reports` has the table `reports` with `number` and `full_content`. Failures in `results`, of all its
+    stages, become the run's. `counts`, at least `levels`, go into the snapshot.
     """
 
     @property
@@ -62,13 +58,7 @@ class BuiltHierarchy(Protocol):
 
 @dataclass(frozen=True)
 class Results:
-    """The results of all stages.
-
-    Attributes:
-        graph: None if no hierarchy is over entities.
-        hierarchies: By name, in the order of the settings.
-        more: Further stages, by name. Their tables become tables of the snapshot.
-    """
+    """The results of all stages. Tables of `more`, further stages by name, become tables of the snapshot."""
 
     corpus: Result
     graph: ExtractedGraph | None

@@ -178,8 +178,7 @@ class Run:
 
     @property
     def code_changed(self) -> bool:
-        """Whether other code made the parent snapshot, so that all tables are derived again. True without
-        one."""
+        """Whether other code made the parent snapshot, or there is none. Then all tables are derived anew."""
         return self.parent is None or self.parent.run.get("code") != code_version()
 
     @property
@@ -271,8 +270,7 @@ class Run:
         self._end_step(name, seconds, counts, False)
 
     def unchanged(self) -> bool:
-        """Whether the parent is intact and has the same tables, code and settings, including those of
-        queries."""
+        """Whether the parent is intact and has the same tables, code and settings (also of queries)."""
         if self.parent is None or self.code_changed or self.damaged:
             return False
         before = {name: step for name, step in self.parent.steps.items() if name != "finish"}
@@ -305,10 +303,7 @@ class Run:
         inputs: Sequence[Any],
         total: int | None = None,
     ) -> Callable[[], JournalIndex]:
-        """Run every item, a row of `load`, that the journal does not answer, and return the journal after it.
-
-        `total` is the number of items, if known.
-        """
+        """Run every item (a row of `load`) that the journal does not answer; return the journal after it."""
         if not inputs:
             return self.executor.share(JournalIndex(self.store, work.name, NONE))
         index = self.journal(work.name)
@@ -455,10 +450,7 @@ def _all_items(
 
 
 def each(rows: pa.Table, do: Callable[[pa.Table], Sequence[X]]) -> Iterator[tuple[Row, X | str]]:
-    """Yield every row with the result of `do` for all rows at once; after an unexpected error, row by row.
-
-    Rows that fail are yielded with the reason instead.
-    """
+    """Yield rows with the results of `do`, called row by row if it fails; failing rows with the reason."""
     try:
         results: Sequence[X | str] = do(rows)
     except BaseException as e:

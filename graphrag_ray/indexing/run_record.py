@@ -92,10 +92,7 @@ _log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Writes beats for a run that holds its lock. The sweep calls `_note`; a separate thread does the rest.
-
-    With `keep` set, the last beat is kept when the run ends, since nothing else says how far it came.
-    """
+    """Writes beats for a run that holds its lock, and leaves the last one if `keep` is set."""
 
     def __init__(self, run: Run, now: Callable[[], float]) -> None:
         assert run.lock is not None
@@ -159,10 +156,7 @@ class Heartbeat:
 
 @dataclass
 class RunRecorder:
-    """Writes the record of a run. A failure to write is only a warning, since nothing depends on the record.
-
-    `written` tells whether the last write succeeded.
-    """
+    """Writes the record of a run. Failing to write (`written`) is only a warning: nothing depends on it."""
 
     run: Run
     record: RunRecord
@@ -290,8 +284,7 @@ def ending(error: BaseException) -> dict[str, Any]:
 
 
 def unfinished_note(store: Store, journals: tuple[str, ...]) -> str | None:
-    """A note on what runs since the last completed one paid; None if nothing. Call it before this run is
-    recorded."""
+    """A note on what runs since the last completed one paid; None if nothing. Call it before `recorded`."""
     unfinished = runs.unfinished(store)
     # Each run ends at the latest when the next one starts; clocks of other machines are not trusted.
     ends = [math.inf, *(r.started_at for r in unfinished)]

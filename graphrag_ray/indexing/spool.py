@@ -10,10 +10,7 @@ T = TypeVar("T")
 
 
 class Spool(Generic[T]):
-    """Picklable values by number, in a private temporary file. Memory holds two integers per value.
-
-    Not thread-safe.
-    """
+    """Picklable values by number, in a private temporary file. Not thread-safe."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this object

@@ -131,11 +131,7 @@ def _patiently(look: Callable[[], T], clock: Callable[[], float], sleep: Callabl
 def await_next(
     store: Store, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], object] = time.sleep
 ) -> None:
-    """Wait until a run begins or an attempt is refused. Returns at once if a run is active.
-
-    Raises:
-        StoreError: Nothing happened within BEGUN_WITHIN_S, or storage failed.
-    """
+    """Wait until a run begins or is refused, or raise StoreError after BEGUN_WITHIN_S."""
     before, refused = max(runs.epochs(store), default=0), runs.read_refusal(store)
     run = last_run(store)
     if run is not None and run["outcome"] == runs.RUNNING:
@@ -199,8 +195,7 @@ def _described(
 
 
 def _live(store: Store, epoch: int) -> dict[str, Any] | None:
-    """The progress that a run last wrote. `age_s` is its age at the last sign of life, by the storage's
-    clock."""
+    """The progress that a run last wrote, and its age at the last sign of life, by the storage's clock."""
     live = runs.read_live(store, epoch)
     if live is None:
         return None

@@ -113,10 +113,7 @@ class TakenOver(Generic[X]):
         return TakenOver(names, new, before.tables if before else {}, at, hashes, retried)
 
     def with_new(self, store: Store, written: Written) -> Result:
-        """The tables of all inputs, with `written` for the new ones.
-
-        An input with a transient failure is processed again by the next run.
-        """
+        """All tables, with `written` for new inputs. Transient failures are retried by the next run."""
         written_by_name = by_input(written, *self.names)
         tables: dict[str, list[list[Part]]] = {name: [] for name in self.names}
         hashes, n = [], 0

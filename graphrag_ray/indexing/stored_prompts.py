@@ -1,8 +1,4 @@
-"""The content of files that settings name: prompts and lists of names. An index stores the content, not the
-path.
-
-Also the cost of changed prompts, reported before any model is called.
-"""
+"""Prompts and name lists, stored in an index by content instead of path, and the cost of new prompts."""
 
 from __future__ import annotations
 
@@ -64,16 +60,10 @@ def with_contents(
 def prompts_for(
     settings: Settings, before: Mapping[str, Any] | None, new_prompts: bool = False
 ) -> dict[str, Prompt]:
-    """All prompts. An index keeps the prompts it was made with unless the settings name a folder with others.
+    """All prompts. An index keeps its own unless the settings name a folder with others.
 
-    Args:
-        before: Settings stored in the snapshot or in the record of the last run, if any.
-        new_prompts: Use the package's prompts instead, except for texts that differ between settings and
-            index.
-
-    Raises:
-        PromptError: A prompt is malformed.
-        SettingsError: The stored settings are malformed.
+    `before` are the settings stored in it, if any. With `new_prompts`, the package's replace them, except for
+    texts that only the settings have. Raises PromptError, SettingsError.
     """
     own = prompts_of(before)
     if new_prompts:

@@ -1,7 +1,4 @@
-"""Accounts of model calls: calls, tokens, costs and latencies per stage and model.
-
-Pure. Merging is associative and commutative, since counts and costs are integers.
-"""
+"""Accounts of model calls, tokens, costs and latencies per stage and model. Pure; merging is commutative."""
 
 from __future__ import annotations
 
@@ -28,8 +25,7 @@ _PER_DOUBLING = 8
 class InFlight:
     """Requests sent but not yet answered.
 
-    Tokens and costs are estimates made when sending. They include what failed attempts of unfinished calls
-    are assumed to cost.
+    Tokens and costs are estimates, and include what failed attempts of unfinished calls may cost.
     """
 
     calls: int = 0
@@ -53,8 +49,6 @@ class InFlight:
 class CallRecord:
     """One logical call with all its attempts: a chat request, or a pack of embedding requests.
 
-    It is kept up to date while the call is in progress.
-
     Attributes:
         endpoint: Address used by the last attempt; empty for the offline engine.
         status: "ok", or the kind of the last failure.
@@ -64,12 +58,10 @@ class CallRecord:
         attempts: Requests sent, without hedges. `excused` of them do not count against max_attempts.
         busy_s: Seconds in flight, summed over all requests.
         hedged: Additional requests. The cancelled loser of a race counts as much usage as the winner.
-        unanswered: Estimated usage of requests that were sent but failed without an answer: they may be
-            billed.
+        unanswered: Estimated usage of requests that were sent but not answered, which may be billed.
         learned: Quirks that the endpoint revealed during this call (`quirks.NAMES`).
         sent: Expected usage of the attempt in flight, and its price.
-        owed: Cost of failed attempts. It counts as in flight until the call has ended, so that a budget need
-            not wait for the last attempt.
+        owed: Cost of failed attempts, which counts as in flight until the call has ended.
     """
 
     stage: str
@@ -95,11 +87,7 @@ class CallRecord:
         return None if self.cost_pico_usd is None else self.cost_pico_usd / PICO_USD
 
     def begin(self, endpoint: str, usage: Usage, price: Price | None) -> InFlight:
-        """Count an attempt that is about to be sent.
-
-        Returns:
-            Its expected usage. An unknown price counts as no cost.
-        """
+        """Count an attempt that is about to be sent, and return its expected usage (unknown prices as 0)."""
         self.attempts += 1
         self.endpoint, self.sent = endpoint, (usage, price)
         tokens = usage.prompt_tokens + usage.completion_tokens
@@ -183,15 +171,10 @@ class Latencies:
 
 @dataclass
 class CallTotals:
-    """Sums over logical calls.
+    """Sums over logical calls, with all requests sent for them.
 
-    Attributes:
-        requests: Requests sent for the calls; `hedged` of these are hedges.
-        rate_limited: Requests answered with 429.
-        unanswered: Requests sent but never answered. Their tokens are estimates.
-        unreported: Calls whose tokens we counted ourselves.
-        cost_pico_usd: None once the price of any call was unknown.
-        busy_ms: Milliseconds in flight, summed over all requests.
+    Tokens of `unanswered` requests are estimates; those of `unreported` calls were counted by us. The cost is
+    None once a price was unknown. `busy_ms` are milliseconds in flight.
     """
 
     calls: int = 0
@@ -285,14 +268,7 @@ class Limits:
 
 @dataclass
 class Accounts:
-    """Totals per stage and model.
-
-    Attributes:
-        by_stage: Totals by (stage, model id).
-        spans: How long each stage took. Workers have none, since they work in parallel.
-        limits: Rate limits by model id, where any is known.
-        quirks: Quirks that endpoints revealed, by model id and endpoint.
-    """
+    """Totals by (stage, model id), with time spans by stage, and rate limits and quirks by model id."""
 
     by_stage: dict[tuple[str, str], CallTotals] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)

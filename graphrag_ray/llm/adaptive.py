@@ -33,9 +33,7 @@ FEWEST_CALLS = 12  # calls that make a trial; failures that make a verdict
 # A trial ends when the calls that began and ended in it make up this share of the time in flight. Sooner,
 # they are only the short ones. The second value applies to the slow start after the first trial.
 COVERED, COVERED_AT_START = 0.3, 0.2
-WAVES = (
-    0.25  # deviation of latencies by their mean from which the very first calls have waited for each other
-)
+WAVES = 0.25  # deviation of latencies by their mean that shows that the very first calls waited in line
 SLOW_S = 20.0  # If the first calls take longer, the bound may be far too high, and a trial above it endless.
 REACHED = 0.9  # share of the bound that must be in flight in a trial, or something else is the bottleneck
 CEILING, CEILING_RISES = 0.9, 1.05  # ceiling relative to the calls in flight at a failure; growth per trial
@@ -46,8 +44,7 @@ _KNOWN_SPREAD = 8.0  # Replies whose lengths differ by fewer tokens do not show 
 
 @dataclass(slots=True)
 class _Trial:
-    """Sums over the calls that were sent at one bound and have ended: tokens x, seconds y, and their
-    products.
+    """Sums over the calls sent at one bound that have ended: tokens x, seconds y, and their products.
 
     Calls count from `since`, when the bound was reached. In the very first trial, the calls that reach it
     count, too. `area` integrates the calls in flight until the last one ended, at `until`. `failures` and
@@ -69,10 +66,7 @@ class _Trial:
     yy: float = 0.0
 
     def advance(self, now: float, in_flight: int) -> None:
-        """Integrate the calls in flight since the last one ended.
-
-        Calls may end in waves, so the mean over calls would mislead.
-        """
+        """Integrate the calls in flight. Calls may end in waves, so the mean over calls would mislead."""
         self.area += in_flight * (now - self.until)
         self.until = now
 

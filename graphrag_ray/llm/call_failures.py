@@ -80,8 +80,7 @@ class Unanswered(TransientCallError):
 
 
 class ParameterRefused(TransientCallError):
-    """The endpoint refused an optional parameter. The next attempt, which need not wait and does not count,
-    leaves it out."""
+    """The endpoint refused an optional parameter. The next attempt leaves it out, and does not count."""
 
 
 class RoomNeeded(Paid, ParameterRefused):
@@ -150,9 +149,7 @@ def failure_of(refusal: HttpRefusal, where: str, retry_after_s: float | None = N
 def classify(error: Exception, where: str, wall_now: float) -> CallError:
     """The CallError for an exception of the `openai` client or its transport. The caller scrubs its message.
 
-    Args:
-        where: The endpoint's display address.
-        wall_now: Unix seconds, for a Retry-After that is a date.
+    `where` is the endpoint's display address, `wall_now` Unix seconds, for a Retry-After that is a date.
     """
     import aiohttp
     import openai

@@ -67,10 +67,7 @@ class CallMeter:
         self._counted: dict[Hashable, float] = {}
 
     def rise(self, name: str, so_far: float, labels: Mapping[str, str], of: Hashable = None) -> None:
-        """Raise a counter to a running total. A total that falls is ignored until it exceeds its old value.
-
-        `of` identifies the total, if labels do not suffice.
-        """
+        """Raise a counter to a running total, identified by `of` if labels do not suffice. It never falls."""
         key = (name, tuple(labels.items()) if of is None else of)
         before = self._counted.get(key, 0.0)
         self._counted[key] = max(before, so_far)

@@ -85,8 +85,7 @@ max_bytes: ContextVar[int] = ContextVar("max_bytes", default=BASE_BYTES)
 
 @lru_cache(maxsize=4)
 def _ssl_context(file: str | None, folder: str | None) -> ssl.SSLContext:
-    """Trusted certificates. Loading them takes longer than all else about a client, and each step makes its
-    own."""
+    """Trusted certificates. They are cached, since loading them takes longer than all else about a client."""
     return httpx2.create_ssl_context()
 
 
@@ -294,10 +293,7 @@ class EndpointClient(Client):
         return await self._post(_EMBEDDINGS, body, read, BASE_BYTES + numbers * BYTES_PER_NUMBER)
 
     async def probe(self, embeds: bool) -> CallError | None:
-        """Why requests to the endpoint cannot succeed; None if they may, which a slow answer leaves open.
-
-        Asks for the list of models, which is free; if that does not contain ours, for one token.
-        """
+        """Why requests cannot succeed; None if they may. Asks for the list of models, else for one token."""
         max_bytes.set(MAX_LISTING_BYTES)
         options: RequestOptions = {**self._options, "timeout": PROBE_S}
         try:

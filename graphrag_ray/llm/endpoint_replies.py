@@ -25,12 +25,7 @@ MANY_TIMES = 10  # No vocabulary explains a count this many times our own.
 
 
 def decoded(content: bytes, where: str) -> Mapping[str, Any]:
-    """The JSON object of a reply.
-
-    Raises:
-        CallError: The content is no JSON object, or it is an {"error": …}, which some endpoints send with
-        status 200.
-    """
+    """The JSON object of a reply. Raises the CallError of an {"error": …} or of a body that is not JSON."""
     body = loaded(content)
     if not isinstance(body, dict):
         start = content[:80].decode("utf-8", "replace")
@@ -172,10 +167,7 @@ def _usage(reported: Any) -> Usage | None:
 
 
 def plausible(usage: Usage, counted: Usage, limit: int, window: int) -> bool:
-    """Whether reported usage can be true, given our own count (`counted`).
-
-    `limit` is the most tokens of the reply, including hidden reasoning.
-    """
+    """Whether usage can be true, given our own count, the `limit` of the reply and the `window`."""
     written = max(limit, counted.completion_tokens) * 2 + TRUNCATION_FROM_TOKENS
     return (
         usage.prompt_tokens <= max(counted.prompt_tokens, TRUNCATION_FROM_TOKENS) * MANY_TIMES
@@ -202,11 +194,7 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 
 async def events_of(received: AsyncIterator[bytes], where: str) -> AsyncIterator[object]:
-    """Yield the server-sent events of a chat reply, in linear time however the bytes are cut.
-
-    Raises:
-        CallError: An event reports an error, or is not JSON.
-    """
+    """Yield the events of a chat reply in linear time. Raises the CallError of one, or of invalid JSON."""
 
     async def lines() -> AsyncIterator[bytes]:
         cut: list[bytes] = []
@@ -254,11 +242,7 @@ class StreamedReply:
         return "".join(self._texts)
 
     def add(self, event: object) -> str:
-        """Add an event and return its text, which may be empty.
-
-        Raises:
-            TransientCallError: It is not an event of a chat reply.
-        """
+        """Add an event and return its text. Raises TransientCallError if it is malformed."""
         try:
             assert isinstance(event, Mapping)
             self._usage = event.get("usage") or self._usage

@@ -45,11 +45,8 @@ _MODEL = Model()
 class Gateway:
     """Calls models. Belongs to one event loop; `close` it when done.
 
-    Args:
-        models: By logical name. All other names are answered by the offline engine.
-        clients: The results of `RemoteProvider.connect`, for each model with endpoints.
-        local: The providers of models that run in this process, if not the offline engine.
-        runtime: The remaining fields of `Runtime`.
+    Names not in `models` are answered by the `local` provider of that name or the offline engine. `runtime`
+    holds the remaining fields of `Runtime`.
     """
 
     def __init__(
@@ -86,10 +83,7 @@ class Gateway:
         return (await self.answer(request, stage)).reply
 
     async def answer(self, request: Request, stage: str, listener: Listener | None = None) -> Called[Reply]:
-        """`ask`, with endpoint, latency and number of attempts.
-
-        A `listener` receives a chat reply while it is generated.
-        """
+        """`ask`, with endpoint, latency and attempts. A `listener` receives a chat reply piece by piece."""
         called: Called[ChatReply] | Called[EmbeddingReply]
         name = request.call.model
         client = self._models.get(name)
@@ -214,8 +208,7 @@ class LocalModelClient:
     """Calls a model in this process.
 
     Calls are short, so they run in the event loop, which gets a turn after each, or where `Runtime` says.
-    Other processes receive many at once, since a message takes as long as a short call. Tokens are our own
-    counts.
+    Other processes receive batches, since a message takes as long as a short call. Tokens are counted by us.
     """
 
     def __init__(self, provider: LocalProvider, runtime: Runtime) -> None:

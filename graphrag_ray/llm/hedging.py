@@ -53,10 +53,7 @@ class CallDurations:
         self._hedged[prompt] += 1
 
     def slow_s(self, prompt: str, at_the_end: bool = False) -> float | None:
-        """Seconds after which a call of this prompt is slow; None if too few were seen.
-
-        `at_the_end`: nothing is left to send.
-        """
+        """Seconds after which a call of this prompt is slow; None if too few were seen."""
         seen = self._seen[prompt]
         if seen < FEWEST_SEEN:
             return None
@@ -83,11 +80,8 @@ async def race(
     The next request follows when the last one is slow, or has failed while an earlier one still runs, and
     `another` has found a place. `slow_s` is called repeatedly: it is None while too few calls were seen, and
     falls at the end of a stage. Each request settles its place itself, also when cancelled. A place that
-    comes too late is given back. A hedge that cannot be sent changes nothing.
-
-    Returns:
-        The first good result, else that of the first request; the number of its request; the endpoints of
-        cancelled requests.
+    comes too late is given back. Returns the first good result, else that of the first request; its number;
+    the endpoints of cancelled requests.
     """
     sent: list[tuple[asyncio.Future[T], Place]] = []
 

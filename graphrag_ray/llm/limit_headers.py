@@ -35,8 +35,7 @@ class RateLimitInfo(NamedTuple):
 
 @dataclass(slots=True)
 class _Kind:
-    """The limit last sent, the number of different readings in a row that indicate a limit per minute
-    (`agreed`), and the last limit confirmed by READINGS of them (`per_minute`)."""
+    """The limit last sent, consecutive readings that `agreed`, and the limit that READINGS confirmed."""
 
     limit: float | None = None
     agreed: int = 0
@@ -50,8 +49,7 @@ class LimitHeaders:
 
     A limit counts only if it is per minute, which no header states (some vendors count requests by the second
     or by the day). It is inferred if the limit refills steadily and `reset`, the time until it is full,
-    equals used / limit of a minute, in READINGS different readings in a row. Other limits are learned from
-    429s.
+    equals used / limit of a minute, in READINGS different readings in a row. 429s teach other limits.
     """
 
     _kinds: dict[str, _Kind] = field(default_factory=lambda: {kind: _Kind() for kind in KINDS})
@@ -118,8 +116,7 @@ _GO_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)
 
 
 def duration(text: str | None, wall_now: float) -> float | None:
-    """Seconds from "6m0s", "20ms", "1.5s", plain seconds, a Unix time in seconds or milliseconds, or an ISO
-    time; None for anything else."""
+    """Seconds from "6m0s", "20ms", "1.5", a Unix time (s or ms) or an ISO time; None for anything else."""
     if text is None or len(text) > _LONGEST_HEADER:
         return None
     plain = number(text)

@@ -26,22 +26,14 @@ class Limiter(Protocol):
     """Rate limits shared by callers. Endpoints are numbered as in the settings; only `acquire` waits."""
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
-        """Wait for places for the first one or more waiters. A caller has one such call per model at a time.
+        """Wait for places at the `usable` endpoints for the first one or more waiters.
 
-        Args:
-            model: Logical name of the model.
-            wants: Tokens that each waiter's call will use, in order.
-            usable: Endpoints to choose from.
-
-        Returns:
-            The endpoints for the first n waiters, n at least 1. The other waiters have to ask again.
+        `wants` are the tokens of each waiter's call. Returns the endpoints for the first n waiters, n at
+        least 1; the others have to ask again. A caller has one such call per model at a time.
         """
 
     def settle(self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None) -> None:
-        """Free a place. `delta_tokens` is tokens used minus tokens asked for.
-
-        `ended` is None if no call was made or its end says nothing about the endpoint's capacity.
-        """
+        """Free a place. `delta_tokens` is tokens used minus wanted; `ended` describes the call, if any."""
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         """Pause an endpoint for all callers after a 429 or a request to wait (None: for no given time)."""
@@ -60,16 +52,12 @@ class LentLimiter(Limiter, Protocol):
 
 
 class LocalLimiter:
-    """Limits within one process, or behind an actor, without tasks, locks or polling.
+    """Limits within one process, or behind an actor, without tasks, locks or polling; one event loop at a
+    time.
 
-    It may outlive an event loop but is used from one at a time.
-
-    Args:
-        models: By logical name.
-        default_in_flight: Initial concurrent calls of an endpoint without a known limit.
-        lend_first: Let the first request to an endpoint go at once. Without this, a limiter starts empty, and
-            a single question would wait for capacity that nobody uses. Happens once per process; never for a
-            shared limiter, which may have been restarted.
+    A limiter starts empty. With `lend_first`, the first request of this process to an endpoint goes at once,
+    so that a single question does not wait. A shared limiter must not do this, as it may have been restarted.
+    `default_in_flight` is the initial number of concurrent calls without a known limit.
     """
 
     def __init__(
@@ -138,8 +126,7 @@ class LocalLimiter:
 
 
 class _Line:
-    """Futures and a timer around the limits of one model. `_waiting` holds holder, wants and answer by
-    ticket."""
+    """Futures and a timer around the limits of one model. `_waiting`: holder, wants and answer by ticket."""
 
     def __init__(self, state: LimiterState, clock: Callable[[], float]) -> None:
         self.state = state
@@ -203,10 +190,7 @@ class Place:
 
 
 class PermitQueue:
-    """Serves waiters in order. A cancelled waiter gives its place back.
-
-    `usable` returns the endpoints for a request of that many tokens; every waiter receives what it raises.
-    """
+    """Serves waiters in order, at the endpoints that `usable` returns for a number of tokens."""
 
     def __init__(self, model: str, limiter: Limiter, usable: Callable[[int], Sequence[int]]) -> None:
         self._model = model

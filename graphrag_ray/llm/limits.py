@@ -1,7 +1,6 @@
 """Who may call which endpoint, and when: the limits of one logical model, shared by all callers.
 
-Pure: the time is an argument. `limiter.LocalLimiter` wraps this in one process; on a cluster, one actor wraps
-that.
+Pure: the time is an argument. `limiter.LocalLimiter` wraps this, and on a cluster an actor wraps that.
 """
 
 from __future__ import annotations
@@ -70,10 +69,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class EndpointState:
-    """An endpoint's state for metrics, with the limits applied now. None means unknown.
-
-    Without `most_in_flight`, rates decide. `pause_s`: how long nothing more is sent.
-    """
+    """An endpoint's state for metrics, with the limits in use; None if unknown or unlimited."""
 
     tally: Tally
     in_flight: int
@@ -239,10 +235,7 @@ class LimiterState:
         ]
 
     def ask(self, holder: str, wants: Sequence[int], usable: Sequence[int]) -> int:
-        """Queue for len(wants) places at the `usable` endpoints, and return the ticket's number.
-
-        Raises RequestTooLarge if a waiter wants more tokens than any of the endpoints allows per minute.
-        """
+        """Queue for len(wants) places, and return the ticket's number. Raises RequestTooLarge."""
         limits = [self._gates[i].endpoint.tokens_per_minute for i in usable]
         if wants and None not in limits:
             check_within_limit(max(wants), max(limit for limit in limits if limit is not None))
@@ -327,11 +320,7 @@ class LimiterState:
         return gate.bucket.opens_in(now, needed, gate.waiting, gate.waiting_tokens)
 
     def _serve(self, now: float, ticket: _Ticket, open_: set[int]) -> list[int]:
-        """Places for the first wants of a ticket.
-
-        Endpoints that it has to wait for are closed to later tickets: small requests must not starve a large
-        one.
-        """
+        """Places for the first wants. Endpoints it has to wait for are closed to later, smaller tickets."""
         places: list[int] = []
         for tokens in ticket.wants[:MAX_GROUP]:
             candidates = [i for i in ticket.usable if i in open_ and tokens <= self._gates[i].largest]

@@ -45,10 +45,7 @@ REMEMBERED_REPLIES = 200  # window of the mean reply length, so that it follows 
 class EndpointPool:
     """The endpoints of a model that can be used: not dropped after fatal errors, not resting after failures.
 
-    Args:
-        names: Display addresses of the endpoints.
-        limits: Their tokens per minute.
-        dropped_for_s: How long a dropped endpoint is not used.
+    `limits` are their tokens per minute.
     """
 
     def __init__(
@@ -63,13 +60,10 @@ class EndpointPool:
         self._dropped: dict[int, tuple[FatalCallError, float]] = {}
 
     def usable(self, now: float, tokens: int, other_than: int | None = None) -> list[int]:
-        """Endpoints to choose from, never empty.
+        """Endpoints to choose from, never empty. Raises FatalCallError if all were dropped.
 
-        Those that are not resting, without `other_than`, if one of them may take a request of this size; else
-        including `other_than`; else including resting ones.
-
-        Raises:
-            FatalCallError: Every endpoint was dropped.
+        Prefers those that are not resting and not `other_than`, if one may take a request of this size; then
+        all that are not resting.
         """
         left = self.left(now)
         awake = [i for i in left if self._resting_until[i] <= now]
@@ -141,7 +135,6 @@ class Runtime:
 
     Attributes:
         on_call: Receives every logical call when it has ended, for example `Accounts.add`.
-        in_flight: Kept up to date with requests that were sent and not yet answered.
         at_the_end: Whether nothing is left to send besides what is in flight.
         attempts_before: Attempts of each call by an earlier process. They count, and waits keep growing.
         dropped_for_s: Seconds until an endpoint that failed fatally is tried again.
@@ -188,12 +181,7 @@ class _Call(Generic[T]):
 
 
 class ModelClient:
-    """Calls a logical model: waits for the limiter, retries, hedges, and accounts for each call.
-
-    Args:
-        name: The model's name under `models:`.
-        clients: One per endpoint, or why there is none.
-    """
+    """Calls a logical model: waits for the limiter, retries, hedges, and accounts for each call."""
 
     def __init__(
         self, name: str, model: Model, clients: Sequence[Client | FatalCallError], runtime: Runtime
@@ -265,10 +253,7 @@ class ModelClient:
                 await client.close()
 
     async def _run(self, call: _Call[T]) -> Called[T]:
-        """Attempt a call until it succeeds or another attempt is pointless. Accounts for it as one call.
-
-        Raises RequestTooLarge if the prompt alone exceeds a minute's limit.
-        """
+        """Attempt a call until it succeeds or another attempt is pointless. Accounts for it as one call."""
         runtime, permits = self._runtime, self._permits
         check_within_limit(call.prompt_tokens, self._pool.largest(runtime.clock()))
         record = CallRecord(call.stage, call.prompt, self.model.model_id)

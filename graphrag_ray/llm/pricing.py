@@ -1,7 +1,4 @@
-"""The cost of a call, from prices in the settings or in the table bundled with the `genai-prices` package.
-
-Nothing is downloaded.
-"""
+"""The cost of a call, from the settings or the price table bundled with `genai-prices`."""
 
 from __future__ import annotations
 
@@ -52,11 +49,7 @@ def dearest_price(model: Model) -> Price | None:
 
 
 def cost_pico_usd(usage: Usage, price: Price | None) -> int | None:
-    """The cost of a call in picodollars; None if the price is unknown.
-
-    Cached tokens are part of the prompt. Without a price of their own they cost as much as other prompt
-    tokens.
-    """
+    """The cost of a call in picodollars; None if unknown. Cached tokens are part of the prompt."""
     if price is None:
         return None
     cached = min(usage.cached_tokens, usage.prompt_tokens)

@@ -133,10 +133,7 @@ class EndpointQuirks:
         return {k: v for k, v in body.items() if k not in self._dropped}
 
     def learn(self, body: Mapping[str, Any], refusal: HttpRefusal) -> bool:
-        """Whether a refusal is about something optional in this body.
-
-        If so, it is remembered, `chat_body` will differ, and the request may be sent again.
-        """
+        """Learn from a refusal, and return whether `chat_body` now leaves out what was refused."""
         message = refusal.message
         if refusal.status not in (400, 422):
             return False

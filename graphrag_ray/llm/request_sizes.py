@@ -43,11 +43,7 @@ def _cached_count(text: str, vocabulary: str) -> int:
 
 
 def prompt_size(request: ChatRequest, model: Model) -> int:
-    """Tokens of a chat request's messages.
-
-    Raises:
-        DoesNotFit: The messages and the reply's limit exceed the context window.
-    """
+    """Tokens of a chat request. Raises DoesNotFit if they and the reply exceed the context window."""
     size = sum(text_size(m.content, model) + TOKENS_PER_MESSAGE for m in request.messages)
     limit = output_limit(request, model)
     if size + limit > model.context_window:

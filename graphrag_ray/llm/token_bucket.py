@@ -4,8 +4,7 @@ Pure: every method takes the time, `now`, in seconds on a clock that runs forwar
 
 An endpoint counts arrivals in windows of W = 60 s. In such a window a bucket with burst b can admit b more
 than its rate allows, so it gives up b/W of its rate. A single reservation larger than the burst counts as a
-burst of its own. The bucket starts empty, so that a restarted limiter does not let a second burst follow the
-first.
+burst of its own. The bucket starts empty, so that restarting a limiter allows no second burst.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ def check_within_limit(tokens: int, tokens_per_minute: float | None) -> None:
 
 
 class BucketLevel:
-    """One dimension of a bucket: a level that refills slightly slower than the limit.
-
-    Levels above the cap, which come from refunds or from waiting for one large reservation, are kept.
-    """
+    """One dimension of a bucket: a level that refills slightly slower than the limit."""
 
     def __init__(self, per_minute: float, level: float) -> None:
         self.limit = per_minute * WINDOW_S / 60.0
@@ -63,10 +59,7 @@ class BucketLevel:
         return self.limit / WINDOW_S * (1.0 - share)
 
     def refill(self, seconds: float, goal: float) -> None:
-        """Refill up to the cap, or up to what the first waiter needs (`goal`) if that is more.
-
-        Half a burst may gather above the goal, so that looking late loses nothing.
-        """
+        """Refill up to the cap, or to half a burst above what the first waiter needs (`goal`)."""
         full = max(self.cap, goal + self.cap * HOLD)
         if self.level < full:
             self.level = min(full, self.level + self.rate * seconds)
@@ -92,10 +85,7 @@ class Bucket:
         self.relimit(now, requests_per_minute, tokens_per_minute)
 
     def lend(self, now: float) -> None:
-        """Let the first request of an unused bucket go at once, on credit.
-
-        Later requests wait until the credit is paid back, so no window admits more than without it.
-        """
+        """Let the first request go at once, on credit, which later requests wait to pay back."""
         self._refill(now)
         self._credit = True
 

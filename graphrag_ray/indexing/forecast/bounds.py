@@ -1,5 +1,4 @@
-"""The cost of a stage, and the time that its endpoints need: the minimum that rate limits allow, plus the
-wait for slow calls once nothing is left to send."""
+"""The cost of a stage, and the time it takes at the rate limits of its endpoints."""
 
 from __future__ import annotations
 
@@ -103,13 +102,7 @@ class Latency:
 def latency_of(
     replies: Mapping[str, Replies], take: Callable[[str, float, str], float], hedge: bool
 ) -> Latency:
-    """Fit latency to the calls that were made, or assume it if these are too few or all of one length.
-
-    Args:
-        replies: Calls by prompt.
-        take: `Assumptions.take`.
-        hedge: Whether slow calls are hedged.
-    """
+    """Fit latency to the calls by prompt, or assume it if they are too few or all of one length."""
     chats = [r for name, r in replies.items() if name != "embed" and r.n]
     tokens, seconds = (
         np.concatenate([np.zeros(0), *(getattr(r, n) for r in chats)])

@@ -78,15 +78,10 @@ class Drawn:
 
 
 class ChunkCounter:
-    """Counts the chunks of documents, and draws two samples: of all chunks, and of those that a journal
-    answers.
+    """Counts the chunks of documents, and samples all chunks and those that a journal answers.
 
-    A sample consists of the chunks with the smallest hashes: without replacement, the same in every run, and
-    nearly the same once the corpus has grown.
-
-    Args:
-        sample: Size of each sample.
-        done: Tells which item keys a journal answers; None without a journal.
+    A sample consists of the `sample` chunks with the smallest hashes: without replacement, the same in every
+    run, and nearly the same once the corpus has grown. `done` tells which item keys a journal answers.
     """
 
     def __init__(

@@ -125,11 +125,7 @@ class Assumptions:
 
 
 def parse_assumptions(given: Sequence[str]) -> dict[str, float]:
-    """Parse `name=value` pairs.
-
-    Raises:
-        UsageError: A name is unknown or a value is out of range.
-    """
+    """Parse `name=value` pairs. Raises UsageError for unknown names and values out of range."""
     values = {}
     for text in given:
         name, sep, value = (part.strip() for part in text.partition("="))
@@ -161,7 +157,7 @@ class Learned:
         replies: Calls that were made, by prompt.
         prompt_factor: Prompt tokens counted by the endpoint per token counted by us.
         items: Finished dialogues, by stage.
-        counts: Entities and communities of the trial's snapshot; empty without one.
+        counts: Entities and communities of an existing snapshot.
     """
 
     offline: Sequence[ExtractedRecords]
@@ -174,10 +170,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class StageForecast:
-    """The forecast of one stage, and of what a partly built index still has to ask for (`left`).
-
-    Costs are None if a price is unknown, bounds for the offline engine.
-    """
+    """The forecast of one stage, and of what is `left`; costs and bounds are None if unknown."""
 
     volume: Volume
     model_id: str
@@ -190,11 +183,7 @@ class StageForecast:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The forecast of a run.
-
-    `graph` holds the numbers of entities, relationships, communities and levels; `own_s` are seconds without
-    calls.
-    """
+    """The forecast of a run, with counts of the `graph` and its levels, and `own_s` seconds without calls."""
 
     corpus: CorpusCounts
     stages: tuple[StageForecast, ...]
