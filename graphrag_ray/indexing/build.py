@@ -131,8 +131,7 @@ def _start(
             held.enter_context(connected(address))
         local = [f.url.removeprefix("file://") for f in files[:1] if f.url.startswith("file://")]
         fit = set() if private else check_nodes(store, local)
-    # No snapshot contains the endpoints. They are saved only once they have answered, so that mistyped ones
-    # are not remembered.
+    # No snapshot contains the endpoints. Save them only now that they have answered: they may be mistyped.
     try:
         if path := remember(store.url, settings):
             observer.note(f"Saved the endpoints of this index for later commands in {path}.")
@@ -197,12 +196,10 @@ def _changed(files: Sequence[InputFile], before: Manifest) -> int:
 
 
 def before_of(store: Store) -> Manifest | RunRecord | None:
-    """The source of settings for a run that is given none: the newest snapshot, else the last run, if any.
+    """The newest snapshot or else the last run, whose settings a run without settings uses, if any.
 
-    Raises:
-        SettingsError: The settings were lost with a damaged snapshot whose replies were paid for, and the
-        offline
-            engine must not rewrite that index unasked.
+    Raises SettingsError if the settings were lost with a damaged snapshot whose replies were paid for: the
+    offline engine must not rewrite that index unasked.
     """
     parent, damaged = readable(store)
     before = parent or runs.latest(store)

@@ -134,8 +134,7 @@ def note_unknown_columns(run: Run, corpus: Result) -> None:
 
 
 def expected(chunks_of: npt.NDArray[np.int64], chunks: int, touched: int) -> float:
-    """The expected number of sets, of sizes `chunks_of`, that contain one of `touched` random chunks of
-    `chunks`."""
+    """The expected number of sets of sizes `chunks_of` that contain any of `touched` random chunks."""
     if not chunks:
         return 0.0
     share = np.minimum(chunks_of / chunks, 1.0)

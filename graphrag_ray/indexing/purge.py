@@ -119,8 +119,7 @@ def collect(
         delete: Carry it out. Otherwise nothing is written and no lock is taken.
 
     Raises:
-        UsageError: A document, a place to search or the index does not exist, or the journal cannot be
-            replayed.
+        UsageError: A document, a place to search or the index is missing, or the replay failed.
         DeletionRefused: The newest snapshot holds a document.
         LockHeld: A run is active.
         StoreError: Storage failed or a manifest is damaged.

@@ -128,9 +128,8 @@ class Run:
             try:
                 result = compute()
             except BaseException as e:
-                # An index may come from a stranger or a version with a bug. If the parent cannot be used,
-                # everything from here on is done without it. Out of memory and I/O errors are no evidence of
-                # that.
+                # An index may come from a stranger or a version with a bug. If its parent cannot be used, all
+                # later steps do without it. Out of memory and I/O errors are no evidence of that.
                 suspicious = is_unforeseen(e) and not isinstance(e, MemoryError | OSError)
                 if suspicious and self.parent is not None and name not in self.afresh:
                     self.observer.note(

@@ -19,20 +19,8 @@ from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
-from graphrag_ray.base import logs
-from graphrag_ray.base.errors import (
-    FAILED_ITEMS,
-    BudgetSpent,
-    GraphRagError,
-    Interrupted,
-    LockHeld,
-    LockLost,
-    ModelRefused,
-    StoreError,
-    Terminated,
-    TooManyFailures,
-    UsageError,
-)
+from graphrag_ray.base import errors, logs
+from graphrag_ray.base.errors import FAILED_ITEMS, BudgetSpent, GraphRagError, LockHeld, StoreError
 from graphrag_ray.base.keys import scrub
 from graphrag_ray.base.urls import without_secrets
 from graphrag_ray.base.wording import plural
@@ -47,14 +35,14 @@ from graphrag_ray.store.runs import LiveRun, RefusedRun, RunRecord
 # A word for each way of ending early, the most specific first. Everything else is a "crash".
 OUTCOMES: dict[type[BaseException], str] = {
     BudgetSpent: "budget",
-    Terminated: "terminated",
-    Interrupted: "interrupted",
+    errors.Terminated: "terminated",
+    errors.Interrupted: "interrupted",
     KeyboardInterrupt: "interrupted",
-    TooManyFailures: "failures",
-    ModelRefused: "refused",
-    LockLost: "lost",
+    errors.TooManyFailures: "failures",
+    errors.ModelRefused: "refused",
+    errors.LockLost: "lost",
     LockHeld: "held",
-    UsageError: "usage",
+    errors.UsageError: "usage",
     GraphRagError: "error",
 }
 

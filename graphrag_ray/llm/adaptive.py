@@ -26,8 +26,7 @@ WORTH = 0.2  # share of a change of calls in flight that must show in the throug
 SHORTEST_STEP, LONGEST_STEP = math.log(1.15), math.log(2.0)
 OVERSHOT = 0.5  # elasticity over a doubling below which a knee in between is likelier than a gentle bend
 BACK_OFF = 0.8  # factor applied to the bound after a 429 or many failures
-# Share of failures that indicates overload. Fewer do not count, or 1% of dropped connections would throttle
-# any endpoint.
+# Share of failures that indicates overload. Fewer, such as 1% of dropped connections, do not count.
 MANY_FAILURES = 0.1
 FEWEST_CALLS = 12  # calls that make a trial; failures that make a verdict
 # A trial ends when the calls that began and ended in it make up this share of the time in flight. Sooner,

@@ -52,8 +52,7 @@ class LentLimiter(Limiter, Protocol):
 
 
 class LocalLimiter:
-    """Limits within one process, or behind an actor, without tasks, locks or polling; one event loop at a
-    time.
+    """Limits within one process, or behind an actor, without tasks, locks or polling.
 
     A limiter starts empty. With `lend_first`, the first request of this process to an endpoint goes at once,
     so that a single question does not wait. A shared limiter must not do this, as it may have been restarted.

@@ -23,8 +23,7 @@ from graphrag_ray.llm.token_bucket import Bucket, check_within_limit
 logger = logging.getLogger(__name__)
 
 MAX_PAUSE_S = 600.0  # An endpoint that asks for a longer pause is tried again after this: a request is cheap.
-# Pause after a 429 that names no time: doubled if the next 429 follows within the length of the last pause,
-# else halved.
+# Pause after a 429 without a time: doubled if it comes within the length of the last pause, else halved.
 FIRST_PAUSE_S, LONGEST_GUESS_S = 0.5, 60.0
 WARN_FROM_S = 30.0  # Shorter pauses are logged at level INFO.
 MAX_GROUP = 128  # Places per grant, so that one caller does not take all of them.

@@ -66,9 +66,8 @@ ASSUMPTION_MEANINGS: Mapping[str, str] = {
 
 OWN_S, OWN_S_PER_CHUNK = 25.0, 0.003  # on two cores, without calls: benchmarks/RESULTS.md
 MIN_CALLS = 5  # Fewer replies to a prompt do not predict their length.
-# Names that a model finds per name that the offline engine finds: on the podcast corpus, GPT-4 found 8,564
-# entities and 20,691 relationships (paper, section 4.1); the offline engine finds 6,668 and 13,879 before
-# pruning.
+# Names found by a model per name found by the offline engine: on the podcast corpus, GPT-4 found 8,564
+# entities and 20,691 relationships (paper, section 4.1), the offline engine 6,668 and 13,879 before pruning.
 MODEL_FACTOR = {"entities": 1.28, "relationships": 1.49}
 DESCRIPTION_TOKENS = {
     "entities": 33.0,
@@ -432,8 +431,7 @@ def _forecast_names(basis: _Basis, kind: str) -> tuple[NameCounts, NameCounts]:
     once = max(slope * total, 2 * total - pairs)  # All other names occur in at least two chunks.
     name = f"{'entity' if kind == 'entities' else 'relationship'}_description_tokens"
     tokens = basis.assume.take(name, described, tokens_source)
-    # Each name is described as in the sample; names with several descriptions are about those of several
-    # chunks.
+    # Names are described as in the sample; those with several descriptions occur in several chunks.
     alone = sample.distinct - sample.several
     several = total - min(total, once * _ratio(alone, sample.once))
     single = (total - several) * _ratio(sample.single, alone)
