@@ -103,8 +103,8 @@ def index(
     """
     load_prompts(settings.prompts_dir, None if new_prompts else settings.prompts)
     load_names(settings)
-    for note in guessed_vocabularies(settings.models):
-        observer.note(note)
+    for warning in guessed_vocabularies(settings.models):
+        observer.note(warning)
     if "attributed" in settings.built_hierarchies and settings.attributed.clustering == "spectral":
         spectral.check_installed()
     if "tree" in settings.built_hierarchies:
