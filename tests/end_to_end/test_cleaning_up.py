@@ -377,7 +377,7 @@ def test_files_outside_the_index_that_hold_text_or_names_of_a_purged_document_ar
 
 def test_a_place_to_search_that_is_not_there_removes_nothing(town: World, tmp_path: Path):
     before = files_of(town)
-    with pytest.raises(UsageError, match=r"--also .*gone: there is no such file"):
+    with pytest.raises(UsageError, match=r"--also .*gone: No such file"):
         collect(town.store, Options(), purge=list(SECRET), also=[str(tmp_path / "gone")], delete=True)
     with pytest.raises(UsageError, match="--purge"):
         collect(town.store, Options(), also=[str(town.input)])

@@ -217,7 +217,7 @@ def test_verify_finds_what_a_large_index_would_not_show(
     world: World, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(steps_damage, "VERIFIED_BYTES", 0)
-    monkeypatch.setattr(steps_damage, "_AT_ONCE", 5)
+    monkeypatch.setattr(steps_damage, "_BATCH", 5)
     part = world.open().manifest.parts("covariates")[0]
     flip(world.root / part.path)
     assert not world.index().committed, "nobody read it"
