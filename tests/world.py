@@ -79,7 +79,7 @@ class Silent(Observer):
         self.reused[name] = reused
 
     def note(self, message: str) -> None:
-        assert "could not go on from snapshot" not in message, message
+        assert "failed to continue from snapshot" not in message, message
         self.notes.append(message)
 
 

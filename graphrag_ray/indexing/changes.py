@@ -1,8 +1,8 @@
-"""What a run changed: the snapshot's tables compared with its parent's, row by row, by id and content. And,
-told before models are asked: what an update will ask for, chunks exactly, what follows from them about; and
-columns that documents do not have.
+"""What a run changed: the tables of a snapshot compared with its parent's, row by row, by id and content.
 
-Parts that both snapshots have are equal and are not read. Of the others two integers a row are compared.
+Parts that both snapshots have are equal and are not read; of the others, two integers per row are compared.
+Also notes written before models are called: how much work an update will need, and columns that documents do
+not have.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, groupby
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,40 +26,34 @@ from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store, in_threads
 from graphrag_ray.store.parts import Part, read_part
 
-ROWS_AT_ONCE = 1 << 17
-"""Of the parts that a task reads, about. More are read by the executor."""
-MOST_TOLD = 20
-"""Columns that a message lists."""
-MOST_READ = 16
-"""Parts of a table that are read; the others are taken to be like them."""
-KINDS = {"added": "new", "changed": "changed", "removed": "removed"}
-
-Rows: TypeAlias = npt.NDArray[np.uint64]
-"""[rows, 2] of each row the first 64 bits of its id, and a hash of its content."""
+ROWS_AT_ONCE = 1 << 17  # approximate rows per task; fewer are read in this process
+SHOWN_COLUMNS = 20
+SAMPLED_PARTS = 16  # parts of a table from which its values are estimated
+_KINDS = {"added": "new", "changed": "changed", "removed": "removed"}
 
 
 def changes(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, dict[str, int]]:
-    """For each table of COMPARED the number of rows `added`, `changed`, `removed` and `unchanged` since the
-    parent snapshot; without one everything is added. A table is left out where the parent's rows are damaged:
-    what changed in it cannot be told."""
+    """Count the rows `added`, `changed`, `removed` and `unchanged` since the parent, by table of COMPARED.
+
+    Without a parent all rows are added. A table whose parent rows are damaged is left out.
+    """
     before: Mapping[str, list[Part]] = run.parent.tables if run.parent else {}
-    found = {}
+    counts = {}
     for name in COMPARED:
-        old, new = ({part.path: part for part in of.get(name, [])} for of in (before, tables))
-        gone = old.keys() - new.keys()
-        if any(path in run.damaged for path in gone):
-            run.observer.note(f"What changed in {name} cannot be told: the rows before were damaged.")
+        kept = {part.path for part in tables.get(name, [])}
+        if any(part.path in run.damaged and part.path not in kept for part in before.get(name, [])):
+            run.observer.note(f"Changes in {name} are unknown: its previous rows were damaged.")
             continue
-        found[name] = rows_compared(run, name, before.get(name, []), tables.get(name, []))
-    return found
+        counts[name] = rows_compared(run, name, before.get(name, []), tables.get(name, []))
+    return counts
 
 
 def rows_compared(run: Run, name: str, before: Sequence[Part], now: Sequence[Part]) -> dict[str, int]:
-    """The number of rows of a table `added`, `changed`, `removed` and `unchanged`."""
-    old, new = ({part.path: part for part in of} for of in (before, now))
+    """Count the rows of a table `added`, `changed`, `removed` and `unchanged`."""
+    old, new = ({part.path: part for part in parts} for parts in (before, now))
     gone = [part for path, part in old.items() if path not in new]
     come = [part for path, part in new.items() if path not in old]
-    # An id stands in one part only: where no part went, no row changed.
+    # An id occurs in one part only, so no row changed if no part is gone.
     counts = {"added": sum(part.rows for part in come), "changed": 0, "removed": 0, "unchanged": 0}
     if gone:
         a, b = _read(run, name, gone), _read(run, name, come)
@@ -76,32 +69,34 @@ def rows_compared(run: Run, name: str, before: Sequence[Part], now: Sequence[Par
     return counts
 
 
-def _read(run: Run, name: str, parts: Sequence[Part]) -> Rows:
-    """Of all rows, in any order."""
-    before = accumulate((part.rows for part in parts), initial=0)
-    placed = zip(parts, before, strict=False)
-    batches = [[part for part, _ in of] for _, of in groupby(placed, lambda x: x[1] // ROWS_AT_ONCE)]
-    hashed = partial(_hashed, name)
-    far = len(batches) > 1
-    tables = run.executor.stream("finish", hashed, batches) if far else hashed(run.store, *batches or [[]])
+def _read(run: Run, name: str, parts: Sequence[Part]) -> npt.NDArray[np.uint64]:
+    """An array [rows, 2], in any order: the first 64 bits of each row's id, and a hash of its content."""
+    starts = accumulate((part.rows for part in parts), initial=0)
+    placed = zip(parts, starts, strict=False)
+    groups = groupby(placed, lambda x: x[1] // ROWS_AT_ONCE)
+    batches = [[part for part, _ in group] for _, group in groups]
+    hash_rows = partial(_hash_rows, name)
+    if len(batches) > 1:
+        tables = run.executor.stream("finish", hash_rows, batches)
+    else:
+        tables = hash_rows(run.store, *batches or [[]])
     arrays = [np.stack([t["id"].to_numpy(), t["content"].to_numpy()], axis=1) for t in tables]
     return np.concatenate(arrays) if arrays else np.empty((0, 2), dtype=np.uint64)
 
 
-def _hashed(name: str, store: Store, parts: Sequence[Part]) -> Iterator[pa.Table]:
+def _hash_rows(name: str, store: Store, parts: Sequence[Part]) -> Iterator[pa.Table]:
     _, columns = COMPARED[name]
     for table in in_threads(lambda part: read_part(store, part, ["id", *columns]), parts):
         content = content_hashes(table.select(columns))
         yield pa.table({"id": prefixes_of(table["id"]), "content": content})
 
 
-def tell_ahead(run: Run, corpus: Result) -> None:
-    """A line for people, where documents of the parent snapshot changed, or what a model reads of them, and
-    its tables are whole."""
+def note_expected_work(run: Run, corpus: Result) -> None:
+    """Note how much work an update needs, if documents or chunks changed and the parent is intact."""
     parent = run.parent
-    changed = {told: corpus.counts.get(kind, 0) for kind, told in KINDS.items()}
     if parent is None or run.damaged or not run.settings.has_graph:
         return
+    changed = {label: corpus.counts.get(kind, 0) for kind, label in _KINDS.items()}
     earlier = run.of_parent["read"].parts("text_units")
     units = rows_compared(run, "text_units", earlier, corpus.parts("text_units"))
     before = sum(part.rows for part in parent.parts("text_units"))
@@ -111,52 +106,49 @@ def tell_ahead(run: Run, corpus: Result) -> None:
         return
     descriptions = 0.0
     for name in ("entities", "relationships"):
-        instances, times = _some(run, name, "n_instances")
-        # What is told of once needs no summary.
-        descriptions += times * expected(instances[instances > 1], before, touched)
-    chunks, times = _some(run, "communities", "text_unit_ids")
-    reports = times * expected(chunks, before, touched)
-    of = sum(part.rows for part in parent.parts("communities"))
-    documents = ", ".join(f"{n:,} {kind}" for kind, n in changed.items() if n) or "none changed"
+        instances, factor = _sample(run, name, "n_instances")
+        # A name with a single instance needs no merged description.
+        descriptions += factor * expected(instances[instances > 1], before, touched)
+    chunks, factor = _sample(run, "communities", "text_unit_ids")
+    reports = factor * expected(chunks, before, touched)
+    communities = sum(part.rows for part in parent.parts("communities"))
+    documents = ", ".join(f"{n:,} {label}" for label, n in changed.items() if n) or "none changed"
     run.observer.note(
-        f"Documents: {documents}. To come: at most {plural(asked, 'chunk')} to extract, at most some "
-        f"{round(descriptions):,} descriptions, and about {round(reports):,} of {of:,} reports, which rest "
-        "on what changed."
+        f"Documents: {documents}. Expected work: at most {plural(asked, 'chunk')} to extract, at most about "
+        f"{round(descriptions):,} descriptions, and about {round(reports):,} of {communities:,} reports."
     )
 
 
-def tell_unknown_columns(run: Run, corpus: Result) -> None:
-    """A line for people, where `chunking.prepend` names a column that none of the first documents has."""
+def note_unknown_columns(run: Run, corpus: Result) -> None:
+    """Note columns in `chunking.prepend` that none of the first documents has."""
     names = run.settings.chunking.prepended_metadata
     if not names or not (parts := corpus.parts("documents")):
         return
     rows = [columns_of(text) for text in read_part(run.store, parts[0], ["raw_data"])["raw_data"].to_pylist()]
     if unknown := [name for name in names if all(column(row, name) is None for row in rows)]:
-        known = ", ".join(sorted({name for row in rows for name in row})[:MOST_TOLD]) or "none"
+        known = ", ".join(sorted({name for row in rows for name in row})[:SHOWN_COLUMNS]) or "none"
         run.observer.note(
-            f"chunking.prepend names {', '.join(unknown)}, which none of the first {len(rows):,} documents "
-            f"has; columns of their metadata: {known}"
+            f"chunking.prepend names {', '.join(unknown)}, but none of the first {len(rows):,} documents has "
+            f"such metadata. Their columns: {known}"
         )
 
 
 def expected(chunks_of: npt.NDArray[np.int64], chunks: int, touched: int) -> float:
-    """How many of some sets of chunks hold at least one of those that came or went, where these are like any
-    others. chunks_of: the sizes of the sets; chunks: there are, touched: of them."""
+    """The expected number of sets of sizes `chunks_of` that contain any of `touched` random chunks."""
     if not chunks:
         return 0.0
     share = np.minimum(chunks_of / chunks, 1.0)
     return float((1.0 - (1.0 - share) ** touched).sum())
 
 
-def _some(run: Run, name: str, column: str) -> tuple[npt.NDArray[np.int64], float]:
-    """A column of parts from all over a table of the parent snapshot (of lists, their lengths), and how many
-    times as many rows the table has."""
+def _sample(run: Run, name: str, column: str) -> tuple[npt.NDArray[np.int64], float]:
+    """Sample a column of the parent's table (of lists: lengths); also returns the factor to the table."""
     assert run.parent is not None
     parts = run.parent.parts(name)
-    found = [np.zeros(0, dtype=np.int64)]
-    for part in parts[:: -(-len(parts) // MOST_READ) or 1]:
+    arrays = [np.zeros(0, dtype=np.int64)]
+    for part in parts[:: -(-len(parts) // SAMPLED_PARTS) or 1]:
         values = read_part(run.store, part, [column])[column]
         lengths = pc.list_value_length(values) if pa.types.is_nested(values.type) else values
-        found.append(lengths.to_numpy().astype(np.int64))
-    of = np.concatenate(found)
-    return of, sum(part.rows for part in parts) / len(of) if len(of) else 1.0
+        arrays.append(lengths.to_numpy().astype(np.int64))
+    sample = np.concatenate(arrays)
+    return sample, sum(part.rows for part in parts) / len(sample) if len(sample) else 1.0

@@ -1,7 +1,4 @@
-"""What an index will cost, before any money is spent: reads INPUT, and a journal where there is one.
-
-Nothing is written anywhere, and no model is asked.
-"""
+"""Estimate the cost of an index from INPUT and an existing journal. Writes nothing, calls no model."""
 
 from __future__ import annotations
 
@@ -18,28 +15,24 @@ from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Request
 from graphrag_ray.base.unforeseen import is_unforeseen
-from graphrag_ray.corpus.document import Document, Unreadable
+from graphrag_ray.corpus.document import Unreadable
 from graphrag_ray.engine.drive import Complete, Driver, note_bug, replay, run
 from graphrag_ray.graph.extraction_dialogue import ExtractedRecords, ExtractSpec, extract, extract_spec
-from graphrag_ray.indexing.contents import load_names, prompts_for
 from graphrag_ray.indexing.forecast.bounds import Replies
 from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter, CorpusCounts, Drawn
 from graphrag_ray.indexing.forecast.forecast import Forecast, Learned, forecast
-from graphrag_ray.indexing.index import settings_before
+from graphrag_ray.indexing.index import previous_settings
 from graphrag_ray.indexing.stages.list_input import list_input
 from graphrag_ray.indexing.stages.read_stage import read_file
+from graphrag_ray.indexing.stored_prompts import load_names, prompts_for
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, list_parts
 from graphrag_ray.store.snapshots import readable
 
-SAMPLE_CHUNKS = 1_000
-"""Chunks that the offline engine reads: some 5 s of one core."""
-READ_BYTES = 512_000_000
-"""Of a larger INPUT a sample of its files is read: some two minutes on one core."""
-JOURNAL_PARTS = 200
-"""Parts of a journal from which lengths are learned; of more, so many of them."""
-EMPTY = ExtractedRecords((), (), 0, 0)
+SAMPLE_CHUNKS = 1_000  # chunks that the offline engine reads, in about 5 s of one core
+READ_BYTES = 512_000_000  # Of a larger INPUT, a sample of files is read: about 2 minutes on one core.
+JOURNAL_PARTS = 200  # most parts of a journal to learn from
 
 
 def estimate(
@@ -52,19 +45,22 @@ def estimate(
     read_bytes: int | None = READ_BYTES,
     new_prompts: bool = False,
 ) -> Forecast:
-    """The forecast of `index` on INPUT.
+    """Forecast `index` on INPUT.
 
-    root        an index whose journal tells lengths, rates and names per chunk, and what is paid for already
-    sample      chunks that the offline engine reads
-    given       assumptions to go by (`forecast.KNOWN`)
-    read_bytes  of a larger INPUT only a sample of its files is read; None: all of it
-    new_prompts as in `index`: not with the prompts that the index was made with
+    Args:
+        root: An index whose journal shows lengths, rates, names per chunk, and what is already paid for.
+        sample: Number of chunks that the offline engine reads.
+        given: Assumptions to use (`forecast.ASSUMPTION_MEANINGS`).
+        read_bytes: Size above which only a sample of INPUT's files is read; None to read everything.
+        new_prompts: Use the package's prompts instead of the index's own.
 
-    Raises InputError, SettingsError, PromptError as `index` does; StoreError.
+    Raises:
+        UsageError: INPUT, settings or prompts are wrong, as for `index`.
+        StoreError: Storage failed.
     """
     store = Store(root, settings.storage.of(root)) if root is not None else None
     snapshot = readable(store)[0] if store is not None else None
-    before = settings_before(store, snapshot) if store is not None else None
+    before = previous_settings(store, snapshot) if store is not None else None
     prompts = prompts_for(settings, before, new_prompts)
     spec = extract_spec(prompts, settings, load_names(settings).key)
     settings = settings.with_reports_of(before)
@@ -79,16 +75,16 @@ def estimate(
         if snapshot is not None:
             rows = {n: sum(p.rows for p in snapshot.parts(n)) for n in ("entities", "communities")}
             learned = replace(learned, counts=rows)
-    found = forecast(settings, prompts, corpus, learned, given or {})
-    notes = [*found.notes]
+    result = forecast(settings, prompts, corpus, learned, given or {})
+    notes = [*result.notes]
     if root is not None and not learned.replies:
-        notes.append(f"The index at {root} has no replies of this model: nothing was learned from it.")
-    if found.offline and any(stage.volume.stage == "extract" for stage in found.stages):
+        notes.append(f"The index at {root} has no replies of this model, so nothing was learned from it.")
+    if result.offline and any(stage.volume.stage == "extract" for stage in result.stages):
         notes.append(
-            "No model is configured: the offline engine costs nothing. Extraction takes some "
-            f"{cpu_s * found.corpus.asked:,.0f} CPU seconds; there is no model for the time of the rest."
+            "No model is configured; the offline engine costs nothing. Extraction takes about "
+            f"{cpu_s * result.corpus.asked:,.0f} CPU seconds. The time of other stages is not estimated."
         )
-    return replace(found, notes=tuple(notes))
+    return replace(result, notes=tuple(notes))
 
 
 def read_offline(chunks: Sequence[Drawn], spec: ExtractSpec) -> list[ExtractedRecords]:
@@ -99,13 +95,13 @@ def read_offline(chunks: Sequence[Drawn], spec: ExtractSpec) -> list[ExtractedRe
         assert isinstance(request, ChatRequest)
         return answer(request)
 
-    found = []
+    extractions = []
     for drawn in chunks:
         try:
-            found.append(run(extract(drawn.chunk, replace(spec, max_gleanings=0)), reply))
+            extractions.append(run(extract(drawn.chunk, replace(spec, max_gleanings=0)), reply))
         except DialogueFailed:
-            found.append(EMPTY)
-    return found
+            extractions.append(ExtractedRecords((), (), 0, 0))
+    return extractions
 
 
 def _read(
@@ -116,33 +112,29 @@ def _read(
     size = sum(file.size for file in files)
     chosen, left = files, size if read_bytes is None else read_bytes
     if size > left:
-        chosen = []  # those with the smallest hashes that make up so many bytes
+        chosen = []  # the files with the smallest hashes
         for file in sorted(files, key=lambda f: stable_id("estimate", f.path)):
             if left > 0:
                 chosen.append(file)
                 left -= file.size
     unreadable: list[Unreadable] = []
     for file in chosen:
-        for found in read_file(file, settings, options):
-            wrong = _added(found, counter) if isinstance(found, Document) else found
-            unreadable += [wrong] if wrong else []
+        for document in read_file(file, settings, options):
+            if isinstance(document, Unreadable):
+                unreadable.append(document)
+                continue
+            try:
+                counter.add(document)
+            except BaseException as e:
+                if not is_unforeseen(e):
+                    raise
+                unreadable.append(Unreadable(document.path, document.row, note_bug(e)))
     if not counter.corpus.documents and unreadable:
-        shown = "; ".join(f"{u.path}: {u.reason}" for u in unreadable[:5])
-        raise InputError(f"none of the {len(unreadable)} files of INPUT could be read: {shown}")
+        examples = "; ".join(f"{u.path}: {u.reason}" for u in unreadable[:5])
+        raise InputError(f"None of the {len(unreadable)} files of INPUT could be read: {examples}")
     faults = sum(not u.empty for u in unreadable)
     corpus = replace(counter.corpus, files=len(files), unreadable=faults)
     return corpus if len(chosen) == len(files) else corpus.scaled(sum(f.size for f in chosen) / size)
-
-
-def _added(document: Document, counter: ChunkCounter) -> Unreadable | None:
-    """What is wrong with a document that cannot be counted."""
-    try:
-        counter.add(document)
-    except BaseException as e:
-        if not is_unforeseen(e):
-            raise
-        return Unreadable(document.path, document.row, note_bug(e))
-    return None
 
 
 def _learn(
@@ -153,7 +145,7 @@ def _learn(
     spec: ExtractSpec,
     learned: Learned,
 ) -> Learned:
-    """What journals tell: the calls of each prompt, and what the model found in chunks that it read."""
+    """Learn from journals: the calls of each prompt, and what the model extracted from sampled chunks."""
     replies: dict[str, Replies] = {}
     columns = ["kind", "prompt", "model", "prompt_tokens", "completion_tokens", "latency_s"]
     for stage in ASKING_STAGES:
@@ -174,20 +166,20 @@ def _learn(
                 prompts, completions, latency = (calls[c].to_numpy().astype(float) for c in columns[3:])
                 source = f"measured on {calls.num_rows:,} calls"
                 replies[prompt] = Replies(prompts, completions, latency, source)
-    found = []
+    extractions = []
     ours = theirs = 0
     rows = journal.lookup([d.key for d in counter.drawn_answered])
     for drawn in counter.drawn_answered:
         known = rows.get(drawn.key, [])
         state = replay(Driver(extract(drawn.chunk, spec)), known)
         if isinstance(state, Complete):
-            found.append(state.result)
+            extractions.append(state.result)
         first = next((r for r in known if r.kind == "turn" and r.turn == 0), None)
         if first is not None and first.reported:
             ours, theirs = ours + drawn.prompt_tokens, theirs + first.prompt_tokens
     return replace(
         learned,
-        own=found,
+        own=extractions,
         replies=replies,
         prompt_factor=theirs / ours if ours else None,
         items={name: JournalIndex.load(store, name).keys_done() for name in JOURNALS},

@@ -1,4 +1,4 @@
-"""What has no result, and putting it back, so that the next run asks for it again."""
+"""List the items of an index that failed, and retry them in the next run."""
 
 from __future__ import annotations
 
@@ -18,26 +18,20 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal_rows import FAILED, JournalRow
 from graphrag_ray.store.parts import read_table
 
-Failure: TypeAlias = Mapping[str, Any]
-"""A row of schema.FAILURES."""
+Failure: TypeAlias = Mapping[str, Any]  # a row of schema.FAILURES
 
-KEY_SHOWN = 12
-"""Characters of a key that stand for an item nobody knows by name."""
+KEY_SHOWN = 12  # characters of a key that stand for an item without a known name
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which failed items are meant; nothing given: all.
-
-    stage      of schema.FAILURES;  document: a pattern (`*`, `?`, `[…]`) for the path
-    keys       beginnings of item keys
-    """
+    """Selects failed items by stage, glob over the document's path, and key prefixes; by default, all."""
 
     stage: str | None = None
     document: str | None = None
     keys: tuple[str, ...] = ()
 
-    def takes(self, row: Failure) -> bool:
+    def matches(self, row: Failure) -> bool:
         return (
             (self.stage is None or row["stage"] == self.stage)
             and (self.document is None or fnmatchcase(row["document"] or "", self.document))
@@ -47,10 +41,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class PutBack:
-    """retried      items that failed for good, which the next run asks again
-    before       items that had been put back before
-    anyway       items and files that every run tries again by itself
-    """
+    """Items to retry: newly, as decided `before`, and `anyway`, as every run does by itself."""
 
     retried: int
     before: int
@@ -58,43 +49,41 @@ class PutBack:
 
 
 def failed_items(store: Store, snapshot: int | None = None, choice: Choice | None = None) -> list[Failure]:
-    """The failed items of a snapshot, or of the run that has not come to one yet: then without names and
-    documents, which the journal does not hold. Raises IndexNotFound, StoreError."""
-    choice = choice or Choice()
+    """The failed items of a snapshot; without any, those in the journal, without names and documents."""
     if snapshot is None and snapshots.latest(store) is None and store.list("work"):
         open_items = ((name, retries.unanswered(store, name)) for name in JOURNALS)
-        found = [_row(name, key, rows) for name, items in open_items for key, rows in sorted(items.items())]
+        rows = [_row(name, key, items[key]) for name, items in open_items for key in sorted(items)]
     else:
         manifest = snapshots.open_latest(store, snapshot)
-        found = read_table(store, manifest.parts("failures"), None, schema.FAILURES).to_pylist()
-    return [row for row in found if choice.takes(row)]
+        rows = read_table(store, manifest.parts("failures"), None, schema.FAILURES).to_pylist()
+    return [row for row in rows if choice is None or choice.matches(row)]
 
 
 def put_back(store: Store, rows: Sequence[Failure]) -> PutBack:
-    """Void what stands against these items (`store/retries.py`). Spends nothing: the next run does.
-
-    Raises LockHeld while a run works, StoreError.
-    """
+    """Have the next run retry these items (`store/retries.py`). Raises LockHeld if a run is active."""
     retried = before = 0
     with locks.acquire(store, note="failures --retry") as lock:
-        told = f"put back at {iso(time.time())}"
+        reason = f"put back at {iso(time.time())}"
         for stage in JOURNALS:
-            mine = (r for r in rows if r["stage"] == stage and r["key"] and r["kind"] == "permanent")
-            ended = ((r["key"], r["last_at"]) for r in mine)
-            failed_at = {key: datetime.fromisoformat(at).timestamp() if at else 0.0 for key, at in ended}
+            failed_at = {
+                r["key"]: datetime.fromisoformat(r["last_at"]).timestamp() if r["last_at"] else 0.0
+                for r in rows
+                if r["stage"] == stage and r["key"] and r["kind"] == "permanent"
+            }
             if failed_at:
                 lock.check()
-                found = retries.put_back(store, stage, failed_at, told)
-                retried, before = retried + found, before + len(failed_at) - found
+                n = retries.put_back(store, stage, failed_at, reason)
+                retried, before = retried + n, before + len(failed_at) - n
     return PutBack(retried, before, sum(r["kind"] != "permanent" or r["stage"] == "read" for r in rows))
 
 
 def next_command(store: Store, root: str) -> str:
-    """The command line that goes on with this index."""
+    """The command that continues this index."""
     manifest = snapshots.latest(store)
-    shown = str(manifest.run.get("input", "")) if manifest else ""
+    input_url = str(manifest.run.get("input", "")) if manifest else ""
     more = " --add" if manifest and len(manifest.run.get("inputs", [])) > 1 else ""
-    return f"graphrag-ray index {shlex.quote(shown) if shown else 'INPUT'} --root {shlex.quote(root)}{more}"
+    shown = shlex.quote(input_url) if input_url else "INPUT"
+    return f"graphrag-ray index {shown} --root {shlex.quote(root)}{more}"
 
 
 def _row(stage: str, key: str, rows: Sequence[JournalRow]) -> Failure:

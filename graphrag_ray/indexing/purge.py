@@ -1,12 +1,11 @@
-"""Cleaning up an index: what no kept snapshot needs, what the newest does not need of the journal, and every
-trace of a document that is gone from it.
+"""Clean up an index: what no kept snapshot needs, what the newest one does not need of the journal, and every
+trace of a document that was deleted from it.
 
-A purge removes, without grace, the snapshots that hold the document and all that nothing else needs; every
-item of the journal that the newest snapshot does not replay, since a reply about the document's entities may
-quote it, and says nowhere which texts it was made from; damaged parts and unfinished files, since nobody can
-tell what is in them. Killed half-way, it is finished by the next call that deletes.
-
-What people wrote outside the index (`ELSEWHERE`) is searched for the document where they say so, and named.
+A purge removes without grace: the snapshots that hold the document, with everything that only they need;
+every journal item that the newest snapshot does not replay, since a reply about the document's entities may
+quote it and does not record its sources; damaged parts and unfinished files, whose content is unknown. If it
+is interrupted, the next call that deletes completes it. On request, files outside the index (`ELSEWHERE`) are
+searched for traces and listed.
 """
 
 from __future__ import annotations
@@ -37,50 +36,48 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import read_part
 from graphrag_ray.store.snapshots import Manifest
 
-PENDING = f"{gc.FOLDER}/purge.json"
-"""A purge under way: the snapshots that go, and hashes of the names that were given."""
-NAMES_TOLD = 3
+PENDING = f"{gc.FOLDER}/purge.json"  # an unfinished purge: snapshots to delete, and hashes of the given names
+SHOWN_NAMES = 3
 
+# Places that may quote a document and that a purge does not change.
 ELSEWHERE = (
     "evaluation folders with their pages",
     "exports, and reports and pages made from them",
     "caches of replies (--cache)",
-    "answers of batches (--out) with the folders beside them",
+    "batch answers (--out) and the folders next to them",
     "saved output and logs",
-    "caches of other machines",
-    "old versions in storage that keeps them",
+    "caches on other machines",
+    "old versions in versioned storage",
 )
-"""Places that may quote a document, and that a purge does not touch."""
-WORDS_IN_A_ROW = 6
-"""So many words of a document, in a row, are a quotation."""
+WORDS_IN_A_ROW = 6  # consecutive words of a document that count as a quotation
 _QUOTED, _NAMED = "quotes it", "names it"
 _BLOCK_BYTES = 1 << 22
-_OVERLAP = 1 << 12
-"""Characters of a block that are looked at again with the next."""
+_OVERLAP = 1 << 12  # characters of a block that are searched again with the next one
 
-# Scripts that put no spaces between words are read character by character.
+# Scripts without spaces between words are split into characters.
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
-# What JSON and HTML write for characters that are no letters, and JSON for all others, maybe JSON in JSON.
+# Escapes of JSON and HTML for characters that are no letters, and of JSON, possibly nested, for all others.
 _CODE = re.compile(r"\\+u([0-9a-fA-F]{4})")
 _ESCAPE = re.compile(r"\\+[nrtbf]|&(?:amp;)*(?:amp|lt|gt|quot|nbsp|#x?[0-9a-fA-F]{1,6});")
 
 _Hashes: TypeAlias = npt.NDArray[np.uint64]
+# Hashes of consecutive words, by kind (_QUOTED or _NAMED) and number of words.
 _Marks: TypeAlias = dict[tuple[str, int], _Hashes]
-"""(`_QUOTED` or `_NAMED`, how many words in a row) -> hashes of such words."""
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What goes, or went (`deleted`).
+    """What would be removed, or was removed (`deleted`).
 
-    journal    by dialogue
-    documents  paths of those that are purged, as far as a snapshot still knows them
-    writer     who works on the index; None: nobody
-    elsewhere  files that were searched and still hold something of the documents, and what: "quotes it",
-               "names it", or "cannot be searched (why)"
+    Attributes:
+        journal: By dialogue.
+        documents: Paths of purged documents, as far as a snapshot still knows them.
+        writer: Who is working on the index, if anyone.
+        elsewhere: Searched files that still hold something of the documents: "quotes it", "names it", or
+            "cannot be searched (reason)".
     """
 
     plan: gc.CleaningPlan
@@ -92,13 +89,12 @@ class Collected:
 
     @property
     def empty(self) -> bool:
-        trimmed = any(t.parts or t.unreadable for t in self.journal.values())
-        return self.plan.empty and not trimmed
+        return self.plan.empty and not any(t.parts or t.unreadable for t in self.journal.values())
 
 
 @dataclass(frozen=True)
 class _Purge:
-    """numbers: of the snapshots that go; names: hashes of what was asked for; paths: of the documents."""
+    """The snapshots to delete, hashes of the given names, and paths of the documents."""
 
     numbers: frozenset[int]
     names: frozenset[str]
@@ -114,95 +110,93 @@ def collect(
     journal: bool = False,
     delete: bool = False,
 ) -> Collected:
-    """Clean up an index, or tell what would go.
+    """Clean up an index, or report what would be removed.
 
-    purge    documents, by their path as in the documents table, by a glob over these, or by id
-    also     folders and files outside the index in which the purged documents are looked for
-    journal  take out of the journal what the newest snapshot does not replay
-    delete   do it; else nothing is written, and no lock taken
+    Args:
+        purge: Documents to purge: paths as in the documents table, globs over them, or ids.
+        also: Folders and files outside the index to search for purged documents.
+        journal: Remove what the newest snapshot does not replay from the journal.
+        delete: Carry it out. Otherwise nothing is written and no lock is taken.
 
-    Raises UsageError for a document that no snapshot knows, for a place to search that is not there, and
-    where the journal cannot be replayed;
-    DeletionRefused for one that the newest snapshot holds; IndexNotFound; LockHeld, naming the running
-    writer; CorruptPart for a damaged manifest; StoreError.
+    Raises:
+        UsageError: A document, a place to search or the index is missing, or the replay failed.
+        DeletionRefused: The newest snapshot holds a document.
+        LockHeld: A run is active.
+        StoreError: Storage failed or a manifest is damaged.
     """
     if also and not purge:
-        raise UsageError("--also searches for purged documents: name these with --purge")
-    snapshots.open_latest(store)  # before a lock is made in a folder that is no index
+        raise UsageError("--also searches for purged documents. Name them with --purge.")
+    snapshots.open_latest(store)  # before a lock is created in a folder that is no index
     writer = None if delete else locks.holder(store)
-    held: AbstractContextManager[locks.Lock | None] = nullcontext()
-    with locks.acquire(store, note="gc") if delete else held as lock:
+    no_lock: AbstractContextManager[locks.Lock | None] = nullcontext()
+    with locks.acquire(store, note="gc") if delete else no_lock as lock:
         newest = snapshots.open_latest(store)
         purged = _find(store, newest, purge)
-        elsewhere = _elsewhere(store, newest, purged, also) if purged and also else {}
+        elsewhere = _search_elsewhere(store, newest, purged, also) if purged and also else {}
         if purged:
             options = replace(options, at_once=purged.numbers, damaged=True)
         needed = keys_needed(store, newest) if purged or journal else {}
         names = () if not (purged or journal) else compaction.dialogues(store) if purged else JOURNALS
         keep = {name: needed.get(name, np.empty(0, np.uint64)) for name in names}
-        trimmed = {
-            name: compaction.look(store, name, keys, unreadable=purged is not None)
-            for name, keys in keep.items()
-        }
-        found = Collected(
+        unreadable = purged is not None
+        collected = Collected(
             gc.plan(store, options, lock),
-            trimmed,
+            {name: compaction.look(store, name, keys, unreadable=unreadable) for name, keys in keep.items()},
             purged.paths if purged else (),
             deleted=delete,
             writer=str(writer) if writer else None,
             elsewhere=elsewhere,
         )
         if lock is None:
-            return found
+            return collected
         if purged:
             record = {"snapshots": sorted(purged.numbers), "names": sorted(purged.names)}
             lock.check()
             store.write(PENDING, orjson.dumps(record))
         for name, keys in keep.items():
-            compaction.trim(store, name, keys, unreadable=purged is not None, check=lock.check)
-        gc.carry_out(store, found.plan, lock.check)
+            compaction.trim(store, name, keys, unreadable=unreadable, check=lock.check)
+        gc.carry_out(store, collected.plan, lock.check)
         if purged:
             store.delete(PENDING)
-        return found
+        return collected
 
 
 def _find(store: Store, newest: Manifest, names: Sequence[str]) -> _Purge | None:
-    """Which snapshots hold the documents; with them, what an earlier purge has not finished. None: nothing
-    is purged."""
-    begun = None
+    """The snapshots that hold the documents, plus those of an unfinished purge; None if there are none."""
+    pending = None
     with suppress(FileNotFoundError):
-        told = orjson.loads(store.read(PENDING))
-        begun = _Purge(frozenset(told["snapshots"]), frozenset(told["names"]))
+        record = orjson.loads(store.read(PENDING))
+        pending = _Purge(frozenset(record["snapshots"]), frozenset(record["names"]))
     if not names:
-        return begun
+        return pending
     holding, paths = _holding(store, _manifests(store), newest.number, names)
     if newest.number in holding:
-        shown = sorted({path for matched in holding[newest.number].values() for path in matched})
+        held = sorted({path for matches in holding[newest.number].values() for path in matches})
         raise DeletionRefused(
-            f"snapshot {newest.number}, the newest, holds {plural(len(shown), 'document')} to be purged "
-            f"({', '.join(shown[:NAMES_TOLD])}{', …' if len(shown) > NAMES_TOLD else ''}). Delete what shall "
-            "go from INPUT and run `graphrag-ray index` first, then purge it"
+            f"Snapshot {newest.number}, the newest, holds {plural(len(held), 'document')} to be purged "
+            f"({', '.join(held[:SHOWN_NAMES])}{', …' if len(held) > SHOWN_NAMES else ''}). Delete them from "
+            "INPUT, run `graphrag-ray index`, then purge them."
         )
-    known = {name for matched in holding.values() for name in matched}
+    known = {name for matches in holding.values() for name in matches}
     hashes = {name: stable_id("purge", name) for name in names}
     for name in names:
-        if name not in known and not (begun and hashes[name] in begun.names):
+        if name not in known and not (pending and hashes[name] in pending.names):
             near = get_close_matches(name, sorted(paths), 1)
-            meant = f" Did you mean {near[0]!r}?" if near else ""
+            hint = f" Did you mean {near[0]!r}?" if near else ""
             raise UsageError(
-                f"no snapshot at {store.url} holds a document {name!r}: documents are named by their path "
-                f"below INPUT.{meant} Where the last snapshot that held it is gone already, `gc --journal "
-                "--damaged --grace 0` takes what is left of it"
+                f"No snapshot at {store.url} holds a document {name!r}. Documents are named by their path "
+                f"below INPUT.{hint} If the last snapshot that held it is already gone, `gc --journal "
+                "--damaged --grace 0` removes what is left of it."
             )
-    found = {path for matched in holding.values() for some in matched.values() for path in some}
+    matched = {path for by_name in holding.values() for matches in by_name.values() for path in matches}
     numbers, marks = frozenset(holding), frozenset(hashes.values())
-    if begun:
-        numbers, marks = numbers | begun.numbers, marks | begun.names
-    return _Purge(numbers, marks, tuple(sorted(found or names)))
+    if pending:
+        numbers, marks = numbers | pending.numbers, marks | pending.names
+    return _Purge(numbers, marks, tuple(sorted(matched or names)))
 
 
 def _manifests(store: Store) -> dict[int, Manifest]:
-    """Of all snapshots, those whose readers may go on included."""
+    """All snapshots, including removed ones that may still have readers."""
     removed = gc.taken_away(store)
     return removed | {n: snapshots.load(store, n) for n in snapshots.numbers(store)}
 
@@ -210,9 +204,8 @@ def _manifests(store: Store) -> dict[int, Manifest]:
 def _holding(
     store: Store, manifests: Mapping[int, Manifest], newest: int, names: Sequence[str]
 ) -> tuple[dict[int, dict[str, set[str]]], set[str]]:
-    """For each snapshot that holds some of the documents: what was asked for -> the paths it stands for.
-    And all paths there are."""
-    documents: dict[str, list[tuple[str, str]] | None] = {}  # None: cannot be read, and may hold anything
+    """For each snapshot with some of the documents, the paths that match each name; and all known paths."""
+    documents: dict[str, list[tuple[str, str]] | None] = {}  # None: unreadable, and may hold anything
     for number, manifest in manifests.items():
         for part in manifest.parts("documents"):
             if documents.get(part.path) is None:
@@ -223,8 +216,8 @@ def _holding(
                     if number == newest:
                         raise
                     documents[part.path] = None
-    ids, paths = ({row[at] for rows in documents.values() for row in rows or ()} for at in (0, 1))
-    # What is the name of a document is no glob.
+    ids, paths = ({row[i] for rows in documents.values() for row in rows or ()} for i in (0, 1))
+    # The exact name of a document is not a glob.
     globs = {n for n in names if n not in paths and n not in ids and any(c in n for c in "*?[")}
     matched = {
         (part, name): {
@@ -239,94 +232,94 @@ def _holding(
     for number, manifest in manifests.items():
         for part in manifest.parts("documents"):
             for name in names:
-                if (found := matched[part.path, name]) or documents[part.path] is None:
-                    holding.setdefault(number, {}).setdefault(name, set()).update(found)
+                if (matches := matched[part.path, name]) or documents[part.path] is None:
+                    holding.setdefault(number, {}).setdefault(name, set()).update(matches)
     return holding, paths
 
 
-def _elsewhere(store: Store, newest: Manifest, purged: _Purge, also: Sequence[str]) -> dict[str, str]:
-    """Which files of these places hold text of the documents, or their names; and which cannot be searched.
+def _search_elsewhere(store: Store, newest: Manifest, purged: _Purge, also: Sequence[str]) -> dict[str, str]:
+    """Find files that hold text or names of the documents, or cannot be searched.
 
-    What a model wrote in its own words is not found, unless it names the document, a chunk, or somebody who
-    is in no other document.
+    A model's own words are found only if they name the document, a chunk, or an entity of no other document.
     """
     files: list[tuple[Store, str, int]] = []
     for url in also:
-        reached = store.options if protocol_of(url) == protocol_of(store.url) else None
-        above, name = Store.of_file(url.rstrip("/"), reached)
-        if name and (size := above.size(name)) is not None:
-            files.append((above, name, size))
+        options = store.options if protocol_of(url) == protocol_of(store.url) else None
+        parent, name = Store.of_file(url.rstrip("/"), options)
+        if name and (size := parent.size(name)) is not None:
+            files.append((parent, name, size))
             continue
-        folder = Store(url, reached)
+        folder = Store(url, options)
         listed = folder.list()
         if not listed:
-            raise UsageError(f"--also {url}: there is no such file, and no folder with files")
+            raise UsageError(f"--also {url}: No such file, and no folder with files")
         files += [(folder, info.path, info.bytes) for info in listed]
     marks = _marks(store, newest, [m for n, m in _manifests(store).items() if n in purged.numbers], purged)
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     for folder, name, size in files:
         url = folder.url_of(name)
         if url.startswith(f"{store.url}/"):
             continue
-        held = set[str]()
+        kinds = set[str]()
         try:
             for text in _texts_of(folder, name, size):
-                words = _hashed(text)
-                held |= {kind for (kind, n), of in marks.items() if np.isin(_rows(words, n), of).any()}
-                if _QUOTED in held:
+                words = _word_hashes(text)
+                kinds |= {
+                    kind for (kind, n), hashes in marks.items() if np.isin(_ngrams(words, n), hashes).any()
+                }
+                if _QUOTED in kinds:
                     break
         except (StoreError, OSError, ValueError, pa.ArrowException) as e:
-            found[url] = f"cannot be searched ({' '.join(str(e).split())[:100]})"
-        if held:
-            found[url] = _QUOTED if _QUOTED in held else _NAMED
-    return found
+            results[url] = f"cannot be searched ({' '.join(str(e).split())[:100]})"
+        if kinds:
+            results[url] = _QUOTED if _QUOTED in kinds else _NAMED
+    return results
 
 
 def _marks(store: Store, newest: Manifest, former: Sequence[Manifest], purged: _Purge) -> _Marks:
-    """What gives the documents away: their words in a row, their paths, their ids and those of their chunks,
-    and the names of entities that only they have. Nothing that the newest snapshot holds as well."""
+    """What identifies the documents: word sequences, paths, ids of documents and chunks, and names of
+    entities that only they have. Without anything that the newest snapshot holds as well."""
 
     def rows(manifests: Iterable[Manifest], table: str, *columns: str) -> Iterator[dict[str, list[Any]]]:
         parts = {part.path: part for manifest in manifests for part in manifest.parts(table)}
         return (read_part(store, part, columns).to_pydict() for part in parts.values())
 
-    stay = {id_ for of in rows([newest], "documents", "id") for id_ in of["id"]}
+    kept = {id_ for batch in rows([newest], "documents", "id") for id_ in batch["id"]}
     documents = {
         id_
-        for of in rows(former, "documents", "id", "path")
-        for id_, path in zip(of["id"], of["path"], strict=True)
-        if path in purged.paths and id_ not in stay
+        for batch in rows(former, "documents", "id", "path")
+        for id_, path in zip(batch["id"], batch["path"], strict=True)
+        if path in purged.paths and id_ not in kept
     }
     names, chunks = [*purged.paths, *documents], set[str]()
-    found: dict[tuple[str, int], list[_Hashes]] = {}
+    collected: dict[tuple[str, int], list[_Hashes]] = {}
 
-    def add(kind: str, text: str, most: int | None = None) -> None:
-        words = _hashed(text)
-        n = min(len(words), most or len(words))
-        if n:
-            found.setdefault((kind, n), []).append(_rows(words, n))
+    def add(kind: str, text: str, longest: int | None = None) -> None:
+        words = _word_hashes(text)
+        if n := min(len(words), longest or len(words)):
+            collected.setdefault((kind, n), []).append(_ngrams(words, n))
 
-    for of in rows(former, "text_units", "id", "document_id", "text"):
-        for id_, document, text in zip(of["id"], of["document_id"], of["text"], strict=True):
+    for batch in rows(former, "text_units", "id", "document_id", "text"):
+        for id_, document, text in zip(batch["id"], batch["document_id"], batch["text"], strict=True):
             if document in documents:
                 chunks.add(id_)
                 add(_QUOTED, text, WORDS_IN_A_ROW)
-    for of in rows(former, "entities", "title", "text_unit_ids"):
-        for title, units in zip(of["title"], of["text_unit_ids"], strict=True):
+    for batch in rows(former, "entities", "title", "text_unit_ids"):
+        for title, units in zip(batch["title"], batch["text_unit_ids"], strict=True):
             if not chunks.isdisjoint(units):
                 names.append(title)
     for name in [*names, *chunks]:
         add(_NAMED, name)
-    marks = {key: np.unique(np.concatenate(of)) for key, of in found.items()}
+    marks = {key: np.unique(np.concatenate(hashes)) for key, hashes in collected.items()}
     for table, column in (("text_units", "text"), ("documents", "path"), ("entities", "title")):
-        for of in rows([newest], table, column):
-            words = _hashed("\n".join(of[column]))
-            marks = {key: own[~np.isin(own, _rows(words, key[1]))] for key, own in marks.items()}
+        for batch in rows([newest], table, column):
+            words = _word_hashes("\n".join(batch[column]))
+            marks = {key: hashes[~np.isin(hashes, _ngrams(words, key[1]))] for key, hashes in marks.items()}
     return marks
 
 
 def _texts_of(folder: Store, name: str, size: int) -> Iterator[str]:
-    """What a file holds, piece by piece. Raises ValueError for one that is neither text nor Parquet."""
+    """The text of a file in pieces. Raises ValueError if it is neither text nor Parquet."""
     with folder.open_input(name, size) as file:
         block = file.read(_BLOCK_BYTES)
         if block.startswith(b"PAR1"):
@@ -343,16 +336,16 @@ def _texts_of(folder: Store, name: str, size: int) -> Iterator[str]:
             block = file.read(_BLOCK_BYTES)
 
 
-def _hashed(text: str) -> _Hashes:
-    """A hash of each word, whatever its case, and however JSON or HTML write what is between words."""
+def _word_hashes(text: str) -> _Hashes:
+    """A hash of each word, ignoring case and the escapes of JSON and HTML between words."""
     plain = _ESCAPE.sub(" ", _CODE.sub(lambda code: chr(int(code[1], 16)), text))
     words = _WORD.findall(plain.casefold())
     return np.fromiter((hash(word) for word in words), np.int64, len(words)).view(np.uint64)
 
 
-def _rows(words: _Hashes, n: int) -> _Hashes:
-    """A hash of each n words in a row."""
-    found = np.zeros(max(0, len(words) - n + 1), np.uint64)
-    for place in range(n):
-        found = found * np.uint64(0x9E3779B97F4A7C15) + words[place : place + len(found)]
-    return found
+def _ngrams(words: _Hashes, n: int) -> _Hashes:
+    """A hash of each n consecutive words."""
+    hashes = np.zeros(max(0, len(words) - n + 1), np.uint64)
+    for start in range(n):
+        hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + words[start : start + len(hashes)]
+    return hashes

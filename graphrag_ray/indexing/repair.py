@@ -1,12 +1,12 @@
-"""Damage to an index, as a run meets it: found, named, set aside, and what it held made anew.
+"""Find damage to an index during a run, set it aside, and have its content rebuilt.
 
-What a run builds on is looked over before: every part that the parent snapshot names must be there with its
-size (one listing). Hashes are checked whenever a part is read, of all parts where they are few or where the
-caller wants it. A part that turns out to be damaged in the middle of a run sends it back to its beginning:
-what is done is in the journal, and only steps that lack a part are done again.
+Before a run builds on the parent snapshot, one listing checks that every part named there exists with its
+size. Hashes are checked whenever a part is read; those of all parts if they are few or the caller asks for
+it. A part that proves damaged during a run restarts the run: finished work is in the journal, and only steps
+that lack a part run again.
 
-Journals of a run are kept to few parts, as a step that no table depends on: before they are first read, after
-each sweep, and when a snapshot is committed. On Ray it is done by tasks, each with parts of its own.
+Journals are compacted before they are first read, after each sweep, and after a commit, as a step that no
+table depends on; on Ray by tasks with separate parts.
 """
 
 from __future__ import annotations
@@ -26,106 +26,103 @@ from graphrag_ray.store.journal import WORK, JournalIndex, list_parts
 from graphrag_ray.store.parts import MEND, Part
 from graphrag_ray.store.snapshots import Manifest
 
-VERIFIED_BYTES = 128 << 20
-"""Every byte of an index up to this size is checked by each run: a fraction of a second."""
+VERIFIED_BYTES = 128 << 20  # Each run checks every byte of an index up to this size.
 COMPACT = "compact"
-MANY = 256
-"""Small parts from which on a journal is compacted before it is read: every process of a run reads each."""
-FEW = 8
-"""The same at the end of a run, when nobody waits for it."""
+MANY = 256  # small parts from which a journal is compacted before it is read, since every process reads each
+FEW = 8  # the same at the end of a run, when nobody waits
 
-_AT_ONCE = 64
-"""Parts that are verified by one call of a table function."""
+_BATCH = 64  # parts per verification task
 _MERGED = pa.schema([("fewer", pa.int64()), ("damaged", pa.list_(pa.string()))])
 
 
 def parent_of(run: Run, add: bool) -> Manifest | None:
-    """The newest snapshot that can be read. Damaged ones above it are named and set aside. One of an older
-    format is none to continue from: every table is made anew, from the journal.
+    """The newest readable snapshot. Newer damaged ones are reported and set aside.
 
-    Raises UsageError where none is left and `--add` wants what it held to be kept; StoreError.
+    None without one, or if it has an older format: then all tables are rebuilt from the journal.
+
+    Raises:
+        UsageError: There is no parent, so `--add` cannot keep its documents.
     """
-    found, damaged = snapshots.readable(run.store)
-    if found is not None and found.format < snapshots.FORMAT:
-        older = f"snapshot {found.number} was written by an older graphrag-ray (version {found.version})"
+    manifest, damaged = snapshots.readable(run.store)
+    if manifest is not None and manifest.format < snapshots.FORMAT:
+        older = f"Snapshot {manifest.number} has an older format, of graphrag-ray {manifest.version}"
         if add:
             raise UsageError(
-                f"{older}, which --add cannot continue from. Index all documents together, without --add; "
-                "what the model answered is kept"
+                f"{older}, which --add cannot continue from. Index all documents together without --add; "
+                "model replies are kept."
             )
-        run.observer.note(f"{older}: every table is made anew, from the journal")
+        run.observer.note(f"{older}: rebuilding all tables from the journal")
         return None
-    if found is None and damaged and add:
+    if manifest is None and damaged and add:
         raise UsageError(
-            f"{damaged[0]}, and there is no other snapshot: what --add is to keep is not known. Index all "
-            "documents together, without --add; what the model answered is kept"
+            f"{damaged[0]}, and there is no other snapshot, so --add cannot know what to keep. Index all "
+            "documents together without --add; model replies are kept."
         )
-    instead = f"continuing from snapshot {found.number}" if found else "every table is made anew"
+    plan = f"Continuing from snapshot {manifest.number}" if manifest else "Rebuilding all tables"
     for error in damaged:
         moved = snapshots.set_aside(run.store, error, check=run.check)
-        what_now = "" if error.path == snapshots.HINT else f"; {instead}, from the journal"
-        run.observer.note(f"{error}. {_where(moved)}{what_now}")
-    return found
+        suffix = "" if error.path == snapshots.HINT else f". {plan}, from the journal"
+        run.observer.note(f"{error}. {_where(moved)}{suffix}")
+    return manifest
 
 
-def look_over(run: Run, journals: Sequence[str], everything: bool) -> None:
-    """Find damage to what the run builds on, and set it aside. everything: check every byte, however many.
-
-    Raises StoreError, LockLost.
-    """
+def find_damage(run: Run, journals: Sequence[str], everything: bool) -> None:
+    """Find damage to what the run builds on, and set it aside. `everything`: check all bytes."""
     parts = needed(run.parent) if run.parent else []
     wrong = damaged_files.differing(run.store, parts) if parts else {}
-    for path, what in wrong.items():
-        _put_aside(run, path, f"{run.store.url_of(path)} {what}")
-    logs = [info for name in journals for info in list_parts(run.store, name)]
-    whole = [part for part in parts if part.path not in wrong]
-    if everything or sum(p.bytes for p in whole) + sum(info.bytes for info in logs) <= VERIFIED_BYTES:
-        paths = [*(p.path for p in whole), *(info.path for info in logs)]
-        if len(paths) <= _AT_ONCE:
+    for path, problem in wrong.items():
+        _set_aside(run, path, f"{run.store.url_of(path)} {problem}")
+    journal_parts = [info for name in journals for info in list_parts(run.store, name)]
+    present = [part for part in parts if part.path not in wrong]
+    size = sum(p.bytes for p in present) + sum(info.bytes for info in journal_parts)
+    if everything or size <= VERIFIED_BYTES:
+        paths = [*(p.path for p in present), *(info.path for info in journal_parts)]
+        if len(paths) <= _BATCH:
             unsound = damaged_files.unsound(run.store, paths)
         else:
-            batches = [paths[at : at + _AT_ONCE] for at in range(0, len(paths), _AT_ONCE)]
+            batches = [paths[start : start + _BATCH] for start in range(0, len(paths), _BATCH)]
             tables = run.executor.stream("verify", _verify, batches)
             unsound = [path for table in tables for path in table["path"].to_pylist()]
         for path in unsound:
-            _put_aside(run, path, f"{run.store.url_of(path)} is damaged")
+            _set_aside_damaged(run, path)
         if everything and paths:
             n = len(unsound) + len(wrong)
-            told = f"{plural(n, 'file')} damaged" if n else "none is damaged"
-            run.observer.note(f"{plural(len(paths), 'file')} of the index checked byte by byte: {told}.")
+            result = f"{plural(n, 'file')} damaged" if n else "none is damaged"
+            run.observer.note(f"Checked {plural(len(paths), 'file')} of the index byte by byte: {result}.")
 
 
-def put_right(run: Run, error: CorruptPart) -> None:
-    """Set aside a part that was found to be damaged in the middle of a run, which has to begin again then.
-
-    Raises the error where that was done before with the same part, and did not help.
-    """
-    if not error.path or error.path in run.put_right:
+def repair(run: Run, error: CorruptPart) -> None:
+    """Set aside a part that proved damaged, before restarting. Raises the error if that did not help."""
+    if not error.path or error.path in run.repaired_parts:
         raise error
-    run.put_right.add(error.path)
-    _put_aside(run, error.path, str(error).removesuffix(f". {MEND}"))
+    run.repaired_parts.add(error.path)
+    _set_aside(run, error.path, str(error).removesuffix(f". {MEND}"))
     if error.path.startswith(f"{WORK}/"):
-        # What else of this journal cannot be read would send the run back once more for each part.
+        # Other unreadable parts of this journal would each restart the run again.
         for path in JournalIndex.load(run.store, error.path.split("/")[1]).damaged:
-            _put_aside(run, path, f"{run.store.url_of(path)} is damaged")
+            _set_aside_damaged(run, path)
 
 
 def needed(manifest: Manifest) -> list[Part]:
-    """All parts that a snapshot's tables and its steps' results are made of."""
+    """All parts of a snapshot's tables and of its steps' results, sorted by path."""
     steps = [Result.from_json(step) for step in manifest.steps.values()]
-    groups = [group for step in steps for of in step.tables.values() for group in of]
-    found = {part.path: part for parts in [*manifest.tables.values(), *groups] for part in parts}
-    return [found[path] for path in sorted(found)]
+    groups = [group for step in steps for groups in step.tables.values() for group in groups]
+    by_path = {part.path: part for parts in [*manifest.tables.values(), *groups] for part in parts}
+    return [by_path[path] for path in sorted(by_path)]
 
 
-def _put_aside(run: Run, path: str, what: str) -> None:
+def _set_aside_damaged(run: Run, path: str) -> None:
+    _set_aside(run, path, f"{run.store.url_of(path)} is damaged")
+
+
+def _set_aside(run: Run, path: str, problem: str) -> None:
     moved = damaged_files.set_aside(run.store, [path], check=run.check)
     if path.startswith(f"{WORK}/"):
-        what_now = "What it held is asked again when it is needed"
+        plan = "Models are asked again for its content when it is needed"
     else:
         run.damaged.add(path)
-        what_now = "What it held is made anew, from the journal"
-    run.observer.note(f"{what}. {_where(moved[0] if moved else None)}. {what_now}")
+        plan = "Its content is rebuilt from the journal"
+    run.observer.note(f"{problem}. {_where(moved[0] if moved else None)}. {plan}")
 
 
 def _where(moved: str | None) -> str:
@@ -137,30 +134,27 @@ def _verify(store: Store, paths: list[str]) -> Iterator[pa.Table]:
 
 
 def compact(run: Run, journals: Sequence[str], at_least: int) -> None:
-    """Merge the small parts of those journals that have as many. For a run that holds its lock.
-
-    What fails is a note: the parts stand as they were. Raises LockLost.
-    """
+    """Merge small parts of journals with at least this many. Failures except LockLost are only noted."""
     assert run.lock is not None
     try:
-        found = [(n, parts) for n in journals for parts in compaction.due(run.store, n, at_least)]
-        if not found:
+        due = [(n, parts) for n in journals for parts in compaction.due(run.store, n, at_least)]
+        if not due:
             return
         with run.chore(COMPACT) as counts:
-            counts["parts"] = counts["merged_into"] = sum(len(parts) for _, parts in found)
-            for table in run.executor.stream(COMPACT, partial(_merge_parts, run.lock.epoch), found):
+            counts["parts"] = counts["merged_into"] = sum(len(parts) for _, parts in due)
+            for table in run.executor.stream(COMPACT, partial(_merge_parts, run.lock.epoch), due):
                 for row in table.to_pylist():
                     counts["merged_into"] -= row["fewer"]
                     for path in row["damaged"]:
-                        _put_aside(run, path, f"{run.store.url_of(path)} is damaged")
+                        _set_aside_damaged(run, path)
     except LockLost:
         raise
     except (StoreError, ProcessDied) as e:
-        run.observer.note(f"The journal was not tidied up; the next run will: {e}")
+        run.observer.note(f"The journal was not compacted; the next run will do it: {e}")
 
 
-def _merge_parts(epoch: int, store: Store, found: tuple[str, list[FileInfo]]) -> Iterator[pa.Table]:
-    dialogue, parts = found
+def _merge_parts(epoch: int, store: Store, job: tuple[str, list[FileInfo]]) -> Iterator[pa.Table]:
+    dialogue, parts = job
     damaged: list[str] = []
     fewer = compaction.merge_parts(
         store, dialogue, parts, partial(locks.check, store, epoch), lambda e: damaged.append(e.path)

@@ -1,8 +1,8 @@
-"""What a snapshot needs of the journal: its dialogues are started over its own tables and fed what is
-journalled, as the next run would do it, and every key that is looked up is noted.
+"""What a snapshot needs of the journal.
 
-Nobody is asked and nothing is stored. That the outcome equals what the snapshot holds is checked: so whoever
-keeps these keys, and no others, loses nothing that the next run would have to pay for.
+Its dialogues are started over its own tables and fed the journalled replies, as the next run would do, and
+every key that is looked up is recorded. No model is called and nothing is stored. The result must equal the
+snapshot, so keeping exactly these keys loses nothing that the next run would have to pay for.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -26,15 +25,15 @@ from graphrag_ray.base.messages import ChatReply, ChatRequest
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.drive import Driver, Open, Refused, answered, failure_of, replay
-from graphrag_ray.engine.executor import ItemSource, RowSource, Sweep
+from graphrag_ray.engine.executor import ItemSource, Sweep
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.work import Work, begin, outcome_of
-from graphrag_ray.indexing.contents import load_names
-from graphrag_ray.indexing.index import derive
-from graphrag_ray.indexing.run import Run, all_items
+from graphrag_ray.indexing.index import run_stages
+from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.step_result import Result, code_version
+from graphrag_ray.indexing.stored_prompts import load_names
 from graphrag_ray.store import journal_rows, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
@@ -44,18 +43,17 @@ from graphrag_ray.store.snapshots import Manifest
 T = TypeVar("T")
 Keys = npt.NDArray[np.uint64]
 
-_EMPTY_S = 0.002
+_EMPTY_S = 0.002  # pause while a source has no items yet
 
 
 def keys_needed(store: Store, manifest: Manifest) -> dict[str, Keys]:
-    """For each dialogue the sorted first 64 bits of the keys that a run on top of this snapshot looks up.
+    """For each dialogue, the sorted first 64 bits of the keys that a run on top of this snapshot looks up.
 
-    Raises UsageError where such a run would not come to what the snapshot holds: its settings, prompts, code
-    or journal have changed since. `index` is to be run first then.
+    Raises UsageError if such a run would not reproduce the snapshot.
     """
     if manifest.run.get("code") != code_version():
-        raise _changed(manifest, "it was written by another version of graphrag-ray")
-    none = np.zeros(0, np.uint64)  # a dialogue of no items looks nothing up
+        raise _not_reproducible(manifest, "another version of graphrag-ray wrote it")
+    none = np.zeros(0, np.uint64)  # A dialogue without items looks nothing up.
     looked_up = _run_again(store, manifest).items()
     return {name: np.unique(np.concatenate([none, *seen])) for name, seen in looked_up}
 
@@ -63,9 +61,9 @@ def keys_needed(store: Store, manifest: Manifest) -> dict[str, Keys]:
 def _run_again(
     store: Store, manifest: Manifest, only: str | None = None, key: str | None = None
 ) -> dict[str, list[Keys]]:
-    """Derive the snapshot again from its documents and the journal; returns the keys looked up, by dialogue.
+    """Derive a snapshot, or `only` one dialogue, again; returns the keys looked up, by dialogue.
 
-    only: run this dialogue alone; key: raise `_Found` when the item with this key is met
+    Raises `_Found` at the item with this `key`.
     """
     settings = parse_settings(of_index(manifest.settings))
     if not manifest.hierarchies:
@@ -73,22 +71,19 @@ def _run_again(
     try:
         prompts, names = load_prompts(None, settings.prompts), load_names(settings)
     except GraphRagError as e:
-        raise _changed(manifest, str(e)) from e
+        raise _not_reproducible(manifest, str(e)) from e
     with tempfile.TemporaryDirectory(prefix="graphrag-ray-replay-") as folder:
-        executor = _Replaying(_Overlay(store, folder), Models.of(settings), key=key)
-        run = _Again(executor, settings, prompts, manifest, Observer(), only=only)
-        derive(run, Result.from_json(manifest.steps["read"]), names)
+        executor = _ReplayExecutor(_Overlay(store, folder), Models.of(settings), key=key)
+        run = _ReplayRun(executor, settings, prompts, manifest, Observer(), only=only)
+        run_stages(run, Result.from_json(manifest.steps["read"]), names)
     return executor.seen
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One request of a failed item and what came of it.
+    """One request of a failed item and its outcome.
 
-    prompt    name of the prompt
-    messages  (role, text) of the messages that this turn adds; () where the request cannot be rebuilt
-    reply     raw text of the model; None where there was none
-    error     why this turn failed; None otherwise
+    `messages` are (role, text) of the messages that this turn adds, empty if the request cannot be rebuilt.
     """
 
     prompt: str
@@ -98,15 +93,12 @@ class Turn:
 
 
 def conversation(store: Store, stage: str, key: str) -> list[Turn]:
-    """What a failed item of the newest snapshot asked and was answered, turn by turn.
+    """The requests and replies of a failed item of the newest snapshot, turn by turn. Calls no model.
 
-    The journal holds replies, not prompts: the item's dialogue is started again over the snapshot's own
-    tables and fed its replies. Where it no longer starts with the same request (other settings, prompts or
-    code), or where there is no snapshot yet, the replies come without their prompts. Asks no model.
-
-    Args:
-        stage: of `schema.FAILURES`, with a journal.
-        key: the item's key, 64 hex characters.
+    The journal holds replies but no prompts, so the item's dialogue is started again over the snapshot's
+    tables. If it no longer starts with the same request (settings, prompts or code changed), or if there is
+    no snapshot yet, replies come without their prompts.
+    `key` is the item's key, 64 hexadecimal characters.
     """
     manifest = snapshots.latest(store)
     if manifest is not None and "read" in manifest.steps:
@@ -126,11 +118,8 @@ class _Found(Exception):
 
 
 @dataclass
-class _Again(Run):
-    """A run in which the asking steps are done again, and must come to what they came to.
-
-    only   of these, the one that runs this dialogue alone; the results of the others are taken as they are
-    """
+class _ReplayRun(Run):
+    """Repeats the steps that call models, or the one with the dialogue `only`, and checks their results."""
 
     only: str | None = None
 
@@ -140,12 +129,12 @@ class _Again(Run):
         assert self.parent is not None
         before = self.parent.steps.get(name)
         if before is None:
-            raise _changed(self.parent, f"it has no step {name!r}")
+            raise _not_reproducible(self.parent, f"it has no step {name!r}")
         if not STAGES[name].dialogue or self.only not in (None, journal):
-            return Result.from_json(before)  # of a function of tables, which are taken as they are
+            return Result.from_json(before)  # a function of tables, which are reused
         result = compute()
         if result.to_json()["tables"] != dict(before["tables"]):
-            raise _changed(self.parent, f"the journal now gives other results for {name}")
+            raise _not_reproducible(self.parent, f"the journal now gives other results for {name}")
         return result
 
     def sweep_rows(
@@ -157,38 +146,32 @@ class _Again(Run):
     ) -> Callable[[], JournalIndex]:
         if self.only is None:
             return super().sweep_rows(work, load, inputs, total)
-        everything = self.executor.stream(work.name, partial(all_items, work, load), inputs)
-        with closing(RowSource[T](everything, total)) as source:
-            self.sweep(work, source, self.journal(work.name))
+        self.sweep_all(work, load, inputs, total)
         return self.executor.share(self.journal(work.name))
 
     def before(self, name: str) -> None:
-        """Nothing is taken over: each item is looked up."""
+        """Nothing is reused, so that each item is looked up."""
 
     def journal(self, name: str) -> JournalIndex:
-        """Also with damaged parts: they hold nothing that the snapshot could be found to need."""
+        """The journal, even with damaged parts, whose content the snapshot cannot be shown to need."""
         return JournalIndex.load(self.store, name)
 
 
 @dataclass
-class _Replaying(LocalExecutor):
-    """An executor that answers from the journal alone.
-
-    seen  keys looked up, by dialogue
-    key   of the item to find: `_Found` is raised when it is met
-    """
+class _ReplayExecutor(LocalExecutor):
+    """Answers from the journal alone, and records keys looked up by dialogue in `seen`."""
 
     seen: dict[str, list[Keys]] = field(default_factory=dict)
     key: str | None = None
 
     def share(self, value: T) -> Callable[[], T]:
-        return super().share(cast(T, self._noting(value)) if isinstance(value, JournalIndex) else value)
+        return super().share(cast(T, self._recording(value)) if isinstance(value, JournalIndex) else value)
 
     def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
-        """Tell the source what the journal says of each item."""
-        noting, taken = self._noting(index), 0
+        """Finish each item with what the journal says of it."""
+        recording, taken = self._recording(index), 0
         while (items := source.take()) is not None:
-            for driver, rows in begin(work, self.store, noting, items):
+            for driver, rows in begin(work, self.store, recording, items):
                 if driver.key == self.key:
                     raise _Found(_turns(driver, rows))
                 source.finished(taken, outcome_of(driver.key, replay(driver, rows), rows))
@@ -197,8 +180,10 @@ class _Replaying(LocalExecutor):
                 time.sleep(_EMPTY_S)
         return Sweep(finished=taken)
 
-    def _noting(self, index: JournalIndex) -> _Noting:
-        return _Noting.of(index, self.seen.setdefault(index.dialogue, []))
+    def _recording(self, index: JournalIndex) -> _RecordingIndex:
+        recording = _RecordingIndex(index._store, index.dialogue, index._held)
+        recording.seen = self.seen.setdefault(index.dialogue, [])
+        return recording
 
 
 def _turns(driver: Driver[Any], rows: Sequence[JournalRow]) -> list[Turn]:
@@ -214,9 +199,8 @@ def _turns(driver: Driver[Any], rows: Sequence[JournalRow]) -> list[Turn]:
             else:
                 messages = (("user", request.text),)
             error = failure.error if failure and failure.request_hash == request.hash else None
-            turns.append(
-                Turn(request.prompt, messages, reply.text if isinstance(reply, ChatReply) else None, error)
-            )
+            text = reply.text if isinstance(reply, ChatReply) else None
+            turns.append(Turn(request.prompt, messages, text, error))
         first = state.requests[0]
         shown = len(first.messages) + 1 if isinstance(first, ChatRequest) else 0
         if len(known) < len(state.requests):
@@ -227,16 +211,10 @@ def _turns(driver: Driver[Any], rows: Sequence[JournalRow]) -> list[Turn]:
     return turns
 
 
-class _Noting(JournalIndex):
-    """A journal that notes what is looked up."""
+class _RecordingIndex(JournalIndex):
+    """A journal that records in `seen` which keys are looked up."""
 
     seen: list[Keys]
-
-    @classmethod
-    def of(cls, index: JournalIndex, seen: list[Keys]) -> _Noting:
-        made = cls(index._store, index.dialogue, index._held)
-        made.seen = seen
-        return made
 
     def lookup(self, keys: Iterable[str]) -> dict[str, list[JournalRow]]:
         wanted = list(keys)
@@ -245,7 +223,7 @@ class _Noting(JournalIndex):
 
 
 class _Overlay(Store):
-    """A store whose writes go to a folder of this machine."""
+    """A store whose writes go to a local folder."""
 
     def __init__(self, below: Store, folder: str) -> None:
         super().__init__(below.url, below.options)
@@ -260,8 +238,8 @@ class _Overlay(Store):
         return super().read_range(path, start, end)
 
     def size(self, path: str) -> int | None:
-        own = self._own.size(path)
-        return super().size(path) if own is None else own
+        size = self._own.size(path)
+        return super().size(path) if size is None else size
 
     def open_input(self, path: str, size: int | None = None) -> pa.NativeFile:
         return self._own.open_input(path) if self._own.exists(path) else super().open_input(path, size)
@@ -270,14 +248,14 @@ class _Overlay(Store):
         self._own.write(path, data)
 
     def create(self, path: str, data: bytes) -> bool:
-        raise NotImplementedError("a replay stores nothing")
+        raise NotImplementedError("A replay stores nothing")
 
     def delete(self, path: str) -> None:
-        raise NotImplementedError("a replay deletes nothing")
+        raise NotImplementedError("A replay deletes nothing")
 
 
-def _changed(manifest: Manifest, why: str) -> UsageError:
+def _not_reproducible(manifest: Manifest, why: str) -> UsageError:
     return UsageError(
-        f"it cannot be told what snapshot {manifest.number} needs of the journal: {why}. Run `graphrag-ray "
-        "index` again with the same INPUT and settings, then this"
+        f"Cannot determine what snapshot {manifest.number} needs of the journal: {why}. Run `graphrag-ray "
+        "index` with the same INPUT and settings, then repeat this command."
     )

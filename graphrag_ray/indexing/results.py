@@ -1,4 +1,4 @@
-"""What the stages of a run came to, as later stages read it."""
+"""The results of a run's stages, as later stages read them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from graphrag_ray.indexing.step_result import Result
 
 @dataclass(frozen=True)
 class ExtractedGraph:
-    """Entities, relationships and claims. embedded: table embeddings_entity, where a hierarchy is made by
-    meaning; else there is none yet."""
+    """Entities, relationships and claims; `embedded`: entity embeddings, if a hierarchy needs them early."""
 
     extracted: Result
     claimed: Result
@@ -29,13 +28,10 @@ class ExtractedGraph:
 
 
 class BuiltHierarchy(Protocol):
-    """A hierarchy that a run has built. A new one is a class like this, and a function that builds it.
+    """A hierarchy that a run has built. To add one, write a class like this and a function that builds it.
 
-    ids       of its communities, by number in the hierarchy
-    level     of these
-    reports   what writing them came to: table `reports`, with the community's `number` and `full_content`
-    results   of all its stages, whose failures are the run's
-    counts    what the snapshot tells of it: at least `levels`
+    `reports` has the table `reports` with `number` and `full_content`. Failures in `results`, of all its
+    stages, become the run's. `counts`, at least `levels`, go into the snapshot.
     """
 
     @property
@@ -57,17 +53,12 @@ class BuiltHierarchy(Protocol):
         """The short ids of its communities and reports, by table."""
 
     def tables(self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str) -> Result:
-        """Its tables of the snapshot. numbers: of all tables; period: ISO date of the run."""
+        """Its tables for the snapshot, given the short ids of all tables and the ISO date of the run."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """What all stages came to.
-
-    graph         None where no hierarchy is over entities
-    hierarchies   by name, the first first
-    more          of further stages, by name: their tables become tables of the snapshot
-    """
+    """The results of all stages. Tables of `more`, further stages by name, become tables of the snapshot."""
 
     corpus: Result
     graph: ExtractedGraph | None

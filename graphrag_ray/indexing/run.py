@@ -1,4 +1,4 @@
-"""A run: what every step is given, and how a step is skipped when nothing it depends on has changed."""
+"""One indexing run: what every step needs, and how a step is skipped if none of its inputs has changed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
 from graphrag_ray.indexing.step_result import Result, TakenOver, code_version, fingerprint_of
 from graphrag_ray.llm.accounting import Accounts, InFlight, new_quirks
-from graphrag_ray.llm.quirks import told
+from graphrag_ray.llm.quirks import describe_quirks
 from graphrag_ray.store import locks, retries
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import NONE, JournalIndex
@@ -42,32 +42,30 @@ from graphrag_ray.store.snapshots import Manifest
 X = TypeVar("X")
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-ROWS_AT_ONCE = 512
-"""Items replayed together: one batch of journal look-ups."""
-KEYS_AT_ONCE = 10_000
-"""Keys of a sweep that are held until they are looked up together."""
-SHOWN_OF_ERROR = 500
-"""Characters of the first failure's reason."""
+
+ROWS_AT_ONCE = 512  # items replayed together, with one batch of journal look-ups
+_KEYS_AT_ONCE = 10_000  # keys of a sweep that are looked up together
+_ERROR_CHARACTERS = 500  # shown of the first failure's reason
 
 
 @dataclass
 class Run:
-    """One run of `index`: where it works, with what, and what has been done so far.
+    """The state of one run of `index`.
 
-    inputs     hashes of the folders whose documents the index holds after it
-    asked      by dialogue, how many items a model has completed
-    afresh     names of steps that are done even where nothing changed, and take nothing over
-    damaged    paths of parts that its parent names and that are not, or no longer, there: steps that have
-               lost none of their parts are reused, the others take nothing over
-    put_right  paths of parts that were found to be damaged while it ran, and were set aside
-    reused     names of steps whose result was taken from the parent
-    kept       by step, how many of its inputs' results were taken from the parent, and how many inputs it has
-    items      by step, of how many items in all a model is asked about some, and what these are called
-    doing      the step that is being done, and when it began by the steady clock; None between steps
-    chores     what was done beside the steps, by name: counts. No snapshot depends on it
-    untold     the failure to say what the corpus is about; None: there was none
-    on_step    called when a step has ended
-    on_swept   called with the name of a dialogue whose sweep has ended
+    Attributes:
+        step_records: By step, what the snapshot records: fingerprint, tables, counts.
+        inputs: Hashes of the folders whose documents the index holds after the run.
+        asked: By dialogue, the number of items that a model completed.
+        damaged: Paths of damaged or missing parts of the parent. Steps that lost parts reuse nothing.
+        repaired_parts: Paths of parts that were found to be damaged during the run and set aside.
+        afresh: Steps that run even if nothing changed, and reuse nothing.
+        reused_steps: Steps whose result was taken from the parent.
+        reused_inputs: By step, how many of its inputs' results were reused, and how many inputs it has.
+        items: By step, the number of items of which a model is asked about some, and what they are called.
+        current_step: Name and start on the monotonic clock; None between steps.
+        maintenance: Counts of maintenance tasks, by name. No snapshot depends on them.
+        untold: The failure to describe the corpus as a whole, if any.
+        after_step, after_sweep: Called when a step, or the sweep of the named dialogue, has ended.
     """
 
     executor: Executor
@@ -75,22 +73,22 @@ class Run:
     prompts: Mapping[str, Prompt]
     parent: Manifest | None
     observer: Observer
-    memo: dict[str, dict[str, Any]] = field(default_factory=dict)
+    step_records: dict[str, dict[str, Any]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     usage: dict[str, Accounts] = field(default_factory=dict)
     lock: locks.Lock | None = None
     inputs: list[str] = field(default_factory=list)
     asked: dict[str, int] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
-    put_right: set[str] = field(default_factory=set)
+    repaired_parts: set[str] = field(default_factory=set)
     afresh: frozenset[str] = frozenset()
-    reused: set[str] = field(default_factory=set)
-    doing: tuple[str, float] | None = None
-    chores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    reused_steps: set[str] = field(default_factory=set)
+    current_step: tuple[str, float] | None = None
+    maintenance: dict[str, dict[str, Any]] = field(default_factory=dict)
     untold: Result | None = None
-    on_step: Callable[[], None] = lambda: None
-    on_swept: Callable[[str], None] = lambda name: None
-    kept: dict[str, tuple[int, int]] = field(default_factory=dict)
+    after_step: Callable[[], None] = lambda: None
+    after_sweep: Callable[[str], None] = lambda name: None
+    reused_inputs: dict[str, tuple[int, int]] = field(default_factory=dict)
     items: dict[str, tuple[int, str]] = field(default_factory=dict)
     _of_parent: tuple[Manifest | None, Mapping[str, Result]] = (None, {})
 
@@ -101,81 +99,90 @@ class Run:
     def step(
         self, name: str, depends_on: Any, compute: Callable[[], Result], journal: str | None = None
     ) -> Result:
-        """Do a step, or take the parent snapshot's result where everything it depends on is the same.
+        """Run a step, or reuse the parent's result if nothing that it depends on has changed.
 
-        depends_on: JSON-able values and `Result`s; None: always do it. Parts are named by their
-        content, so equal names are equal tables; a step's result is a function of them. journal: of the
-        dialogue that the step runs; items that were put back there are a change too.
+        The result is a function of `depends_on`: JSON values and `Result`s, whose parts are named by their
+        content; None to always run the step. Items retried in the `journal` of its dialogue count as a
+        change, too.
         """
         self.executor.stop.check(InFlight())
-        self.observer.step_started(name)
-        logs.event(_log, "step started", step=name)
-        started = time.monotonic()
-        self.doing = (name, started)
-        self.kept.pop(name, None)  # of a try that was broken off
+        started = self._begin_step(name)
+        self.reused_inputs.pop(name, None)  # of an aborted attempt
         asked = self.asked.get(journal or "", 0)
         retried = retries.mark(self.store, journal) if journal else ""
-        made_from = [name, code_version(), depends_on, retried]
-        fingerprint = "" if depends_on is None else fingerprint_of(made_from)
+        fingerprint = ""
+        if depends_on is not None:
+            fingerprint = fingerprint_of([name, code_version(), depends_on, retried])
         before = self.parent.steps.get(name) if self.parent and fingerprint else None
         known = self.of_parent[name] if before and before["fingerprint"] == fingerprint else None
-        parts = (part for groups in (known.tables.values() if known else ()) for of in groups for part in of)
-        lacks = bool(self.damaged) and any(part.path in self.damaged for part in parts)
-        if known is not None and name not in self.afresh and not lacks:
-            result, reused = known, True
+        has_lost_parts = known is not None and any(
+            part.path in self.damaged
+            for groups in known.tables.values()
+            for group in groups
+            for part in group
+        )
+        reused = known is not None and name not in self.afresh and not has_lost_parts
+        if known is not None and reused:
+            result = known
         else:
             try:
-                result, reused = compute(), False
+                result = compute()
             except BaseException as e:
-                # An index may be a stranger's, or of a version with a bug: where the parent cannot be used,
-                # everything from here on is done without it. Neither memory nor a full disk says anything
-                # about it.
-                says_nothing = not is_unforeseen(e) or isinstance(e, MemoryError | OSError)
-                if not says_nothing and self.parent is not None and name not in self.afresh:
+                # An index may come from a stranger or a version with a bug. If its parent cannot be used, all
+                # later steps do without it. Out of memory and I/O errors are no evidence of that.
+                suspicious = is_unforeseen(e) and not isinstance(e, MemoryError | OSError)
+                if suspicious and self.parent is not None and name not in self.afresh:
                     self.observer.note(
-                        f"Step {name} could not go on from snapshot {self.parent.number}. Its tables, and "
-                        f"those after it, are made anew: {unforeseen.told(e)}"
+                        f"Step {name} failed to continue from snapshot {self.parent.number}. Rebuilding its "
+                        f"tables and those of later steps: {unforeseen.told(e)}"
                     )
                     self.afresh = frozenset([*self.parent.steps, name])
                     return self.step(name, depends_on, compute, journal)
                 if is_unforeseen(e):
                     e.add_note(f"step {name}")
                 raise
-        self.doing = None
-        pa.default_memory_pool().release_unused()  # it keeps what threads that ended had
-        self.reused = self.reused | {name} if reused else self.reused - {name}
-        self.memo[name] = {"fingerprint": fingerprint if result.final else "", **result.to_json()}
+        self.current_step = None
+        pa.default_memory_pool().release_unused()  # It keeps the memory of threads that have ended.
+        self.reused_steps = self.reused_steps | {name} if reused else self.reused_steps - {name}
+        self.step_records[name] = {"fingerprint": fingerprint if result.final else "", **result.to_json()}
         self.seconds[name] = time.monotonic() - started
-        self.on_step()
-        seconds = round(self.seconds[name], 3)
+        self.after_step()
         counts: dict[str, Any] = {}
-        kept, of = self.kept.get(name, (0, 0))
-        if kept:  # what of the step was made, for people
+        reused_n, inputs_n = self.reused_inputs.get(name, (0, 0))
+        if reused_n:
             n, items = self.items.get(name, (0, ""))
             if n:
                 done = self.asked.get(journal or "", 0) - asked
                 counts["asked"] = {"items": done, "of": n, "called": items}
-            counts["parts_kept"] = {"kept": kept, "of": of}
-        counts |= result.counts
-        logs.event(_log, "step ended", step=name, seconds=seconds, reused=reused, counts=counts)
-        self.observer.step_ended(name, self.seconds[name], counts, reused)
+            counts["parts_kept"] = {"kept": reused_n, "of": inputs_n}
+        self._end_step(name, self.seconds[name], counts | result.counts, reused)
         return result
 
+    def _begin_step(self, name: str) -> float:
+        self.observer.step_started(name)
+        logs.event(_log, "step started", step=name)
+        started = time.monotonic()
+        self.current_step = name, started
+        return started
+
+    def _end_step(self, name: str, seconds: float, counts: dict[str, Any], reused: bool) -> None:
+        logs.event(_log, "step ended", step=name, seconds=round(seconds, 3), reused=reused, counts=counts)
+        self.observer.step_ended(name, seconds, counts, reused)
+
     def before(self, name: str) -> Result | None:
-        """What a step came to in the parent snapshot; None where nothing of it is to be taken over."""
+        """A step's result in the parent snapshot; None if nothing of it can be reused."""
         if self.code_changed or self.damaged or name in self.afresh:
             return None
         return self.of_parent.get(name)
 
     @property
     def code_changed(self) -> bool:
-        """Whether the parent snapshot was made by other code: nothing of it is taken over, and all tables
-        are derived from the journal. True without a parent."""
+        """Whether other code made the parent snapshot, or there is none. Then all tables are derived anew."""
         return self.parent is None or self.parent.run.get("code") != code_version()
 
     @property
     def of_parent(self) -> Mapping[str, Result]:
-        """What each step came to in the parent snapshot."""
+        """The parent snapshot's results, by step."""
         if self.parent is None:
             return {}
         if self._of_parent[0] is not self.parent:
@@ -194,22 +201,22 @@ class Run:
         journal: str | None = None,
         again: Collection[int] = (),
     ) -> TakenOver[X]:
-        """Which inputs of a step the parent snapshot has the results of.
+        """Find the inputs of a step whose results the parent snapshot has.
 
-        depends_on  what the result of each depends on, beside itself
-        names       of the tables that come of an input, one group of parts each
-        told        JSON-able values and `Part`s that stand for each input, None for one that is done by every
-                    run; None: the inputs
-        journal     of the dialogue that is run: an input with failures is done again when items were put back
-        again       numbers of inputs that are done again, though what they are told by is as it was
+        Args:
+            depends_on: What the result of each input depends on, besides the input.
+            names: Tables that come from an input, one group of parts each.
+            told: JSON values and `Part`s that identify each input, None for one that every run processes.
+            journal: A dialogue. Inputs with failures are processed again once items of it are retried.
+            again: Numbers of inputs to process even if they have not changed.
         """
         retried = retries.mark(self.store, journal) if journal else ""
-        found = TakenOver.of(
+        plan = TakenOver.of(
             self.before(step), step, inputs, depends_on, names, told or inputs, retried, again
         )
-        kept, of = self.kept.get(step, (0, 0))
-        self.kept[step] = (kept + len(inputs) - len(found.new), of + len(inputs))
-        return found
+        reused, total = self.reused_inputs.get(step, (0, 0))
+        self.reused_inputs[step] = (reused + len(inputs) - len(plan.new), total + len(inputs))
+        return plan
 
     def map(
         self,
@@ -219,7 +226,7 @@ class Run:
         parted: Parted[X] | None = None,
         ended: Callable[[int], None] = lambda number: None,
     ) -> Written:
-        """`Executor.map`, whose tables are written where those of the step belong."""
+        """`Executor.map`, with the step's folder for its tables."""
         if parted is not None:
             parted = Parted(parted.parts, partial(_in_place, step, parted.failed))
         written = self.executor.map(step, partial(_each_in_place, step, fn), inputs, parted, ended)
@@ -234,7 +241,7 @@ class Run:
         partitions: int,
         bundles: int | None = None,
     ) -> Written:
-        """`Executor.shuffle`, whose tables are written where those of the step belong."""
+        """`Executor.shuffle`, with the step's folder for its tables."""
         make = partial(_in_place, step, reduce)
         written = self.executor.shuffle(step, fn, inputs, make, partitions, bundles)
         return [_by_name(tables) for tables in written]
@@ -242,60 +249,50 @@ class Run:
     def write(
         self, step: str, table: str, rows: Iterable[pa.Table], max_rows: int = MAX_PART_ROWS
     ) -> list[Part]:
-        """Write a table from here, where those of the step belong."""
+        """Write a table of a step from this process."""
         return write_parts(self.store, schema.place_of(step, table), rows, max_rows=max_rows)
 
     @contextmanager
     def chore(self, name: str) -> Iterator[dict[str, Any]]:
-        """Around what is done beside the steps, or within one, told like a step; the block adds its counts.
-        Done several times, it is one in `seconds` and `chores`."""
-        self.observer.step_started(name)
-        logs.event(_log, "step started", step=name)
-        started, before = time.monotonic(), self.doing
-        self.doing = (name, started)
+        """Report a maintenance task like a step. The block adds its counts; repeated tasks are added up."""
+        before = self.current_step
+        started = self._begin_step(name)
         counts: dict[str, Any] = {}
         try:
             yield counts
         finally:
-            self.doing = before
-        seconds, known = time.monotonic() - started, self.chores.get(name, {})
-        self.chores[name] = {n: known.get(n, 0) + count for n, count in counts.items()}
+            self.current_step = before
+        seconds, known = time.monotonic() - started, self.maintenance.get(name, {})
+        self.maintenance[name] = {n: known.get(n, 0) + count for n, count in counts.items()}
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
-        self.on_step()
-        logs.event(_log, "step ended", step=name, seconds=round(seconds, 3), reused=False, counts=counts)
-        self.observer.step_ended(name, seconds, counts, False)
+        self.after_step()
+        self._end_step(name, seconds, counts, False)
 
     def unchanged(self) -> bool:
-        """True when the parent snapshot was made from these very tables, by the same code and with the same
-        settings (those of questions are read from it), and is whole."""
+        """Whether the parent is intact and has the same tables, code and settings (also of queries)."""
         if self.parent is None or self.code_changed or self.damaged:
             return False
         before = {name: step for name, step in self.parent.steps.items() if name != "finish"}
-        # A step that is not done any more (claims, embeddings) is a change too.
+        # A step that no longer runs (claims, embeddings) is a change, too.
         return (
-            self.memo.keys() == before.keys()
-            and all(self.memo[n]["tables"] == before[n]["tables"] for n in before)
+            self.step_records.keys() == before.keys()
+            and all(self.step_records[n]["tables"] == before[n]["tables"] for n in before)
             and self.parent.settings == self.settings.kept()
         )
 
-    def sweep(
-        self,
-        work: Work[T],
-        source: ItemSource[T],
-        index: JournalIndex,
-    ) -> Sweep:
+    def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
         """Run every item of the source. Stops spending as soon as the lock is known to be lost."""
-        guarded = Guarded(source, self, work.name, index)
-        sweep = self.executor.sweep(work, guarded, index)
-        self.asked[work.name] = self.asked.get(work.name, 0) + guarded.answered()
+        checked = LockCheckedSource(source, self, work.name, index)
+        sweep = self.executor.sweep(work, checked, index)
+        self.asked[work.name] = self.asked.get(work.name, 0) + checked.answered()
         for endpoint, quirks in new_quirks(
             sweep.accounts.quirks, self.executor.models.quirks, self.accounts.quirks
         ):
-            self.observer.note(told(endpoint, quirks))
+            self.observer.note(describe_quirks(endpoint, quirks))
         before = self.usage.get(work.name, Accounts())
         self.usage[work.name] = Accounts.merged([before, sweep.accounts])
         logs.event(_log, "stage asked", **sweep.summary(work.name))
-        self.on_swept(work.name)
+        self.after_sweep(work.name)
         return sweep
 
     def sweep_rows(
@@ -305,44 +302,50 @@ class Run:
         inputs: Sequence[Any],
         total: int | None = None,
     ) -> Callable[[], JournalIndex]:
-        """Run every item of the inputs that the journal does not answer; returns the journal after it.
-
-        load: the rows of one input, each an item. total: of all inputs, where it is known.
-        """
+        """Run every item (a row of `load`) that the journal does not answer; return the journal after it."""
         if not inputs:
             return self.executor.share(JournalIndex(self.store, work.name, NONE))
         index = self.journal(work.name)
-        look = partial(_open_items, work, self.executor.share(index), load)
-        tables = self.executor.stream(work.name, look, inputs)
-        # How many are left is known beforehand only where nothing was answered yet.
+        find_open = partial(_open_items, work, self.executor.share(index), load)
+        tables = self.executor.stream(work.name, find_open, inputs)
         try:
+            # The number of open items is known in advance only if the journal is empty.
             with closing(RowSource[T](tables, None if index.n_parts else total)) as source:
                 self.sweep(work, source, index)
         except ProcessDied:
-            # To replay some item kills: the workers do it instead, since they find out which one that is.
             self.observer.note(
-                f"Processes that looked for what is left of stage {work.name} died, again and again. The "
-                "workers look at every item instead, and find out which one it is."
+                f"Processes looking for open items of stage {work.name} died repeatedly. The workers now "
+                "look at every item instead, and identify the one that kills them."
             )
-            everything = self.executor.stream(work.name, partial(all_items, work, load), inputs)
-            with closing(RowSource[T](everything, total)) as source:
-                self.sweep(work, source, self.journal(work.name))
+            self.sweep_all(work, load, inputs, total)
         return self.executor.share(self.journal(work.name))
 
+    def sweep_all(
+        self,
+        work: Work[T],
+        load: Callable[[Store, Any], Iterable[pa.Table]],
+        inputs: Sequence[Any],
+        total: int | None,
+    ) -> None:
+        """Sweep all items, whether the journal answers them or not."""
+        everything = self.executor.stream(work.name, partial(_all_items, work, load), inputs)
+        with closing(RowSource[T](everything, total)) as source:
+            self.sweep(work, source, self.journal(work.name))
+
     def journal(self, name: str) -> JournalIndex:
-        """The journal of a dialogue. Raises CorruptPart for a part of it that is damaged, to be set aside."""
+        """The journal of a dialogue. Raises CorruptPart for a damaged part, which has to be set aside."""
         index = JournalIndex.load(self.store, name, strict=True)
         for path in index.damaged:
             raise CorruptPart(f"{self.store.url_of(path)} is damaged", path=path)
         return index
 
     def check(self) -> None:
-        """Raises LockLost where somebody took over."""
+        """Raise LockLost if another process took over."""
         if self.lock is not None:
             self.lock.check()
 
     def lost(self, parts: Sequence[Part]) -> bool:
-        """Whether some of these parts are damaged and were not made anew yet."""
+        """Whether any of these parts is damaged and was not rebuilt yet."""
         return any(part.path in self.damaged and self.store.size(part.path) != part.bytes for part in parts)
 
     @property
@@ -350,23 +353,22 @@ class Run:
         return Accounts.merged(self.usage.values())
 
     def expecting_silence(self, seconds: float) -> AbstractContextManager[None]:
-        """Around work that stops every thread of this process: other writers are told to be patient."""
+        """Ask other writers for patience during work that stops every thread of this process."""
         return self.lock.expecting_silence(seconds) if self.lock else nullcontext()
 
 
-class Guarded(Generic[T]):
-    """A source that is checked whenever it is asked. It counts the items that the journal did not answer
-    before, and tells why the first one failed: nobody need wait for the end of a stage that is in vain."""
+class LockCheckedSource(Generic[T]):
+    """Checks the lock on every access, counts newly answered items, and reports the first failure at once."""
 
     def __init__(self, source: ItemSource[T], run: Run, stage: str, index: JournalIndex) -> None:
         self._source, self._run, self._stage, self._index = source, run, stage, index
-        self._told = False
+        self._failure_reported = False
         self._keys: list[str] = []
         self._answered = 0
 
     @property
     def total(self) -> int | None:
-        # Asked for a few times a second, also while all items wait for their first calls and none ends.
+        # Read a few times per second, also while all items wait for their first calls and none ends.
         self._check()
         return self._source.total
 
@@ -378,24 +380,23 @@ class Guarded(Generic[T]):
         self._check()
         if outcome.key and outcome.status == "complete":
             self._keys.append(outcome.key)
-            if len(self._keys) >= KEYS_AT_ONCE:
+            if len(self._keys) >= _KEYS_AT_ONCE:
                 self.answered()
-        elif outcome.error and not self._told:
-            self._told = True
-            error = outcome.error[:SHOWN_OF_ERROR]
-            self._run.observer.note(f"{self._stage}: a first item failed: {error}")
+        elif outcome.error and not self._failure_reported:
+            self._failure_reported = True
+            error = outcome.error[:_ERROR_CHARACTERS]
+            self._run.observer.note(f"First failure in stage {self._stage}: {error}")
         self._source.finished(number, outcome)
 
     def answered(self) -> int:
-        """Items completed so far that had no end in the journal."""
+        """The number of completed items that were not complete in the journal."""
         self._answered += int((~self._index.is_done(self._keys)).sum())
         self._keys.clear()
         return self._answered
 
     def _check(self) -> None:
-        lock = self._run.lock
-        if lock is not None and lock.lost:
-            lock.check()
+        if self._run.lock is not None and self._run.lock.lost:
+            self._run.check()
 
 
 def _each_in_place(step: str, fn: TableFunction[X], store: Store, x: X) -> Iterator[Tables]:
@@ -403,8 +404,8 @@ def _each_in_place(step: str, fn: TableFunction[X], store: Store, x: X) -> Itera
         yield {schema.place_of(step, name): table for name, table in tables.items()}
 
 
-def _in_place(step: str, make: Callable[..., Tables], *given: Any) -> Tables:
-    return {schema.place_of(step, name): table for name, table in make(*given).items()}
+def _in_place(step: str, make: Callable[..., Tables], *args: Any) -> Tables:
+    return {schema.place_of(step, name): table for name, table in make(*args).items()}
 
 
 def _by_name(tables: Mapping[str, list[Part]]) -> dict[str, list[Part]]:
@@ -414,7 +415,7 @@ def _by_name(tables: Mapping[str, list[Part]]) -> dict[str, list[Part]]:
 def replayed(
     work: Work[T], index: JournalIndex, store: Store, tables: Iterable[pa.Table]
 ) -> Iterator[list[tuple[Row, Outcome[T]]]]:
-    """The rows of some tables with what became of each, in order, some hundred at a time."""
+    """Yield the rows of tables with their outcomes, in order and in batches."""
     for table in tables:
         for start in range(0, table.num_rows, ROWS_AT_ONCE):
             yield outcomes(work, store, index, table.slice(start, ROWS_AT_ONCE).to_pylist())
@@ -427,44 +428,43 @@ def _open_items(
     store: Store,
     x: Any,
 ) -> Iterator[pa.Table]:
-    """The rows that need a model, with their keys: not answered, or failed in a passing way."""
+    """Rows that need a model, with their keys: not answered, or failed transiently."""
     journal = index()
     for table in load(store, x):
-        at = 0
+        start = 0
         for batch in replayed(work, journal, store, [table]):
             keys = [o.key if o.status in ("open", "retry") else None for _, o in batch]
-            rows = table.slice(at, len(batch)).append_column("key", pa.array(keys, pa.string()))
-            at += len(batch)
+            rows = table.slice(start, len(batch)).append_column("key", pa.array(keys, pa.string()))
+            start += len(batch)
             yield rows.filter(rows["key"].is_valid())
 
 
-def all_items(
+def _all_items(
     work: Work[T], load: Callable[[Store, Any], Iterable[pa.Table]], store: Store, x: Any
 ) -> Iterator[pa.Table]:
-    """All rows, none of them started. Two whose dialogues would ask the same are not known to be one here."""
+    """All rows, with no dialogue started. Rows that ask for the same are not recognised as one here."""
     for table in load(store, x):
         keys = [identity(work, row) for row in table.to_pylist()]
         yield table.append_column("key", pa.array(keys, pa.string()))
 
 
 def each(rows: pa.Table, do: Callable[[pa.Table], Sequence[X]]) -> Iterator[tuple[Row, X | str]]:
-    """Every row with what `do` made of it, from all rows at once. Where that fails by an error that nobody
-    foresaw, row by row, and those that fail are told why."""
+    """Yield rows with the results of `do`, called row by row if it fails; failing rows with the reason."""
     try:
-        made: Sequence[X | str] = do(rows)
+        results: Sequence[X | str] = do(rows)
     except BaseException as e:
         if not is_unforeseen(e):
             raise
-        made = [note_bug(e)] if rows.num_rows == 1 else []
-    if len(made) == rows.num_rows:
-        yield from zip(rows.to_pylist(), made, strict=True)
+        results = [note_bug(e)] if rows.num_rows == 1 else []
+    if len(results) == rows.num_rows:
+        yield from zip(rows.to_pylist(), results, strict=True)
     else:
-        for at in range(rows.num_rows):
-            yield from each(rows.slice(at, 1), do)
+        for n in range(rows.num_rows):
+            yield from each(rows.slice(n, 1), do)
 
 
 def failure_rows(stage: str, work: Work[T], batch: Iterable[tuple[Row, Outcome[T]]]) -> pa.Table:
-    """The items of a batch that have no result, as rows of the failures table (document: an id yet)."""
+    """The items of a batch without a result, as rows of the failures table with document ids."""
     rows = []
     for row, outcome in batch:
         if outcome.status == "complete":
@@ -476,7 +476,7 @@ def failure_rows(stage: str, work: Work[T], batch: Iterable[tuple[Row, Outcome[T
                 "item": item,
                 "document": document,
                 "kind": "permanent" if outcome.status == "failed" else "transient",
-                "error": outcome.error or "not answered: the run was stopped",
+                "error": outcome.error or "Not answered: the run was stopped",
                 "attempts": outcome.attempts,
                 "first_at": iso(outcome.first_at),
                 "last_at": iso(outcome.last_at),
@@ -486,5 +486,6 @@ def failure_rows(stage: str, work: Work[T], batch: Iterable[tuple[Row, Outcome[T
     return pa.Table.from_pylist(rows, schema=schema.FAILURES)
 
 
-def iso(at: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) if at else ""
+def iso(seconds: float) -> str:
+    """Unix seconds as an ISO time in UTC; empty for 0."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else ""

@@ -1,4 +1,4 @@
-"""Values that a run comes back to, kept in a file instead of in memory."""
+"""Values kept in a temporary file instead of in memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ T = TypeVar("T")
 
 
 class Spool(Generic[T]):
-    """Values by number, in a temporary file that goes with this object. Memory holds two integers for each.
-
-    For one thread. Values must be picklable; nobody else can read the file.
-    """
+    """Picklable values by number, in a private temporary file. Not thread-safe."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this object
@@ -34,7 +31,6 @@ class Spool(Generic[T]):
         self._end += len(data)
 
     def __getitem__(self, number: int) -> T:
-        """Raises KeyError."""
         start, size = self._places[number]
         self._file.seek(start)
         value: T = pickle.loads(self._file.read(size))

@@ -1,5 +1,4 @@
-"""What an index holds, from its own files: the newest snapshot, the journal, the lock; how its last run
-went, or is going."""
+"""The status of an index, from its own files: newest snapshot, journal, lock, and the last run."""
 
 from __future__ import annotations
 
@@ -23,23 +22,24 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import list_all
 
 LOOK_EVERY_S = 2.0
-BEGUN_WITHIN_S = 900.0
-"""Pods and machines that a job waits for take minutes."""
+BEGUN_WITHIN_S = 900.0  # Pods and machines that a job waits for take minutes to start.
+# Longer than outages of storage that end by themselves. The storage client's own attempts add about 15 s.
 AWAY_S = 900.0
-"""Longer than storage is away that comes back by itself. Its own attempts take some 15 s more."""
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
 def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False) -> dict[str, Any]:
-    """Plain values for people and scripts. damaged: what is known to be damaged without reading every byte:
-    the manifest, parts of the journal, parts of tables that are missing or too short.
+    """The status of an index as plain values.
 
-    listed: with all snapshots that are kept, the newest first
+    `damaged` lists damage that shows without reading every byte: the manifest, parts of the journal, and
+    missing or truncated parts of tables. A writer on another machine is observed until it gives a sign of
+    life (`locks.living`).
+    `listed` includes all snapshots, newest first.
 
-    A writer on another machine is watched until it gives a sign of life (`locks.living`). Raises
-    IndexNotFound where there is neither a snapshot nor work in progress, nor an attempt that is told of.
+    Raises:
+        IndexNotFound: There is no snapshot, no journal, no lock and no recorded attempt.
     """
     damaged: list[str] = []
     manifest = None
@@ -50,20 +50,20 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
     totals = {name: compaction.totals(store, name) for name in JOURNALS}
     damaged += [f"{store.url_of(path)} cannot be read" for t in totals.values() for path in t.damaged]
     journal = []
-    for name, of in totals.items():
-        models = of.by_model.values()
+    for name, total in totals.items():
+        models = total.by_model.values()
         turns = sum(m.calls for m in models)
-        if turns or of.failed:
+        if turns or total.failed:
             tokens = sum(m.prompt_tokens + m.completion_tokens for m in models)
-            row = {"stage": name, "done": of.done, "turns": turns, "failed": of.failed, "tokens": tokens}
-            journal.append(row)
+            counts = {"done": total.done, "turns": turns, "failed": total.failed, "tokens": tokens}
+            journal.append({"stage": name, **counts})
     refused = _refused(store)
     if manifest is None and not (journal or damaged or refused) and not store.list("locks"):
         raise IndexNotFound(
-            f"there is no index at {store.url}; make one with: graphrag-ray index INPUT --root {store.url}"
+            f"No index at {store.url}. Create one with: graphrag-ray index INPUT --root {store.url}"
         )
-    record, writer = _looked(store)
-    found: dict[str, Any] = {
+    record, writer = _last_record(store)
+    status: dict[str, Any] = {
         "root": store.url,
         "writer": str(writer) if writer else None,
         "snapshot": None,
@@ -71,11 +71,11 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
         "usage": [],
         "notes": {},
         "damaged": damaged,
-        "last_run": _told(store, record, writer),
+        "last_run": _described(store, record, writer),
         "refused": refused,
     }
     if manifest is not None:
-        found |= {
+        status |= {
             "snapshot": manifest.number,
             "parent": manifest.parent,
             "created_at": manifest.created_at,
@@ -86,34 +86,34 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
             "notes": dict(manifest.notes),
         }
         wrong = differing(store, needed(manifest))
-        damaged += [f"{store.url_of(path)} {what}" for path, what in wrong.items()]
+        damaged += [f"{store.url_of(path)} {problem}" for path, problem in wrong.items()]
     if listed:
-        found["snapshots"] = _snapshots(store)
-    return found
+        status["snapshots"] = _snapshots(store)
+    return status
 
 
 def watched(
-    store: Store,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], object] = time.sleep,
+    store: Store, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], object] = time.sleep
 ) -> Iterator[dict[str, Any]]:
-    """How the last run is going, again and again until it has ended; nothing where there is none, or an
-    attempt after it came to no run (`refused_since`). Storage that does not answer is asked again: a run has
-    its own way to it. Raises StoreError, also where it has not answered for AWAY_S."""
-    found = last_run(store)
-    if found is None or (found["outcome"] != runs.RUNNING and refused_since(store)):
+    """Yield the state of the last run repeatedly until it has ended.
+
+    Yields nothing without a run, or if a later attempt never became one (`refused_since`). Unavailable
+    storage is retried for AWAY_S before StoreError is raised, since the run may reach it another way.
+    """
+    run = last_run(store)
+    if run is None or (run["outcome"] != runs.RUNNING and refused_since(store)):
         return
-    while found is not None:
-        yield found
-        if found["outcome"] != runs.RUNNING:
+    while run is not None:
+        yield run
+        if run["outcome"] != runs.RUNNING:
             return
         sleep(LOOK_EVERY_S)
-        found = _patiently(partial(last_run, store), clock, sleep)
+        run = _patiently(partial(last_run, store), clock, sleep)
 
 
 def _patiently(look: Callable[[], T], clock: Callable[[], float], sleep: Callable[[float], object]) -> T:
-    """A look at storage, again and again until it answers, AWAY_S at most."""
-    began, told = clock(), False
+    """Read storage, and retry for AWAY_S while it is unavailable."""
+    began, logged = clock(), False
     while True:
         try:
             return look()
@@ -121,25 +121,20 @@ def _patiently(look: Callable[[], T], clock: Callable[[], float], sleep: Callabl
             raise
         except StoreError as e:
             if clock() >= began + AWAY_S:
-                raise StoreError(f"{e}. The run may be going on all the same") from e
-            if not told:
-                _log.warning("%s. Looking again for %.0f minutes", e, AWAY_S / 60)
-            told = True
+                raise StoreError(f"{e}. The run may still be active.") from e
+            if not logged:
+                _log.warning("%s. Retrying for %.0f minutes", e, AWAY_S / 60)
+            logged = True
             sleep(LOOK_EVERY_S)
 
 
 def await_next(
-    store: Store,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], object] = time.sleep,
+    store: Store, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], object] = time.sleep
 ) -> None:
-    """Wait until a run begins or an attempt comes to none; not at all where a run is going on.
-
-    Raises StoreError, also where nothing comes within BEGUN_WITHIN_S.
-    """
+    """Wait until a run begins or is refused, or raise StoreError after BEGUN_WITHIN_S."""
     before, refused = max(runs.epochs(store), default=0), runs.read_refusal(store)
-    found = last_run(store)
-    if found is not None and found["outcome"] == runs.RUNNING:
+    run = last_run(store)
+    if run is not None and run["outcome"] == runs.RUNNING:
         return
     end = clock() + BEGUN_WITHIN_S
 
@@ -149,24 +144,23 @@ def await_next(
     while _patiently(nothing_yet, clock, sleep):
         if clock() >= end:
             raise StoreError(
-                f"no run began at {store.url} within {BEGUN_WITHIN_S / 60:.0f} minutes, and none was "
-                "refused: see what became of the job where it was submitted. A run that was over before this "
-                "command watched is shown by `graphrag-ray status`"
+                f"No run began at {store.url} within {BEGUN_WITHIN_S / 60:.0f} minutes, and none was "
+                "refused. Check the job where it was submitted. `graphrag-ray status` shows runs that ended "
+                "before this command started."
             )
         sleep(LOOK_EVERY_S)
 
 
 def last_run(store: Store) -> dict[str, Any] | None:
-    """What the last run was given, what it did, where it is (`reached`), and how it ended; None for none.
-    Raises StoreError."""
-    return _told(store, *_looked(store))
+    """The last run: its input, what it did, where it is (`reached`), and how it ended; None without one."""
+    return _described(store, *_last_record(store))
 
 
-def _looked(store: Store) -> tuple[runs.RunRecord | None, locks.Holder | None]:
-    """The last run's record, and who holds the lock and lives.
+def _last_record(store: Store) -> tuple[runs.RunRecord | None, locks.Holder | None]:
+    """The last run's record, and the live holder of the lock.
 
-    To watch a holder takes up to 20 s, in which that run may end and another begin. So a record that says
-    "running" without its holder is one that was the last before and after.
+    Observing a holder takes up to 20 s, in which that run may end and another begin. So a record that says
+    "running" without its holder is returned only if it was the last one both before and after.
     """
     before, record = None, runs.latest(store)
     while True:
@@ -180,22 +174,19 @@ def _killed(record: runs.RunRecord, writer: locks.Holder | None) -> bool:
     return record.outcome == runs.RUNNING and (writer is None or writer.nonce != record.nonce)
 
 
-def _told(store: Store, record: runs.RunRecord | None, writer: locks.Holder | None) -> dict[str, Any] | None:
+def _described(
+    store: Store, record: runs.RunRecord | None, writer: locks.Holder | None
+) -> dict[str, Any] | None:
     if record is None:
         return None
     running = record.outcome == runs.RUNNING
     return {
-        "epoch": record.epoch,
+        **{n: getattr(record, n) for n in ("epoch", "message", "host", "pid", "snapshot", "failed")},
         "outcome": "killed" if _killed(record, writer) else record.outcome,
         "exit_code": record.exit_code,
         "exit_meaning": _meaning(record.exit_code),
-        "message": record.message,
         "started_at": iso(record.started_at),
         "ended_at": iso(record.ended_at),
-        "host": record.host,
-        "pid": record.pid,
-        "snapshot": record.snapshot,
-        "failed": record.failed,
         "given": dict(record.given),
         "steps": {name: dict(step) for name, step in record.steps.items()},
         "usage": list(Accounts.from_dict(record.usage).rows()),
@@ -204,43 +195,41 @@ def _told(store: Store, record: runs.RunRecord | None, writer: locks.Holder | No
 
 
 def _live(store: Store, epoch: int) -> dict[str, Any] | None:
-    """What a run told last of where it is. age_s: how long before its last sign of life, by the clock of the
-    storage, which told both."""
+    """The progress that a run last wrote, and its age at the last sign of life, by the storage's clock."""
     live = runs.read_live(store, epoch)
     if live is None:
         return None
     modified = {i.path: i.modified for folder in ("runs", "locks") for i in store.list(folder)}
-    told, beat = modified.get(runs.live_path(epoch)), modified.get(locks.beat_path(epoch))
+    written, beat = modified.get(runs.live_path(epoch)), modified.get(locks.beat_path(epoch))
     return {
         "step": live.step,
         "seconds": live.seconds,
         "pace": dict(live.pace),
         "told_at": iso(live.at),
-        "age_s": max(0.0, beat - told) if told is not None and beat is not None else None,
+        "age_s": max(0.0, beat - written) if written is not None and beat is not None else None,
     }
 
 
 def refused_since(store: Store) -> dict[str, Any] | None:
-    """The last attempt, where it came to no run, and that was told after the last run ended: by the clock of
-    the storage, which told both. Raises StoreError."""
+    """The last attempt, if it never became a run and came after the last run, by the storage's clock."""
     modified = {info.path: info.modified for info in store.list("runs")}
-    told = modified.get(runs.REFUSED)
+    refused = modified.get(runs.REFUSED)
     ended = modified.get(runs.record_path(max(runs.epochs(store), default=0)))
-    return None if told is not None and ended is not None and told <= ended else _refused(store)
+    return None if refused is not None and ended is not None and refused <= ended else _refused(store)
 
 
 def _refused(store: Store) -> dict[str, Any] | None:
-    """The last attempt, where it came to no run."""
-    found = runs.read_refusal(store)
-    if found is None or found.after < max(runs.epochs(store), default=0):
+    """The last attempt, if it never became a run."""
+    refusal = runs.read_refusal(store)
+    if refusal is None or refusal.after < max(runs.epochs(store), default=0):
         return None
     return {
-        "at": iso(found.at),
-        "outcome": found.outcome,
-        "exit_code": found.exit_code,
-        "exit_meaning": _meaning(found.exit_code),
-        "message": found.message,
-        "given": dict(found.given),
+        "at": iso(refusal.at),
+        "outcome": refusal.outcome,
+        "exit_code": refusal.exit_code,
+        "exit_meaning": _meaning(refusal.exit_code),
+        "message": refusal.message,
+        "given": dict(refusal.given),
     }
 
 
@@ -249,10 +238,10 @@ def _meaning(code: int | None) -> str | None:
 
 
 def _snapshots(store: Store) -> list[dict[str, Any]]:
-    """bytes: of the parts that a snapshot needs; own_bytes: of those that no other one needs."""
+    """All snapshots, with the bytes of the parts that each needs, and of those that only it needs."""
     kept = []
     for number in reversed(snapshots.numbers(store)):
-        with suppress(IndexNotFound):  # Removed since it was listed.
+        with suppress(IndexNotFound):  # removed since it was listed
             kept.append(snapshots.load(store, number))
     size = {info.path: info.bytes for info in list_all(store)}
     named = {m.number: snapshots.parts_of(m) for m in kept}

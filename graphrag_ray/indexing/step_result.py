@@ -1,7 +1,7 @@
-"""What a step comes to: parts of tables, counts; and what of it the next run takes over.
+"""The result of a step: parts of tables and counts, and what of it the next run reuses.
 
-A group of parts is a function of one input, of what the whole step depends on, and of the code. Where these
-are as they were, its parts are those that are there, and nothing of them is read.
+A group of parts is a function of one input, of what the whole step depends on, and of the code. If none of
+these has changed, its parts are reused without reading them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.version import __version__
 
+# Folders whose code determines the content of tables.
 TABLE_CODE = ("base", "corpus", "graph", "indexing/stages", "offline", "store")
-"""Folders whose code decides what is in the tables."""
 
 X = TypeVar("X")
 COUNTED = pa.schema([("name", pa.string()), ("value", pa.int64())])
@@ -31,11 +31,14 @@ COUNTED = pa.schema([("name", pa.string()), ("value", pa.int64())])
 
 @dataclass(frozen=True)
 class Result:
-    """What a step gives the next ones. Small: parts by name, aligned with the step's inputs; counts.
+    """The result of a step, small enough for a snapshot.
 
-    made_from  by table, of each group a hash of all that it depends on, by which the next run takes it over
-               (`TakenOver`); "": it does not
-    final   False when an item failed in a way that the next run should try again
+    Attributes:
+        tables: By name, groups of parts aligned with the step's inputs.
+        counts: Counts for display and for the snapshot.
+        final: False if an item failed transiently and the next run should try again.
+        made_from: By table, for each group a hash of all that it depends on, by which the next run reuses it
+            (`TakenOver`); "" to not reuse it.
     """
 
     tables: dict[str, list[list[Part]]] = field(default_factory=dict)
@@ -49,7 +52,7 @@ class Result:
 
     @property
     def failures(self) -> list[Part]:
-        """All parts of its tables of failures."""
+        """All parts of failures tables."""
         return [part for name in self.tables if is_failures(name) for part in self.parts(name)]
 
     def to_json(self) -> dict[str, Any]:
@@ -70,12 +73,12 @@ class Result:
 class TakenOver(Generic[X]):
     """The inputs of a step, and which of their results the parent snapshot has.
 
-    names    of the tables that come of an input
-    new      inputs whose result is not known, in order
-    before   where the others' parts are
-    at       of each input, its place there; -1: it is new
-    hashes   of each input; "": every run does it
-    retried  changes when items of the step's dialogue are put back
+    Attributes:
+        names: Tables that come from an input.
+        new: Inputs to process, in order.
+        at: For each input its number in the parent's tables, `before`; -1 if it is new.
+        hashes: By input; "" for one that every run processes.
+        retried: Changes when items of the step's dialogue are retried.
     """
 
     names: Sequence[str]
@@ -96,7 +99,7 @@ class TakenOver(Generic[X]):
         retried: str,
         again: Collection[int] = (),
     ) -> TakenOver[X]:
-        """See `Run.taken_over`. before: the step's result in the parent snapshot."""
+        """See `Run.taken_over`. `before` is the step's result in the parent snapshot."""
         whole = fingerprint_of([step, depends_on, list(names)])
         hashes = [
             "" if x is None else hashlib.sha256(f"{whole} {fingerprint_of(x)}".encode()).hexdigest()[:32]
@@ -110,14 +113,13 @@ class TakenOver(Generic[X]):
         return TakenOver(names, new, before.tables if before else {}, at, hashes, retried)
 
     def with_new(self, store: Store, written: Written) -> Result:
-        """The tables of all inputs. written: of the new ones. An input in which an item failed for now is
-        done again by the next run."""
-        made = by_input(written, *self.names)
+        """All tables, with `written` for new inputs. Transient failures are retried by the next run."""
+        written_by_name = by_input(written, *self.names)
         tables: dict[str, list[list[Part]]] = {name: [] for name in self.names}
         hashes, n = [], 0
         for hash_, at in zip(self.hashes, self.at, strict=True):
             for name in self.names:
-                tables[name].append(made[name][n] if at < 0 else self.before[name][at])
+                tables[name].append(written_by_name[name][n] if at < 0 else self.before[name][at])
             failures = {name: [tables[name][-1]] for name in self.names if is_failures(name)}
             is_open = at < 0 and passing(store, failures)
             failed = bool(hash_) and any(groups[0] for groups in failures.values())
@@ -127,12 +129,12 @@ class TakenOver(Generic[X]):
 
 
 def _failed(hash_: str, retried: str) -> str:
-    """Of an input with failures: it is done again once items of the dialogue are put back."""
+    """The hash of an input with failures, which is processed again once items of the dialogue are retried."""
     return stable_id("failed", hash_, retried)
 
 
 def joined(results: Iterable[Result]) -> Result:
-    """Their tables together, which have different names. The counts are those of the last one."""
+    """Join results with different tables. The counts are those of the last one."""
     together = Result()
     for result in results:
         together = Result(
@@ -150,38 +152,37 @@ def by_input(written: Written, *names: str) -> dict[str, list[list[Part]]]:
 
 
 def rows_of(groups: Sequence[Sequence[Part]]) -> int:
-    """The rows of all parts."""
+    """The total number of rows."""
     return sum(part.rows for group in groups for part in group)
 
 
 def is_failures(table: str) -> bool:
-    """Whether a table of this name holds failures: each kind of input of a step has its own."""
+    """Whether a table holds failures. Each kind of input of a step has its own."""
     return table == "failures" or table.startswith("failures_")
 
 
 def passing(store: Store, tables: Mapping[str, list[list[Part]]]) -> bool:
-    """True when a failure among the tables is transient: the next run should do this step again."""
+    """Whether the tables hold a transient failure, so that the next run should repeat the step."""
     parts = Result(dict(tables)).failures
     return bool(parts) and "transient" in read_table(store, parts, ["kind"])["kind"].to_pylist()
 
 
 def add_counts(store: Store, tables: Mapping[str, list[list[Part]]]) -> dict[str, int]:
-    """The step's counts tables (COUNTED) added up."""
-    rows = read_table(
-        store, [part for group in tables["counts"] for part in group], ["name", "value"], COUNTED
-    )
+    """Add up the step's counts tables (COUNTED)."""
+    parts = [part for group in tables["counts"] for part in group]
+    rows = read_table(store, parts, ["name", "value"], COUNTED)
     sums = rows.group_by("name", use_threads=False).aggregate([("value", "sum")])
     return dict(sorted(zip(sums["name"].to_pylist(), sums["value_sum"].to_pylist(), strict=True)))
 
 
 def spec_key(spec: Any) -> dict[str, Any]:
-    """What a step that runs a dialogue depends on: its specification, without the functions in it."""
+    """What a step depends on that runs a dialogue: its specification without functions."""
     values = {f.name: getattr(spec, f.name) for f in fields(spec)}
     return {name: value for name, value in values.items() if not callable(value)}
 
 
 def fingerprint_of(value: Any) -> str:
-    """A hash of plain values, settings, parts and results of steps."""
+    """A hash of plain values, settings, parts and step results."""
 
     def plain(x: Any) -> Any:
         if isinstance(x, Result):
@@ -192,7 +193,7 @@ def fingerprint_of(value: Any) -> str:
             return {f.name: getattr(x, f.name) for f in fields(x)}
         return x.model_dump(mode="json")
 
-    # Without the second option orjson would write every field of a Result and of a Part by itself.
+    # Without the second option orjson would write every field of a Result and of a Part itself.
     options = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
     return hashlib.sha256(orjson.dumps(value, default=plain, option=options)).hexdigest()
 
@@ -200,8 +201,8 @@ def fingerprint_of(value: Any) -> str:
 def code_version() -> str:
     """The package's version and a digest of the code that makes tables.
 
-    Every fingerprint depends on it, so an upgrade or an edited parser takes effect at the next run, which
-    derives all tables from the journal.
+    Every fingerprint depends on it. So after an upgrade, or with an edited parser, the next run derives all
+    tables again from the journal.
     """
     return f"{__version__} {_code_digest()}"
 

@@ -1,13 +1,10 @@
-"""What was asked of models and what it cost: totals per stage and model, for people and for budgets.
-
-Pure. `merged` is associative and commutative: counts and costs are whole numbers.
-"""
+"""Accounts of model calls, tokens, costs and latencies per stage and model. Pure; merging is commutative."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
@@ -16,17 +13,19 @@ from graphrag_ray.base.index_settings import Model, Price
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.llm.pricing import PICO_USD, cost_pico_usd
 
+# What endpoints do not accept (`quirks.NAMES`), by model id and endpoint.
 Quirks: TypeAlias = Mapping[str, Mapping[str, Collection[str]]]
-"""What endpoints taught (`quirks.NAMES`), by model id and endpoint."""
 CallStatus: TypeAlias = Literal["ok", "transient", "permanent", "fatal", "cancelled"]
+
+_FIRST_S = 0.001
+_PER_DOUBLING = 8
 
 
 @dataclass
 class InFlight:
-    """What was sent and not yet answered.
+    """Requests sent but not yet answered.
 
-    tokens, cost_pico_usd   as estimated when they were sent; and of failed attempts of calls that are tried
-                            again, what these are paid for
+    Tokens and costs are estimates, and include what failed attempts of unfinished calls may cost.
     """
 
     calls: int = 0
@@ -40,33 +39,29 @@ class InFlight:
 
     @staticmethod
     def sum(many: Iterable[InFlight]) -> InFlight:
-        out = InFlight()
+        total = InFlight()
         for one in many:
-            out.add(one)
-        return out
+            total.add(one)
+        return total
 
 
 @dataclass(slots=True)
 class CallRecord:
-    """One logical call: a chat request, or a pack of embedding requests, with all its attempts. It is kept
-    up to date while the call goes on.
+    """One logical call with all its attempts: a chat request, or a pack of embedding requests.
 
-    endpoint        address of the last attempt; empty for the offline engine
-    status          how it ended: "ok", or the kind of its last failure
-    usage           tokens of all attempts that reported any, and of those that may have used some
-    cost_pico_usd   picodollars; None where the price is unknown
-    latency_s       seconds of the last attempt, without waiting for the limiter
-    busy_s          seconds in flight, of all requests
-    attempts        requests sent, without hedges; excused: of these, not counted against max_attempts
-    rate_limited    of all requests, answered 429
-    hedged          second requests sent because the first was slow. Of a request that was cancelled for the
-                    other's answer, nobody says what it used: it is taken to have used as much
-    unanswered      requests that timed out, broke off or were given up after they were sent. They may be
-                    billed: each is taken to have used its prompt and a usual reply, which is in `usage` too
-    learned         what its endpoint taught with this call (`quirks.NAMES`)
-    sent            what the attempt in flight is expected to use, by our own count, and its price
-    owed            what failed attempts are paid for: counted with what is in flight until the call has
-                    ended, so that a budget need not wait for its last attempt
+    Attributes:
+        endpoint: Address used by the last attempt; empty for the offline engine.
+        status: "ok", or the kind of the last failure.
+        usage: Reported tokens of all attempts, and estimates for `unanswered` ones.
+        cost_pico_usd: None if the price is unknown.
+        latency_s: Duration of the last attempt, without waiting for the limiter.
+        attempts: Requests sent, without hedges. `excused` of them do not count against max_attempts.
+        busy_s: Seconds in flight, summed over all requests.
+        hedged: Additional requests. The cancelled loser of a race counts as much usage as the winner.
+        unanswered: Estimated usage of requests that were sent but not answered, which may be billed.
+        learned: Quirks that the endpoint revealed during this call (`quirks.NAMES`).
+        sent: Expected usage of the attempt in flight, and its price.
+        owed: Cost of failed attempts, which counts as in flight until the call has ended.
     """
 
     stage: str
@@ -92,28 +87,27 @@ class CallRecord:
         return None if self.cost_pico_usd is None else self.cost_pico_usd / PICO_USD
 
     def begin(self, endpoint: str, usage: Usage, price: Price | None) -> InFlight:
-        """Count an attempt that is sent now. Returns what it is expected to use; an unknown price costs
-        nothing there."""
+        """Count an attempt that is about to be sent, and return its expected usage (unknown prices as 0)."""
         self.attempts += 1
         self.endpoint, self.sent = endpoint, (usage, price)
         tokens = usage.prompt_tokens + usage.completion_tokens
         return InFlight(1, tokens, cost_pico_usd(usage, price) or 0)
 
     def pay(self, usage: Usage, price: Price | None) -> InFlight:
-        """Add what an attempt used. Returns it, without a call."""
+        """Add the usage of an attempt, and return it as zero calls."""
         cost = cost_pico_usd(usage, price)
         self.cost_pico_usd = _sum(self.cost_pico_usd, cost)
         self.usage = sum_usage([self.usage, usage])
         return InFlight(0, usage.prompt_tokens + usage.completion_tokens, cost or 0)
 
     def owe(self, usage: Usage, price: Price | None) -> InFlight:
-        """`pay`, for an attempt that failed."""
+        """`pay` for a failed attempt."""
         paid = self.pay(usage, price)
         self.owed.add(paid)
         return paid
 
     def give_up(self) -> InFlight:
-        """`owe`, for what is in flight and will not be answered."""
+        """`owe` the attempt in flight, which will not be answered."""
         if self.sent is None:
             return InFlight()
         (usage, price), self.sent = self.sent, None
@@ -121,7 +115,7 @@ class CallRecord:
         return self.owe(self.unanswered[-1], price)
 
     def add_hedge(self, other: CallRecord) -> None:
-        """Count what a second request came to."""
+        """Add the record of a hedge."""
         self.hedged += other.attempts
         self.busy_s += other.busy_s
         self.rate_limited += other.rate_limited
@@ -143,13 +137,9 @@ def sum_usage(usages: Iterable[Usage]) -> Usage:
     return Usage(prompt, completion, cached, reported)
 
 
-_FIRST_S = 0.001
-_PER_DOUBLING = 8
-
-
 @dataclass
 class Latencies:
-    """A histogram of durations from 1 ms on, in buckets 9% wide, and the longest."""
+    """A histogram of durations from 1 ms up, in buckets 9% wide, and the longest duration."""
 
     counts: Counter[int] = field(default_factory=Counter)
     longest_s: float = 0.0
@@ -165,7 +155,7 @@ class Latencies:
         return _FIRST_S * math.exp2((bucket + 0.5) / _PER_DOUBLING)
 
     def quantile(self, share: float) -> float | None:
-        """The duration that `share` of calls stayed under, to within 9%; None without calls."""
+        """The duration that `share` of calls did not exceed, to within 9%; None without calls."""
         rank = math.ceil(share * sum(self.counts.values()))
         seen = 0
         for bucket in sorted(self.counts):
@@ -181,15 +171,10 @@ class Latencies:
 
 @dataclass
 class CallTotals:
-    """Sums over calls.
+    """Sums over logical calls, with all requests sent for them.
 
-    calls        logical calls; requests: what was sent for them; hedged: of these, second requests for
-                 slow calls; retries: requests - hedged - calls
-    rate_limited 429s; failed: calls that ended without a reply
-    unanswered   requests that were sent and never answered; their tokens are our own estimate
-    unreported   calls whose tokens are our own counts
-    cost_pico_usd   None once any call's price was unknown
-    busy_ms      milliseconds in flight, of all requests
+    Tokens of `unanswered` requests are estimates; those of `unreported` calls were counted by us. The cost is
+    None once a price was unknown. `busy_ms` are milliseconds in flight.
     """
 
     calls: int = 0
@@ -236,22 +221,21 @@ class CallTotals:
 
     def absorb(self, other: CallTotals) -> None:
         self.latency.absorb(other.latency)
-        cost = _sum(self.cost_pico_usd, other.cost_pico_usd)
+        self.cost_pico_usd = _sum(self.cost_pico_usd, other.cost_pico_usd)
         for count in _COUNTS:
             setattr(self, count, getattr(self, count) + getattr(other, count))
-        self.cost_pico_usd = cost
 
 
+_COUNTS = [f.name for f in fields(CallTotals) if f.name not in ("latency", "cost_pico_usd")]
 _SHOWN = (
     *("calls", "requests", "retries", "hedged", "rate_limited", "failed", "unanswered", "unreported"),
     *("prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd"),
 )
-_COUNTS = [f.name for f in fields(CallTotals) if f.name not in ("latency", "cost_pico_usd")]
 
 
 @dataclass
 class Span:
-    """How long a stage asked models, over all its sweeps, and the most calls seen in flight at once."""
+    """How long a stage asked models, over all its sweeps, and the most calls in flight at once."""
 
     ms: int = 0
     peak_in_flight: int = 0
@@ -263,24 +247,20 @@ class Span:
 
 @dataclass(frozen=True)
 class Limits:
-    """What all endpoints of a model allow together in a minute; None where one of them has no known limit."""
+    """The combined rate limits of a model's endpoints; None if one of them has no known limit."""
 
     requests_per_minute: float | None
     tokens_per_minute: float | None
 
     @staticmethod
     def of(model: Model) -> Limits:
-        def total(limits: list[float | None]) -> float | None:
-            known = [limit for limit in limits if limit is not None]
-            return sum(known) if known and len(known) == len(limits) else None
-
         return Limits(
-            total([e.requests_per_minute for e in model.endpoints]),
-            total([e.tokens_per_minute for e in model.endpoints]),
+            sum_known([e.requests_per_minute for e in model.endpoints]),
+            sum_known([e.tokens_per_minute for e in model.endpoints]),
         )
 
     def share(self, totals: CallTotals, seconds: float) -> float | None:
-        """The part of the tighter limit that was used over so many seconds; None where none is known."""
+        """The share of the tighter limit that was used over a time span; None if no limit is known."""
         used = ((totals.requests, self.requests_per_minute), (totals.total_tokens, self.tokens_per_minute))
         shares = [amount / (limit * seconds / 60) for amount, limit in used if limit and seconds > 0]
         return max(shares, default=None)
@@ -288,12 +268,7 @@ class Limits:
 
 @dataclass
 class Accounts:
-    """Totals per (stage, model id).
-
-    spans    how long each stage took; workers have none, since they work side by side
-    limits   of each model id, where any is known
-    quirks   by model id and endpoint, what an endpoint taught about what it takes
-    """
+    """Totals by (stage, model id), with time spans by stage, and rate limits and quirks by model id."""
 
     by_stage: dict[tuple[str, str], CallTotals] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
@@ -306,7 +281,7 @@ class Accounts:
             add_quirks(self.quirks, {record.model_id: {record.endpoint: record.learned}})
 
     def absorb(self, other: Accounts) -> None:
-        """Add another's totals to these."""
+        """Add the totals of other accounts to these."""
         for key, totals in other.by_stage.items():
             self.by_stage.setdefault(key, CallTotals()).absorb(totals)
         for stage, span in other.spans.items():
@@ -315,61 +290,61 @@ class Accounts:
         add_quirks(self.quirks, other.quirks)
 
     def take(self) -> Accounts:
-        """What has gathered since the last `take`; these accounts are empty afterwards."""
+        """Return what has accumulated since the last `take`, and empty these accounts."""
         taken = Accounts(self.by_stage, quirks=self.quirks)
         self.by_stage, self.quirks = {}, {}
         return taken
 
     @staticmethod
     def merged(many: Iterable[Accounts]) -> Accounts:
-        out = Accounts()
+        merged = Accounts()
         for accounts in many:
-            out.absorb(accounts)
-        return out
+            merged.absorb(accounts)
+        return merged
 
     @property
     def total(self) -> CallTotals:
-        """Over all stages and models."""
-        out = CallTotals()
+        """Totals over all stages and models."""
+        total = CallTotals()
         for totals in self.by_stage.values():
-            out.absorb(totals)
-        return out
+            total.absorb(totals)
+        return total
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """One flat row per stage and model, in order, for people and `--json`.
+        """Yield one flat row per stage and model, sorted, for display and `--json`.
 
-        seconds, mean_in_flight, peak_in_flight, share_of_limit are None where no span was noted; the
-        last also where no limit is known.
+        seconds, mean_in_flight, peak_in_flight and share_of_limit are None if no span was recorded;
+        share_of_limit also if no limit is known.
         """
-        for (stage, model_id), t in sorted(self.by_stage.items()):
+        for (stage, model_id), totals in sorted(self.by_stage.items()):
             span = self.spans.get(stage)
             seconds = span.ms / 1000 if span else None
-            limits = self.limits.get(model_id)
+            limits, latency = self.limits.get(model_id), totals.latency
             yield {
                 "stage": stage,
                 "model": model_id,
-                **{name: getattr(t, name) for name in _SHOWN},
-                **{f"latency_p{percent}_s": t.latency.quantile(percent / 100) for percent in (50, 95, 99)},
+                **{name: getattr(totals, name) for name in _SHOWN},
+                **{f"latency_p{percent}_s": latency.quantile(percent / 100) for percent in (50, 95, 99)},
                 "seconds": seconds,
-                "mean_in_flight": t.busy_ms / span.ms if span and span.ms else None,
+                "mean_in_flight": totals.busy_ms / span.ms if span and span.ms else None,
                 "peak_in_flight": span.peak_in_flight if span else None,
-                "share_of_limit": limits.share(t, seconds) if limits and seconds else None,
+                "share_of_limit": limits.share(totals, seconds) if limits and seconds else None,
             }
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it: the flat rows and what `from_dict` needs beside them."""
-        out = []
+        """Serialize to JSON values: the flat rows, plus what `from_dict` needs."""
+        stages = []
         for row in self.rows():
             totals = self.by_stage[row["stage"], row["model"]]
-            histogram = {str(k): v for k, v in sorted(totals.latency.counts.items())}
             exact = {
                 "cost_pico_usd": totals.cost_pico_usd,
                 "busy_ms": totals.busy_ms,
                 "latency_longest_s": totals.latency.longest_s,
+                "latency_histogram": {str(k): v for k, v in sorted(totals.latency.counts.items())},
             }
-            out.append({**row, **exact, "latency_histogram": histogram})
+            stages.append({**row, **exact})
         return {
-            "stages": out,
+            "stages": stages,
             "spans": {stage: asdict(span) for stage, span in sorted(self.spans.items())},
             "limits": {model: asdict(limits) for model, limits in sorted(self.limits.items())},
             "quirks": self.quirks,
@@ -377,31 +352,31 @@ class Accounts:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Accounts:
-        counts = (*_COUNTS, "cost_pico_usd")
-        out = Accounts(
+        accounts = Accounts(
             spans={stage: Span(**span) for stage, span in data.get("spans", {}).items()},
             limits={model: Limits(**limits) for model, limits in data.get("limits", {}).items()},
         )
-        add_quirks(out.quirks, data.get("quirks", {}))
+        add_quirks(accounts.quirks, data.get("quirks", {}))
         for row in data.get("stages", []):
             histogram = Counter({int(k): int(v) for k, v in row["latency_histogram"].items()})
             latency = Latencies(histogram, float(row["latency_longest_s"]))
-            known = {c: row[c] for c in counts if c in row}  # a snapshot of an earlier version has fewer
-            out.by_stage[row["stage"], row["model"]] = CallTotals(**known, latency=latency)
-        return out
+            # Snapshots of earlier versions have fewer counts.
+            known = {name: row[name] for name in (*_COUNTS, "cost_pico_usd") if name in row}
+            accounts.by_stage[row["stage"], row["model"]] = CallTotals(**known, latency=latency)
+        return accounts
 
 
 def quirks_in(*usages: Mapping[str, Any]) -> Quirks:
-    """What earlier runs were taught, from `Accounts.to_dict` as it is stored: nothing where it is no such."""
-    out: dict[str, dict[str, list[str]]] = {}
+    """The quirks in stored accounts (`Accounts.to_dict`). Malformed ones are ignored."""
+    known: dict[str, dict[str, list[str]]] = {}
     for usage in usages:
         with suppress(AttributeError, TypeError, ValueError):
-            add_quirks(out, usage.get("quirks", {}))
-    return out
+            add_quirks(known, usage.get("quirks", {}))
+    return known
 
 
 def new_quirks(now: Quirks, *before: Quirks) -> Iterator[tuple[str, list[str]]]:
-    """What endpoints taught that stands in none of those before: (endpoint, names)."""
+    """Yield each endpoint with those of its quirks that no earlier mapping has."""
     for model_id, by_endpoint in now.items():
         for endpoint, names in by_endpoint.items():
             known = {name for b in before for name in b.get(model_id, {}).get(endpoint, ())}
@@ -414,6 +389,12 @@ def add_quirks(known: dict[str, dict[str, list[str]]], learned: Quirks) -> None:
         for endpoint, names in by_endpoint.items():
             before = known.setdefault(model_id, {}).get(endpoint, ())
             known[model_id][endpoint] = sorted({*before, *names})
+
+
+def sum_known(values: Sequence[float | None]) -> float | None:
+    """The sum of values; None if there are none or one of them is unknown."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
 
 
 def _sum(a: int | None, b: int | None) -> int | None:

@@ -1,20 +1,20 @@
-"""How many calls an endpoint without any known limit gets at once: as many as its throughput gains from.
+"""How many calls an endpoint without a known limit gets at once: as many as increase its throughput.
 
-A server that batches or queues does not say that it is full; its calls only take longer. What tells is how
-the throughput T = n / L (Little's law: n calls in flight, L seconds each) grows with n. We look for the
-largest T**4 / L, Kleinrock's generalised power ("Power and deterministic rules of thumb for probabilistic
-problems in computer communications", ICC 1979): n grows as long as one percent more calls give more than
-WORTH percent more throughput. Slots with a queue are filled, and not queued for; a server that batches is
-filled until a call takes some 1 / WORTH times as long as alone.
+A server that batches or queues does not report that it is full; its calls only take longer. The signal is how
+the throughput T = n / L (Little's law: n calls in flight, L seconds each) grows with n. We maximise T**4 / L,
+Kleinrock's generalised power ("Power and deterministic rules of thumb for probabilistic problems in computer
+communications", ICC 1979): n grows as long as 1% more calls yield more than WORTH % more throughput. So slots
+with a queue are filled but not queued for, and a server that batches is filled until a call takes about 1 /
+WORTH times as long as alone.
 
-The search is that of PCC Vivace (Dong et al., NSDI 2018): try a number for a while, compare with the one
-before, go on in growing steps while that helps, turn round in a short one when it does not. It begins as a
-slow start: doubling, or halving where the first calls have visibly waited for each other. 429s, and other
-failures when they are many, take a share off at once, as in AIMD (Chiu and Jain, 1989), and put a ceiling
-there that rises slowly.
+The search follows PCC Vivace (Dong et al., NSDI 2018): try a bound for a while, compare it with the previous
+one, continue in growing steps while that helps, and turn round in a short step when it does not. It begins
+with a slow start: doubling, or halving if the first calls evidently waited for each other. A 429, or a high
+rate of other failures, cuts the bound at once, as in AIMD (Chiu and Jain, 1989), and sets a ceiling there
+that rises slowly.
 
-Replies are of all lengths, so L is that of a reply of mean length: within each trial, latency is regressed
-on tokens. Pure: the time is told.
+Replies differ in length, so L is the latency of a reply of mean length: within each trial, latency is
+regressed on tokens. Pure: the time is an argument.
 """
 
 from __future__ import annotations
@@ -22,51 +22,32 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-WORTH = 0.2
-"""Share of a change of calls in flight that must show in the throughput."""
-SHORTEST_STEP = math.log(1.15)
-LONGEST_STEP = math.log(2.0)
-OVERSHOT = 0.5
-"""Elasticity over a doubling below which a knee in between is more likely than a gentle bend."""
-BACK_OFF = 0.8
-"""What is left after a 429, or when failures are many."""
+WORTH = 0.2  # share of a change of calls in flight that must show in the throughput
+SHORTEST_STEP, LONGEST_STEP = math.log(1.15), math.log(2.0)
+OVERSHOT = 0.5  # elasticity over a doubling below which a knee in between is likelier than a gentle bend
+BACK_OFF = 0.8  # factor applied to the bound after a 429 or many failures
+# Share of failures that indicates overload. Fewer, such as 1% of dropped connections, do not count.
 MANY_FAILURES = 0.1
-"""Share of failures from which on they are a matter of load. Fewer are the weather: were they to count, one
-percent of dropped connections would hold down any endpoint."""
-FEWEST_CALLS = 12
-"""That make a trial, or (of failures) a verdict."""
-COVERED = 0.3
-"""A trial ends when the calls that began and ended in it make up this share of the time in flight: sooner,
-they are only the short ones."""
-COVERED_AT_START = 0.2
-"""The same while it doubles, but for the first trial of all."""
-WAVES = 0.25
-"""Deviation of latencies, by their mean, from which on the first calls of all have waited for each other."""
-SLOW_S = 20.0
-"""Where the first calls take longer, the start may be far too high already: a trial above it would take for
-ever."""
-REACHED = 0.9
-"""Share of the bound that must be in flight in a trial: else something else binds."""
-CEILING = 0.9
-CEILING_RISES = 1.05
-"""Where the ceiling is put, by calls in flight at a failure; and what it rises by, with each trial."""
+FEWEST_CALLS = 12  # calls that make a trial; failures that make a verdict
+# A trial ends when the calls that began and ended in it make up this share of the time in flight. Sooner,
+# they are only the short ones. The second value applies to the slow start after the first trial.
+COVERED, COVERED_AT_START = 0.3, 0.2
+WAVES = 0.25  # deviation of latencies by their mean that shows that the very first calls waited in line
+SLOW_S = 20.0  # If the first calls take longer, the bound may be far too high, and a trial above it endless.
+REACHED = 0.9  # share of the bound that must be in flight in a trial, or something else is the bottleneck
+CEILING, CEILING_RISES = 0.9, 1.05  # ceiling relative to the calls in flight at a failure; growth per trial
 LARGEST = 8_192
-_REMEMBERED_CALLS = 1_000
-"""Over which the mean length of replies runs."""
-_KNOWN_SPREAD = 8.0
-"""Replies whose lengths differ by fewer tokens do not say what a token costs."""
+_REMEMBERED_CALLS = 1_000  # window of the mean reply length
+_KNOWN_SPREAD = 8.0  # Replies whose lengths differ by fewer tokens do not show what a token costs.
 
 
 @dataclass(slots=True)
 class _Trial:
-    """Sums over the calls that were sent at one bound and have ended.
+    """Sums over the calls sent at one bound that have ended: tokens x, seconds y, and their products.
 
-    since   when the bound was reached: calls sent before do not count; None: not yet
-    until   of the last call that ended; area: calls in flight, summed over time, until then
-    failures, successes   of calls that ended since the trial began, reached or not
-    x, y    tokens and seconds
-    first   whether it is the first of all: there are no calls from before it, so those count that made it
-            reach the bound
+    Calls count from `since`, when the bound was reached. In the very first trial, the calls that reach it
+    count, too. `area` integrates the calls in flight until the last one ended, at `until`. `failures` and
+    `successes` count from `began`.
     """
 
     began: float
@@ -83,13 +64,8 @@ class _Trial:
     xy: float = 0.0
     yy: float = 0.0
 
-    def reach(self, now: float, in_flight: int, sent_at: float) -> None:
-        """The bound is reached."""
-        self.since = self.until = sent_at if self.first else now
-        self.pass_time(now, in_flight)
-
-    def pass_time(self, now: float, in_flight: int) -> None:
-        """in_flight: since the call before ended. Calls may end in waves, so the mean over calls misleads."""
+    def advance(self, now: float, in_flight: int) -> None:
+        """Integrate the calls in flight. Calls may end in waves, so the mean over calls would mislead."""
         self.area += in_flight * (now - self.until)
         self.until = now
 
@@ -103,8 +79,7 @@ class _Trial:
 
     @property
     def in_waves(self) -> bool:
-        """Whether calls that were sent together took longer one after another, for other reasons than
-        their lengths: they waited for each other."""
+        """Whether calls sent together waited for each other: latencies vary more than lengths explain."""
         n = self.calls
         sxx = self.xx - self.x * self.x / n
         sxy = self.xy - self.x * self.y / n
@@ -112,34 +87,34 @@ class _Trial:
         unexplained = syy - (sxy * sxy / sxx if sxx > n * _KNOWN_SPREAD**2 else 0.0)
         return unexplained > (WAVES * self.y) ** 2 / n
 
-    def result(self, usual_slope: float) -> _Result:
-        """usual_slope: seconds per token, to stand where all replies are of one length."""
+    def result(self, prior_slope: float) -> _Result:
+        """Means over the calls. `prior_slope` (seconds per token) applies if all replies have one length."""
         n = self.calls
         x, y = self.x / n, self.y / n
         prior = n * _KNOWN_SPREAD**2
         sxx = max(0.0, self.xx - n * x * x)
         sxy = self.xy - n * x * y
-        slope = max(0.0, (sxy + prior * usual_slope) / (sxx + prior))
+        slope = max(0.0, (sxy + prior * prior_slope) / (sxx + prior))
         seconds = self.until - (self.since or 0.0)
         return _Result(self.area / seconds if seconds > 0 else 0.0, x, y, slope)
 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What a trial came to: means over its calls, and seconds per token."""
+    """Means over the calls of a trial, and the slope in seconds per token."""
 
     in_flight: float
     tokens: float
     latency_s: float
     slope: float
 
-    def at(self, tokens: float) -> float:
-        """Latency of a reply of so many tokens."""
+    def latency_of(self, tokens: float) -> float:
+        """Latency of a reply of this length."""
         return max(1e-6, 1e-3 * self.latency_s, self.latency_s + self.slope * (tokens - self.tokens))
 
 
 class AdaptiveBound:
-    """bound: calls that may be in flight now."""
+    """A bound on the calls in flight, `bound`, that adapts to the calls that have ended."""
 
     def __init__(self, start: int, now: float) -> None:
         self.bound = start
@@ -156,52 +131,46 @@ class AdaptiveBound:
     def ended(
         self, now: float, in_flight: int, latency_s: float, tokens: int, ok: bool, ago_s: float = 0.0
     ) -> None:
-        """A call ended. in_flight: with this one; tokens: that it made, or read where it only read; ago_s:
-        since it ended, so that none counts for a trial that was sent before it."""
+        """Record a call that ended `ago_s` ago, with `in_flight` calls including itself.
+
+        `tokens` were generated, or read for embeddings. `ok` is False for a failure that may be due to load.
+        """
         trial = self._trial
         sent_at = now - ago_s - latency_s
         if not ok:
-            self._failed(now, in_flight, sent_at)
+            if sent_at < trial.began or self._cut:
+                return
+            trial.failures += 1
+            share = trial.failures / (trial.failures + trial.successes)
+            if trial.failures >= FEWEST_CALLS and share > MANY_FAILURES:
+                self._back_off(now, in_flight)
             return
         trial.successes += 1
         self._seen = min(self._seen + 1, _REMEMBERED_CALLS)
         self._tokens += (tokens - self._tokens) / self._seen
-        if trial.since is None or now < trial.since:  # a clock that was set back starts a trial anew
+        if trial.since is None or now < trial.since:  # The clock was set back: restart the trial.
             near = REACHED * self.bound <= in_flight <= self.bound / REACHED + 1
             trial.since = None
             if near:
-                trial.reach(now, in_flight, sent_at)
+                trial.since = trial.until = sent_at if trial.first else now
+                trial.advance(now, in_flight)
                 self._cut = False
             if not (near and trial.first):
                 return
         else:
-            trial.pass_time(now, in_flight)
+            trial.advance(now, in_flight)
         if sent_at >= (trial.since or 0.0):
             trial.add(tokens, latency_s)
-        self._look(now)
-
-    def _look(self, now: float) -> None:
-        """End the trial when it says enough."""
-        trial, before = self._trial, self._before
         if trial.calls < FEWEST_CALLS:
             return
-        share = COVERED_AT_START if self._starting and before else COVERED
-        seconds = now - (trial.since or 0.0)
-        if trial.y >= share * self.bound * seconds or (trial.first and trial.in_waves):
+        share = COVERED_AT_START if self._starting and self._before else COVERED
+        covered = trial.y >= share * self.bound * (now - (trial.since or 0.0))
+        if covered or (trial.first and trial.in_waves):
             self._decide(now)
 
     def refused(self, now: float, in_flight: int) -> None:
-        """A 429. Those of the calls that were on their way at the first count as one."""
+        """Record a 429. Those of calls in flight at the first one count as one."""
         if not self._cut:
-            self._back_off(now, in_flight)
-
-    def _failed(self, now: float, in_flight: int, sent_at: float) -> None:
-        trial = self._trial
-        if sent_at < trial.began or self._cut:
-            return
-        trial.failures += 1
-        ended = trial.failures + trial.successes
-        if trial.failures >= FEWEST_CALLS and trial.failures > MANY_FAILURES * ended:
             self._back_off(now, in_flight)
 
     def _back_off(self, now: float, in_flight: int) -> None:
@@ -213,13 +182,14 @@ class AdaptiveBound:
         self._cut = True
 
     def _decide(self, now: float) -> None:
+        """End the trial and choose the bound of the next one."""
         before = self._before
         result = self._trial.result(before.slope if before else 0.0)
         if result.in_flight < REACHED * self.bound:
             self._begin(now, self.bound)
             return
         self._ceiling = min(LARGEST, self._ceiling * CEILING_RISES)
-        if self._trial.first and self._trial.in_waves:  # far too high, and it does not say how slow that is
+        if self._trial.first and self._trial.in_waves:  # Far too high, and latencies do not show by how much.
             self._begin(now, self.bound / 2.0)
             return
         self._before = result
@@ -228,18 +198,18 @@ class AdaptiveBound:
             self._direction = 1 if up > 1.0 else 0
             self._begin(now, self.bound * (up if self._starting else math.exp(SHORTEST_STEP)))
             return
-        # Elasticity: change of throughput by change of calls in flight, both relative, at the mean length.
+        # Elasticity: relative change of throughput by relative change of calls in flight, at the mean length.
         change = math.log(result.in_flight / before.in_flight)
         if abs(change) < SHORTEST_STEP / 4.0:
             self._streak, self._direction = 0, 1
             self._begin(now, self.bound * math.exp(SHORTEST_STEP))
             return
-        slower = math.log(result.at(self._tokens) / before.at(self._tokens))
+        slower = math.log(result.latency_of(self._tokens) / before.latency_of(self._tokens))
         low, high = sorted((before.in_flight, result.in_flight))
         self._begin(now, self._next(low, high, (change - slower) / change))
 
     def _next(self, low: float, high: float, gain: float) -> float:
-        """The next bound, after two trials at low and high calls in flight with this elasticity."""
+        """The next bound, after trials at `low` and `high` calls in flight with elasticity `gain`."""
         overshot = self._starting and self._direction > 0 and high > 1.9 * low and gain < OVERSHOT
         direction = 1 if gain > WORTH and not overshot else -1
         go_on = self._direction in (0, direction) and not overshot
@@ -255,7 +225,7 @@ class AdaptiveBound:
             step = min(LONGEST_STEP, SHORTEST_STEP * 2.0 ** (self._streak - 1))
             return self.bound * math.exp(direction * step)
         self._streak = 0
-        # Throughput that rises in proportion up to a knee and is flat above has the knee here.
+        # If throughput rises in proportion up to a knee and is flat above, the knee is here.
         return low * math.pow(high / low, max(-0.5, min(1.0, gain)))
 
     def _begin(self, now: float, bound: float) -> None:

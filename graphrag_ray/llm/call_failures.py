@@ -1,7 +1,7 @@
-"""What an endpoint's failure means: worth another attempt, hopeless for this request, or for all of them.
+"""Classify an endpoint's failures: transient, permanent for this request, or fatal for all requests.
 
-The three kinds are those of `errors.CallError`. Messages never carry a key, and the library's exceptions
-are not chained to ours: theirs hold the request with its headers.
+The three kinds are subclasses of `errors.CallError`. Messages never contain a key, and the client library's
+exceptions are not chained to ours, since they hold the request with its headers.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from graphrag_ray.base.wording import rough_time
 from graphrag_ray.llm.limit_headers import retry_after_s
 
 MAX_MESSAGE = 600
-LONGEST_WAIT_S = 600.0
-"""An endpoint that asks for a longer wait is as good as gone."""
+LONGEST_WAIT_S = 600.0  # An endpoint that asks for a longer wait counts as unavailable.
 
 _QUOTA_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "quota_exceeded"}
 _KEY_CODES = {"invalid_api_key", "account_deactivated", "invalid_authentication"}
@@ -53,7 +52,7 @@ class GaveUp(TransientCallError):
 
 
 class Paid(CallError):
-    """A failure that was answered. usage: what it is taken to be paid for."""
+    """A failed call that may be billed, with its assumed usage."""
 
     def __init__(self, message: str, *, status: int | None = None, usage: Usage | None = None) -> None:
         super().__init__(message, status=status)
@@ -61,40 +60,36 @@ class Paid(CallError):
 
 
 class PromptTruncated(Paid, DoesNotFit):
-    """The endpoint read only a part of the prompt."""
+    """The endpoint read only part of the prompt."""
 
 
 class OnlyThoughts(Paid, DoesNotFit):
-    """The limit of the reply was reached before its first word."""
+    """Reasoning used up the reply's limit before its first word."""
 
 
 class UselessVector(Paid, PermanentCallError):
-    """The embedding of a text is nothing but zeros."""
+    """The embedding of a text is all zeros."""
 
 
 class BrokenOff(Paid, TransientCallError):
-    """The endpoint failed in the middle of a reply: the prompt counts, and what it had written."""
+    """The endpoint failed in the middle of a reply. The prompt and the partial reply count as used."""
 
 
 class Unanswered(TransientCallError):
-    """It was sent, and no answer came: the endpoint may have worked on it, and be paid for that."""
+    """The request was sent but not answered. The endpoint may have processed and billed it."""
 
 
 class ParameterRefused(TransientCallError):
-    """The endpoint refused a parameter that we can do without: the same request, sent again, leaves it
-    out. It needs no waiting and is no failed attempt."""
+    """The endpoint refused an optional parameter. The next attempt leaves it out, and does not count."""
 
 
 class RoomNeeded(Paid, ParameterRefused):
-    """The model turned out to think: the same request, sent again, has room for that."""
+    """The model turned out to reason. The next attempt leaves room for that."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRefusal:
-    """An HTTP answer that is an error.
-
-    code, param, message    from the error's body where it has them; the message else is the body
-    """
+    """An HTTP error response: code, parameter and message as far as its body has them; else the body."""
 
     status: int
     message: str
@@ -103,18 +98,18 @@ class HttpRefusal:
 
     @staticmethod
     def read(status: int, body: object) -> HttpRefusal:
-        """From a decoded body of any shape: {"error": {…}}, its inside, {"detail": …}, or text."""
+        """Parse a decoded body: {"error": {…}}, the inner object alone, {"detail": …}, or text."""
         inner = body.get("error", body) if isinstance(body, Mapping) else body
         if not isinstance(inner, Mapping):
             return HttpRefusal(status, whole(str(inner or "")[:MAX_MESSAGE]))
         message = inner.get("message") or inner.get("detail") or inner
         code = inner.get("code") or inner.get("type") or ""
         param = inner.get("param") or ""
-        return HttpRefusal(status, *(whole(str(said)[:MAX_MESSAGE]) for said in (message, code, param)))
+        return HttpRefusal(status, *(whole(str(text)[:MAX_MESSAGE]) for text in (message, code, param)))
 
     @staticmethod
     def within(body: Mapping[str, Any]) -> HttpRefusal | None:
-        """An error in a body, or an event, that came with status 200; None where it holds something else."""
+        """The error in a body or event that came with status 200; None if there is none."""
         error = body.get("error")
         if not error or body.get("choices") or body.get("data"):
             return None
@@ -123,17 +118,17 @@ class HttpRefusal:
 
 
 def failure_of(refusal: HttpRefusal, where: str, retry_after_s: float | None = None) -> CallError:
-    """The error that an HTTP answer means. where: the endpoint, as it may be shown."""
+    """The error for an HTTP error response. `where` is the endpoint's display address."""
     status, code = refusal.status, refusal.code
     if 300 <= status < 400:
         return FatalCallError(
-            f"{where} answered {status}: it sends us to {refusal.message or 'another address'}, where "
-            "neither prompts nor keys follow. Set base_url to where the API is",
+            f"{where} answered {status}, a redirect to {refusal.message or 'another address'}. Redirects are "
+            "not followed, since prompts and keys would go there. Set base_url to the API's address.",
             status=status,
         )
     text = f"{where} answered {status}: {refusal.message or code or 'no reason given'}"
     if status == 404 and not urlsplit(where).path.strip("/"):
-        text += " (base_url names no path: for most servers it ends in /v1)"
+        text += " (base_url has no path; for most servers it ends in /v1)"
     if status < 500 and _CONTENT_TEXT.search(f"{code} {refusal.message}"):
         return PermanentCallError(text, status=status)
     fatal_text = status < 500 and _FATAL_TEXT.search(refusal.message)
@@ -144,16 +139,17 @@ def failure_of(refusal: HttpRefusal, where: str, retry_after_s: float | None = N
     if status in _TRANSIENT_STATUS or status >= 500:
         if (retry_after_s or 0.0) > LONGEST_WAIT_S:
             wait = rough_time(retry_after_s or 0.0)
-            return FatalCallError(f"{text}; it asks to wait {wait}: run the same again then", status=status)
+            return FatalCallError(
+                f"{text}. It asks to wait {wait}. Run the same command again then.", status=status
+            )
         return TransientCallError(text, status=status, retry_after_s=retry_after_s)
     return PermanentCallError(text, status=status)
 
 
 def classify(error: Exception, where: str, wall_now: float) -> CallError:
-    """The CallError that an exception of the `openai` client, or below it, means.
+    """The CallError for an exception of the `openai` client or its transport. The caller scrubs its message.
 
-    where: the endpoint, as it may be shown. wall_now: Unix seconds, for a Retry-After that is a date.
-    The caller scrubs the message.
+    `where` is the endpoint's display address, `wall_now` Unix seconds, for a Retry-After that is a date.
     """
     import aiohttp
     import openai
@@ -163,20 +159,20 @@ def classify(error: Exception, where: str, wall_now: float) -> CallError:
         if 300 <= error.status_code < 400:
             refusal = replace(refusal, message=display_url(error.response.headers.get("location", ""))[:200])
         return failure_of(refusal, where, retry_after_s(error.response.headers, wall_now))
-    causes: list[BaseException] = [error]  # the library's own message is only "Connection error."
+    causes: list[BaseException] = [error]  # The library's own message is only "Connection error.".
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
     reason = causes[-1]
-    # The client library's own types tell a connection that failed from one that broke off only sometimes.
+    # The library's own types do not reliably tell a failed connection from a broken one.
     unsent = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
     failure = TransientCallError if any(isinstance(e, unsent) for e in causes) else Unanswered
     if isinstance(reason, TimeoutError | asyncio.CancelledError | openai.APITimeoutError):
         return failure(f"{where} did not answer in time")
-    return failure(f"no answer from {where}: {str(reason) or type(reason).__name__}")
+    return failure(f"No answer from {where}: {str(reason) or type(reason).__name__}")
 
 
 def transport_errors() -> tuple[type[Exception], ...]:
-    """What may be raised by a call and says something about the endpoint, rather than about our code."""
+    """Exceptions of a call that are caused by the endpoint rather than by our code."""
     import aiohttp
     import httpx2
     import openai

@@ -1,7 +1,7 @@
 """One endpoint of one model: a request goes out, a reply or a CallError comes back. Nothing is retried here.
 
-HTTP is the `openai` client's with its aiohttp transport, through its low-level `post`: half the CPU of
-`chat.completions.create`, since no reply becomes an object that we take apart again.
+HTTP goes through the low-level `post` of the `openai` client with its aiohttp transport. This takes half the
+CPU time of `chat.completions.create`, since no reply becomes an object that we take apart again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from graphrag_ray.llm.call_failures import (
     transport_errors,
 )
 from graphrag_ray.llm.endpoint_replies import (
-    Pieces,
+    StreamedReply,
     decoded,
     events_of,
     has_thoughts,
@@ -61,102 +61,75 @@ from graphrag_ray.llm.endpoint_replies import (
 )
 from graphrag_ray.llm.limit_headers import LimitHeaders
 from graphrag_ray.llm.pricing import price_of
-from graphrag_ray.llm.quirks import OPENED, THINKS, USAGE, Peculiarities, yes_no_bias
+from graphrag_ray.llm.quirks import OPENED, THINKS, USAGE, EndpointQuirks, yes_no_bias
 from graphrag_ray.llm.request_sizes import output_limit, prompt_size, text_size, thought_room, vocabulary_of
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 CONNECT_S = 15.0
-CONNECT_SHARE = 0.9
-"""Of a time-out: one that ends a call has found somebody who listened, and may be billed."""
-KEEP_ALIVE_S = 4.0
-"""Shorter than the five seconds of common servers: a request never meets a connection just closed."""
-_NO_BOUND = 1_000_000
-"""The limiter bounds calls in flight, not the connection pool."""
-ALONE_S = 0.5
-"""The first request with its parameters goes alone for so long, at most: what is refused is refused once."""
-BYTES_BESIDE = 1 << 18
-"""For what stands around a reply, and for an error."""
-BYTES_PER_TOKEN, BYTES_PER_EVENT = 64, 1_024
-"""More than a token of a reply ever takes, in one body, and as an event of its own."""
-MOST_DIMENSIONS, BYTES_PER_NUMBER = 16_384, 32
-"""Of embeddings that may have as many as the endpoint likes."""
+CONNECT_SHARE = 0.9  # of the timeout; one that expires later has reached a server, which may bill the call
+KEEP_ALIVE_S = 4.0  # less than the usual 5 s of servers, so that no request meets a connection just closed
+_UNBOUNDED = 1_000_000  # The limiter bounds calls in flight, not the connection pool.
+ALONE_S = 0.5  # How long the first request with its parameters goes alone, so that a refusal happens once.
+BASE_BYTES = 1 << 18  # allowance for what surrounds a reply, and for errors
+BYTES_PER_TOKEN, BYTES_PER_EVENT = 64, 1_024  # upper bounds for a token in a body, and as an event
+MAX_DIMENSIONS, BYTES_PER_NUMBER = 16_384, 32  # of embeddings whose dimensions the endpoint chooses
 PROBE_S = 5.0
-MOST_LISTED_BYTES = 16 << 20
+MAX_LISTING_BYTES = 16 << 20
 _CHAT, _EMBEDDINGS = "/chat/completions", "/embeddings"
 
-most_bytes: ContextVar[int] = ContextVar("most_bytes", default=BYTES_BESIDE)
-"""Of the answer to the request that a task sends."""
-
-
-def openai_client(endpoint: Endpoint, model: Model, key: SecretStr | None) -> openai.AsyncOpenAI:
-    connect_s = min(CONNECT_S, CONNECT_SHARE * model.timeout_s)
-    timeout = httpx2.Timeout(model.timeout_s, connect=connect_s, pool=None)
-    limits = httpx2.Limits(
-        max_connections=_NO_BOUND, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE_S
-    )
-    return openai.AsyncOpenAI(
-        api_key=key.get_secret_value() if key else "none",
-        base_url=endpoint.base_url,
-        max_retries=0,
-        timeout=timeout,
-        # What is not asked for is not unpacked: a few bytes can hold gigabytes.
-        default_headers={**endpoint.headers, "Accept-Encoding": "identity"},
-        http_client=openai.DefaultAioHttpClient(
-            verify=_trusted(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
-            limits=limits,
-            timeout=timeout,
-            # A call is by itself; and one cookie that cannot be sent back would end all calls after it.
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            follow_redirects=False,
-            event_hooks={"response": [_bound]},
-        ),
-    )
+max_bytes: ContextVar[int] = ContextVar("max_bytes", default=BASE_BYTES)
+"""Largest response to the request that the current task sends."""
 
 
 @lru_cache(maxsize=4)
-def _trusted(file: str | None, folder: str | None) -> ssl.SSLContext:
-    """The certificates that are trusted, by the variables that say where they are: reading them takes longer
-    than all else about a client, of which each step makes its own."""
+def _ssl_context(file: str | None, folder: str | None) -> ssl.SSLContext:
+    """Trusted certificates. They are cached, since loading them takes longer than all else about a client."""
     return httpx2.create_ssl_context()
 
 
-class _Bounded(httpx2.AsyncByteStream):
-    """A body, up to a size. Raises Unanswered where it has more."""
+class _BoundedBody(httpx2.AsyncByteStream):
+    """A body with a size limit. Raises Unanswered if it is longer."""
 
-    def __init__(self, body: httpx2.AsyncByteStream, most: int, where: str) -> None:
-        self._body, self._most, self._where = body, most, where
+    def __init__(self, body: httpx2.AsyncByteStream, limit: int, where: str) -> None:
+        self._body, self._limit, self._where = body, limit, where
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = self._most
+        left = self._limit
         async for received in self._body:
             left -= len(received)
             if left < 0:
-                told = f"more than the {self._most:,} bytes that it could need"
-                raise Unanswered(f"{self._where} answered with {told}")
+                raise Unanswered(
+                    f"{self._where} sent more than the {self._limit:,} bytes that a reply can have"
+                )
             yield received
 
     async def aclose(self) -> None:
         await self._body.aclose()
 
 
-async def _bound(response: httpx2.Response) -> None:
-    """Before the body of a response is read. Raises Unanswered for one that we would have to unpack."""
+async def _bound_body(response: httpx2.Response) -> None:
+    """Limit the body of a response. Raises Unanswered for a compressed one."""
     where = display_url(str(response.url))
-    if (packed := response.headers.get("content-encoding", "identity").lower()) not in ("identity", ""):
-        raise Unanswered(f"{where} answered in {packed[:20]!r}, which was not asked for")
+    encoding = response.headers.get("content-encoding", "identity").lower()
+    if encoding not in ("identity", ""):
+        raise Unanswered(f"{where} sent a reply in encoding {encoding[:20]!r}, which was not asked for")
     assert isinstance(response.stream, httpx2.AsyncByteStream)
-    response.stream = _Bounded(response.stream, most_bytes.get(), where)
+    response.stream = _BoundedBody(response.stream, max_bytes.get(), where)
 
 
 class EndpointClient(Client):
-    """Calls one endpoint. Cheap to make; connects at the first call; belongs to one event loop.
+    """Calls one endpoint. Cheap to create, connects on the first call, and belongs to one event loop.
 
-    where   the address as it may be shown
-    price   US dollars per million tokens there; None where unknown
-    limits  what its answers' headers say about limits
-    key     None for an endpoint that wants none
+    Args:
+        key: None if the endpoint needs none.
+        force_yes_no: Whether to force the reply of yes_no requests by logit bias; None: only if the model's
+            vocabulary is known.
+        quirks: Quirks learned earlier, by endpoint.
+
+    Raises:
+        NoWay: A key or header contains characters that cannot be sent.
     """
 
     def __init__(
@@ -167,14 +140,11 @@ class EndpointClient(Client):
         force_yes_no: bool | None = None,
         quirks: Mapping[str, Collection[str]] | None = None,
     ) -> None:
-        """force_yes_no: force the reply of yes_no requests by logit bias; None: only where the
-        vocabulary is known to be the model's. quirks: what was learned before, by endpoint.
-        Raises NoWay for a key or header that cannot be sent."""
         self.where = display_url(endpoint.base_url)
         sent = {f"header {name}": value for name, value in endpoint.headers.items()}
-        for what, value in {**sent, "key": key.get_secret_value() if key else ""}.items():
+        for name, value in {**sent, "key": key.get_secret_value() if key else ""}.items():
             if not (value.isascii() and value.isprintable()):
-                raise NoWay(f"the {what} for {self.where} cannot be sent: only printable ASCII can")
+                raise NoWay(f"The {name} for {self.where} cannot be sent: it is not printable ASCII")
         self.price = price_of(model, endpoint)
         self.limits = LimitHeaders()
         self.key = key
@@ -184,12 +154,32 @@ class EndpointClient(Client):
         forced = vocabulary.known if force_yes_no is None else force_yes_no
         self._bias = yes_no_bias(vocabulary.name) if forced else None
         self._key_from = endpoint.api_key_env or endpoint.api_key_file
-        self._peculiarities = Peculiarities(family_of(self._name, model.model))
-        self._peculiarities.add((quirks or {}).get(self.where, ()))
+        self._quirks = EndpointQuirks(family_of(self._name, model.model))
+        self._quirks.add((quirks or {}).get(self.where, ()))
         self._sent_first: dict[frozenset[str], asyncio.Event] = {}
         self._dimensions: int | None = None
-        self._failures = transport_errors()
-        self._openai = openai_client(endpoint, model, key)
+        self._transport_errors = transport_errors()
+        connect_s = min(CONNECT_S, CONNECT_SHARE * model.timeout_s)
+        timeout = httpx2.Timeout(model.timeout_s, connect=connect_s, pool=None)
+        self._openai = openai.AsyncOpenAI(
+            api_key=key.get_secret_value() if key else "none",
+            base_url=endpoint.base_url,
+            max_retries=0,
+            timeout=timeout,
+            # Compressed replies are refused, since a few bytes can expand to gigabytes.
+            default_headers={**endpoint.headers, "Accept-Encoding": "identity"},
+            http_client=openai.DefaultAioHttpClient(
+                verify=_ssl_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
+                limits=httpx2.Limits(
+                    max_connections=_UNBOUNDED, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE_S
+                ),
+                timeout=timeout,
+                # One cookie that cannot be sent back would break all later calls.
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+                follow_redirects=False,
+                event_hooks={"response": [_bound_body]},
+            ),
+        )
         self._options: RequestOptions = {"headers": {"Authorization": openai.Omit()}} if key is None else {}
 
     def __repr__(self) -> str:
@@ -197,25 +187,27 @@ class EndpointClient(Client):
 
     @property
     def quirks(self) -> frozenset[str]:
-        """What the endpoint's answers have taught (`quirks.NAMES`)."""
-        return self._peculiarities.learned
+        return self._quirks.learned
 
     def learn(self, quirks: Iterable[str]) -> None:
-        """What somebody else was taught."""
-        self._peculiarities.add(quirks)
+        self._quirks.add(quirks)
 
     async def chat(
         self, request: ChatRequest, prompt_tokens: int | None = None, listener: Listener | None = None
     ) -> ChatReply:
-        """One chat call. prompt_tokens: `prompt_size` of the request where it is known already. listener:
-        hears the reply while it is written; all at once, where the endpoint cannot say it piece by piece.
+        """Make one chat call.
 
-        Raises DoesNotFit for a request larger than the context window, before sending it; BrokenOff where
-        the endpoint fails after something was heard.
+        Args:
+            prompt_tokens: `prompt_size` of the request, if it is already known.
+            listener: Receives the reply while it is generated, or at once if the endpoint cannot stream.
+
+        Raises:
+            DoesNotFit: The request exceeds the context window and was not sent.
+            BrokenOff: The endpoint failed after part of the reply was received.
         """
         counted = prompt_size(request, self._model) if prompt_tokens is None else prompt_tokens
         body = self._chat_body(request, counted, listener is not None)
-        # It goes after the first that says as much has come back, since that may teach us to say less.
+        # Wait for the first request with the same parameters, since its answer may show which to leave out.
         while (first := self._sent_first.get(kind := frozenset(body))) and not first.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(first.wait(), ALONE_S)
@@ -228,25 +220,23 @@ class EndpointClient(Client):
 
         try:
             if listener is None:
-                return await self._post(_CHAT, body, read, self._most_bytes(body))
-            return await self._say_aloud(body, counted, read, listener)
+                return await self._post(_CHAT, body, read, self._max_bytes(body))
+            return await self._stream(body, counted, read, listener)
         finally:
             self._sent_first[kind].set()
 
     def _chat_body(self, request: ChatRequest, counted: int, stream: bool) -> dict[str, Any]:
         limit, room = output_limit(request, self._model), request.call.reasoning_tokens
-        if self._model.reasoning_tokens is None and self._peculiarities.thinks:
+        if self._model.reasoning_tokens is None and self._quirks.thinks:
             room = room or THOUGHT_TOKENS
         room = thought_room(request, self._model, counted, room)
-        return self._peculiarities.chat_body(request, self._name, limit, self._bias, stream, room)
+        return self._quirks.chat_body(request, self._name, limit, self._bias, stream, room)
 
-    def _most_bytes(self, body: Mapping[str, Any]) -> int:
-        return BYTES_BESIDE + self._limit_of(body) * (
-            BYTES_PER_EVENT if "stream" in body else BYTES_PER_TOKEN
-        )
+    def _max_bytes(self, body: Mapping[str, Any]) -> int:
+        return BASE_BYTES + self._limit_of(body) * (BYTES_PER_EVENT if "stream" in body else BYTES_PER_TOKEN)
 
     def _limit_of(self, body: Mapping[str, Any]) -> int:
-        """Tokens that a reply may have, as they are sent; where none are, the model's window is one."""
+        """The limit of the reply in tokens, as sent; otherwise the context window."""
         sent = body.get("max_tokens") or body.get("max_completion_tokens")
         return int(sent or self._model.context_window)
 
@@ -268,23 +258,25 @@ class EndpointClient(Client):
             learned |= {"logit_bias", THINKS}
         elif cut and request.response == "yes_no":
             learned.add(THINKS)
-        self._peculiarities.add(learned)
+        self._quirks.add(learned)
         if not cut:
             return read
         if self._chat_body(request, counted, "stream" in body) != body:
-            raise RoomNeeded(f"{self.where} spent the reply's {limit:,} tokens on thoughts", usage=read.usage)
+            raise RoomNeeded(
+                f"{self.where} used all {limit:,} tokens of the reply for reasoning", usage=read.usage
+            )
         name = request.call.model
         raise OnlyThoughts(
             f"{self.where} reached the limit of {limit:,} tokens before the first word of its reply"
-            f"{', in thoughts' if self._peculiarities.thinks else ''}. If the model thinks, give it room "
-            f"(models.{name}.reasoning_tokens) or let it think less (models.{name}.reasoning_effort: low)",
+            f"{', while reasoning' if self._quirks.thinks else ''}. If the model reasons, allow more tokens "
+            f"(models.{name}.reasoning_tokens) or less reasoning (models.{name}.reasoning_effort: low).",
             usage=read.usage,
         )
 
     async def embed(self, requests: Sequence[EmbeddingRequest]) -> list[EmbeddingReply]:
-        """One call that embeds all texts. All requests ask for the same number of dimensions."""
+        """Embed all texts in one call. All requests ask for the same number of dimensions."""
         texts = [r.text for r in requests]
-        body = self._peculiarities.embedding_body(texts, self._name, requests[0].dimensions)
+        body = self._quirks.embedding_body(texts, self._name, requests[0].dimensions)
 
         def read(reply: Mapping[str, Any]) -> list[EmbeddingReply]:
             counts = [text_size(text, self._model) for text in texts]
@@ -292,55 +284,52 @@ class EndpointClient(Client):
             size = len(read[0].vector) // 4
             if self._dimensions not in (None, size):
                 raise FatalCallError(
-                    f"{self.where} answered embeddings of {size} dimensions, and of {self._dimensions} before"
+                    f"{self.where} sent embeddings of {size} dimensions after others of {self._dimensions}"
                 )
             self._dimensions = size
             return read
 
-        numbers = len(texts) * (requests[0].dimensions or MOST_DIMENSIONS)
-        return await self._post(_EMBEDDINGS, body, read, BYTES_BESIDE + numbers * BYTES_PER_NUMBER)
+        numbers = len(texts) * (requests[0].dimensions or MAX_DIMENSIONS)
+        return await self._post(_EMBEDDINGS, body, read, BASE_BYTES + numbers * BYTES_PER_NUMBER)
 
     async def probe(self, embeds: bool) -> CallError | None:
-        """Why nothing that is asked there will be answered; None where it may be, which a slow answer leaves
-        open. Asks for the list of models, which is free, and where that does not name ours for one token."""
-        most_bytes.set(MOST_LISTED_BYTES)
-        listing: RequestOptions = {**self._options, "timeout": PROBE_S}
+        """Why requests cannot succeed; None if they may. Asks for the list of models, else for one token."""
+        max_bytes.set(MAX_LISTING_BYTES)
+        options: RequestOptions = {**self._options, "timeout": PROBE_S}
         try:
             async with asyncio.timeout(PROBE_S):
-                with suppress(openai.APIStatusError):  # it does not tell
-                    told = await self._openai.get("/models", cast_to=httpx2.Response, options=listing)
-                    listed = loaded(told.content)
-                    data = listed.get("data") if isinstance(listed, dict) else None
+                with suppress(openai.APIStatusError):  # Not every endpoint lists its models.
+                    response = await self._openai.get("/models", cast_to=httpx2.Response, options=options)
+                    listing = loaded(response.content)
+                    data = listing.get("data") if isinstance(listing, dict) else None
                     models = data if isinstance(data, list) else []
                     if any(isinstance(m, dict) and str(m.get("id")) == self._name for m in models):
                         return None
                 if embeds:
-                    body = self._peculiarities.embedding_body(["Hello."], self._name, None)
+                    body = self._quirks.embedding_body(["Hello."], self._name, None)
+                    await self._post(_EMBEDDINGS, body, lambda reply: None, MAX_LISTING_BYTES)
                 else:
                     hello = ChatRequest("probe", (Message("user", "Hello."),), CallParameters("", self._name))
-                    body = self._peculiarities.chat_body(hello, self._name, 1, None)
-                path = _EMBEDDINGS if embeds else _CHAT
-                await self._post(
-                    path, body, lambda reply: None, MOST_LISTED_BYTES if embeds else BYTES_BESIDE
-                )
+                    body = self._quirks.chat_body(hello, self._name, 1, None)
+                    await self._post(_CHAT, body, lambda reply: None, BASE_BYTES)
                 return None
-        except Exception as e:  # noqa: BLE001 - whatever it is, a CallError tells it
+        except Exception as e:  # noqa: BLE001 - whatever it is becomes a CallError
             failure = self._failure(e, {})
-        gone = type(failure) is TransientCallError and failure.status is None
-        return failure if gone or isinstance(failure, FatalCallError) else None
+        unreachable = type(failure) is TransientCallError and failure.status is None
+        return failure if unreachable or isinstance(failure, FatalCallError) else None
 
     async def close(self) -> None:
         await self._openai.close()
 
     async def _post(
-        self, path: str, body: dict[str, Any], read: Callable[[Mapping[str, Any]], T], most: int
+        self, path: str, body: dict[str, Any], read: Callable[[Mapping[str, Any]], T], limit: int
     ) -> T:
-        """One HTTP request; what `read` makes of a good answer. Raises the CallError of any other.
+        """Send one HTTP request and return what `read` makes of a good reply; else raise its CallError.
 
-        It is raised outside the handler: no exception of the library, whose request holds the key, hangs on
-        ours.
+        It is raised outside the handler, so that no exception of the library, whose request holds the key, is
+        chained to it.
         """
-        most_bytes.set(most)
+        max_bytes.set(limit)
         try:
             async with asyncio.timeout(self._model.timeout_s):
                 response = await self._openai.post(
@@ -348,24 +337,24 @@ class EndpointClient(Client):
                 )
                 self.limits.note(response.headers, time.time())
                 return read(decoded(response.content, self.where))
-        except Exception as e:  # noqa: BLE001 - whatever it is, a CallError tells it
+        except Exception as e:  # noqa: BLE001 - whatever it is becomes a CallError
             failure = self._failure(e, body)
         raise failure
 
-    async def _say_aloud(
+    async def _stream(
         self,
         body: dict[str, Any],
         counted: int,
         read: Callable[[Mapping[str, Any]], ChatReply],
         listener: Listener,
     ) -> ChatReply:
-        """One chat call whose reply is heard while it is written, where the endpoint streams."""
+        """Make a chat call whose reply is passed on while it is generated, if the endpoint streams."""
         listener.begins()
-        pieces = Pieces(self.where)
-        most_bytes.set(self._most_bytes(body))
+        streamed = StreamedReply(self.where)
+        max_bytes.set(self._max_bytes(body))
         try:
             if "stream" not in body:
-                reply = await self._post(_CHAT, body, read, self._most_bytes(body))
+                reply = await self._post(_CHAT, body, read, self._max_bytes(body))
                 listener.piece(spoken(reply.text))
                 return reply
             async with asyncio.timeout(self._model.timeout_s):
@@ -383,41 +372,40 @@ class EndpointClient(Client):
                         reply = read(decoded(await events.response.aread(), self.where))
                         listener.piece(spoken(reply.text))
                         return reply
-                    speech = Speech(self._peculiarities.opened)
+                    speech = Speech(self._quirks.opened)
                     async for event in events_of(events.response.aiter_bytes(), self.where):
-                        if piece := speech.add(pieces.add(event)):
+                        if piece := speech.add(streamed.add(event)):
                             listener.piece(piece)
-                return read(pieces.body())
-        except Exception as e:  # noqa: BLE001 - whatever it is, a CallError tells it
+                return read(streamed.body())
+        except Exception as e:  # noqa: BLE001 - whatever it is becomes a CallError
             failure = self._failure(e, body)
-        if pieces.text and isinstance(failure, TransientCallError):
-            told = f"it broke off in the middle of its reply: {failure}"
-            usage = Usage(counted, text_size(pieces.text, self._model), reported=False)
-            failure = BrokenOff(told, status=failure.status, usage=usage)
+        if streamed.text and isinstance(failure, TransientCallError):
+            usage = Usage(counted, text_size(streamed.text, self._model), reported=False)
+            failure = BrokenOff(f"The reply broke off: {failure}", status=failure.status, usage=usage)
         raise failure
 
     def _failure(self, error: Exception, body: Mapping[str, Any]) -> CallError:
-        """The CallError of a request that failed, without the key in its text."""
+        """The CallError for a failed request, without the key in its text."""
         if isinstance(error, CallError):
             failure = error
-        elif not isinstance(error, self._failures):  # one call fails by it, and not the run
-            logger.error("a call ended in a way that nobody foresaw, please report it", exc_info=error)
-            failure = Unanswered(f"no answer from {self.where}: {type(error).__name__}: {error}")
+        elif not isinstance(error, self._transport_errors):  # It fails this call, not the run.
+            logger.error("Unexpected error in a call, please report it", exc_info=error)
+            failure = Unanswered(f"No answer from {self.where}: {type(error).__name__}: {error}")
         else:
             failure = classify(error, self.where, time.time())
             if isinstance(error, openai.APIStatusError):
                 self.limits.note(error.response.headers, time.time())
                 refusal = HttpRefusal.read(error.status_code, error.body)
-                if self._peculiarities.learn(body, refusal):
+                if self._quirks.learn(body, refusal):
                     failure = ParameterRefused(f"{self.where} answered {refusal.status}: {refusal.message}")
             else:
                 try:
                     json.dumps(body, ensure_ascii=False).encode()
-                except UnicodeEncodeError as e:  # no endpoint will ever get it
-                    failure = PermanentCallError(f"the request cannot be sent to {self.where}: {e}")
+                except UnicodeEncodeError as e:  # No endpoint will ever receive it.
+                    failure = PermanentCallError(f"The request cannot be sent to {self.where}: {e}")
             if failure.status in (401, 403):
-                sent = f"its key is that of {self._key_from}" if self.key else "it is asked without a key"
-                failure.args = (f"{failure} ({sent})",)
+                sent = f"with the key from {self._key_from}" if self.key else "without a key"
+                failure.args = (f"{failure} (asked {sent})",)
         failure.args = (scrub(str(failure), [self.key]),)
         failure.__context__ = None
         return failure

@@ -1,7 +1,4 @@
-"""Reading what an endpoint answered: text, vectors and tokens, with a clear error for anything else.
-
-Pure. A body is what the endpoint sent, decoded from JSON.
-"""
+"""Parse an endpoint's replies, decoded from JSON: text, vectors and tokens, or a clear error. Pure."""
 
 from __future__ import annotations
 
@@ -19,30 +16,27 @@ from graphrag_ray.base.messages import ChatReply, ChatRequest, EmbeddingReply, E
 from graphrag_ray.base.thoughts import spoken
 from graphrag_ray.llm.call_failures import HttpRefusal, PromptTruncated, Unanswered, UselessVector, failure_of
 
-MOST_TOKENS = 10**9
-"""Of one call. Whoever reports more reports nonsense."""
+MOST_TOKENS = 10**9  # Larger counts of one call are nonsense.
+# Below this size, chat templates and unusual vocabularies change counts too much to conclude anything.
 TRUNCATION_FROM_TOKENS = 500
-"""Below this, chat templates and odd vocabularies move counts too much to accuse anybody."""
+# An endpoint that reports less than this share of our own count did not read the whole prompt.
 TRUNCATED_BELOW = 0.5
-"""Share of our own count of a prompt under which the endpoint cannot have read all of it."""
-MANY_TIMES = 10
-"""Our own count of a prompt, above which no vocabulary explains what is reported."""
+MANY_TIMES = 10  # No vocabulary explains a count this many times our own.
 
 
 def decoded(content: bytes, where: str) -> Mapping[str, Any]:
-    """The JSON object of a reply. Raises TransientCallError for anything else, and what a body of the
-    form {"error": …} means: some endpoints send one with status 200."""
+    """The JSON object of a reply. Raises the CallError of an {"error": …} or of a body that is not JSON."""
     body = loaded(content)
     if not isinstance(body, dict):
         start = content[:80].decode("utf-8", "replace")
-        raise TransientCallError(f"{where} answered with something that is not JSON: {start!r}")
+        raise TransientCallError(f"{where} sent a reply that is not JSON: {start!r}")
     if refusal := HttpRefusal.within(body):
         raise failure_of(refusal, where)
     return body
 
 
 def loaded(content: bytes) -> Any:
-    """The JSON value of some bytes, also with halves of characters in its strings; None for what is none."""
+    """The JSON value of some bytes, tolerating lone surrogates in strings; None if it is not JSON."""
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -61,12 +55,18 @@ def read_chat(
     limit: int = MOST_TOKENS,
     window: int = MOST_TOKENS,
 ) -> ChatReply:
-    """The reply of a chat call, with thoughts that stand in its text.
+    """The reply of a chat call, including reasoning within its text.
 
-    prompt_tokens: our own count; count: counts a text, for endpoints that report no usage, or nonsense;
-    limit: tokens that the reply could have; window: of the model.
-    Raises TransientCallError for a body without a choice, PermanentCallError for an empty reply by a
-    content filter, PromptTruncated where the endpoint read much less than was sent.
+    Args:
+        prompt_tokens: Our own count.
+        count: Counts a text, for endpoints that report no usage or an implausible one.
+        limit: Most tokens of the reply.
+        window: The model's context window.
+
+    Raises:
+        TransientCallError: The body has no choice.
+        PermanentCallError: A content filter left the reply empty.
+        PromptTruncated: The endpoint read much less than was sent.
     """
     try:
         choice = body["choices"][0]
@@ -77,42 +77,45 @@ def read_chat(
         finish = str(choice.get("finish_reason") or "stop")
         refused = choice["message"].get("refusal")
     except (KeyError, IndexError, TypeError, AttributeError):
-        raise TransientCallError(f"{where} answered without a message: {str(body)[:200]}") from None
+        raise TransientCallError(f"{where} sent a reply without a message: {str(body)[:200]}") from None
     usage = _usage(body.get("usage"))
-    own = Usage(prompt_tokens, count(text), 0, reported=False)
-    if usage is None or not plausible(usage, own, limit, window):
-        usage = own
+    counted = Usage(prompt_tokens, count(text), 0, reported=False)
+    if usage is None or not plausible(usage, counted, limit, window):
+        usage = counted
     least = prompt_tokens * TRUNCATED_BELOW
     if usage.reported and prompt_tokens > TRUNCATION_FROM_TOKENS and usage.prompt_tokens < least:
         raise PromptTruncated(
-            f"{where} read {usage.prompt_tokens} tokens of a prompt of some {prompt_tokens}: it cuts prompts "
-            "to its own context size. Raise that size at the endpoint, or lower context_window and the sizes "
-            "of chunks and contexts",
+            f"{where} read only {usage.prompt_tokens} tokens of a prompt of about {prompt_tokens}: it "
+            "truncates prompts to its context size. Raise that size, or lower context_window and the sizes "
+            "of chunks and contexts.",
             usage=usage,
         )
     if not text and (refused or finish == "content_filter"):
         reason = refused if isinstance(refused, str) else "content filter"
-        raise PermanentCallError(f"the model at {where} would not answer: {reason}")
+        raise PermanentCallError(f"The model at {where} refused to answer: {reason}")
     if request.response == "yes_no" and text and finish == "length":
-        finish = "stop"  # one word was all we asked for
+        finish = "stop"  # We asked for a single word.
     return ChatReply(text, finish, usage)
 
 
 def read_embeddings(
     body: Mapping[str, Any], requests: Sequence[EmbeddingRequest], counts: Sequence[int], where: str
 ) -> list[EmbeddingReply]:
-    """The replies of one call that embedded all `requests`, in their order; the call's usage is split
-    in proportion to our own counts, exactly.
+    """The replies of one call that embedded all `requests`, in order.
 
-    Raises TransientCallError for a body without one vector per text, FatalCallError for vectors of
-    another length than was asked for, UselessVector where one holds nothing but zeros.
+    The reported usage is divided in proportion to our own `counts`, without a remainder.
+
+    Raises:
+        TransientCallError: The body does not have one vector per text.
+        FatalCallError: The vectors do not have the requested length.
+        UselessVector: A vector is all zeros.
     """
     try:
         data = body["data"]
         numbers = [d.get("index", 0) if len(data) == 1 else d["index"] for d in data]
         if any(type(n) is not int for n in numbers) or sorted(numbers) != list(range(len(data))):
-            raise ValueError("they are not numbered from 0")
-        with np.errstate(over="ignore"):  # an infinity is told below
+            raise ValueError("not numbered from 0")
+        with np.errstate(over="ignore"):  # Infinities are reported below.
             vectors = [
                 np.frombuffer(base64.b64decode(value, validate=True), dtype="<f4")
                 if isinstance(value := data[at]["embedding"], str)
@@ -120,23 +123,23 @@ def read_embeddings(
                 for at in np.argsort(numbers)
             ]
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
-        raise TransientCallError(f"{where} answered without embeddings: {str(body)[:200]}") from None
+        raise TransientCallError(f"{where} sent a reply without embeddings: {str(body)[:200]}") from None
     lengths = {v.size for v in vectors}
     if len(vectors) != len(requests) or len(lengths) != 1 or 0 in lengths:
-        raise TransientCallError(f"{where} answered {len(vectors)} embeddings for {len(requests)} texts")
+        raise TransientCallError(f"{where} sent {len(vectors)} embeddings for {len(requests)} texts")
     if not all(np.isfinite(v).all() for v in vectors):
-        raise TransientCallError(f"{where} answered with an embedding that is not a number")
+        raise TransientCallError(f"{where} sent an embedding with values that are not finite")
     wanted = requests[0].dimensions
     if wanted is not None and lengths != {wanted}:
         raise FatalCallError(
-            f"{where} answered embeddings of {lengths.pop()} dimensions where {wanted} were asked for: "
-            "change embedding_dimensions or the model"
+            f"{where} sent embeddings of {lengths.pop()} dimensions instead of {wanted}. Change "
+            "embedding_dimensions or the model."
         )
-    usage, own = _usage(body.get("usage")), Usage(sum(counts), reported=False)
-    if usage is not None and not plausible(usage, own, 0, MOST_TOKENS):
+    usage, counted = _usage(body.get("usage")), Usage(sum(counts), reported=False)
+    if usage is not None and not plausible(usage, counted, 0, MOST_TOKENS):
         usage = None
     if not all(v.any() for v in vectors):
-        raise UselessVector(f"{where} answered an embedding that is nothing but zeros", usage=usage or own)
+        raise UselessVector(f"{where} sent an embedding that is all zeros", usage=usage or counted)
     if usage is None:
         usages = [Usage(n, reported=False) for n in counts]
     else:
@@ -145,13 +148,13 @@ def read_embeddings(
 
 
 def split_proportionally(total: int, weights: Sequence[int]) -> list[int]:
-    """Whole shares in proportion to the weights (to all alike if they are all 0) that add up to total."""
+    """Integer shares of `total` in proportion to the weights, or equal shares if all weights are 0."""
     seen = [0, *accumulate(weights if sum(weights) else [1] * len(weights))]
     return [total * b // seen[-1] - total * a // seen[-1] for a, b in pairwise(seen)]
 
 
 def _usage(reported: Any) -> Usage | None:
-    """Reported tokens; None where there are none, or what there is makes no sense."""
+    """Reported usage; None if it is missing or malformed."""
     if not isinstance(reported, Mapping):
         return None
     details = reported.get("prompt_tokens_details")
@@ -163,19 +166,18 @@ def _usage(reported: Any) -> Usage | None:
     return Usage(prompt, completion, min(cached, prompt) if _is_count(cached) else 0)
 
 
-def plausible(usage: Usage, own: Usage, limit: int, window: int) -> bool:
-    """Whether reported tokens can be true. own: by our own count, which odd vocabularies may miss by far, but
-    not by MANY_TIMES; limit: tokens that the reply could have, unseen thoughts included."""
-    written = max(limit, own.completion_tokens) * 2 + TRUNCATION_FROM_TOKENS
+def plausible(usage: Usage, counted: Usage, limit: int, window: int) -> bool:
+    """Whether usage can be true, given our own count, the `limit` of the reply and the `window`."""
+    written = max(limit, counted.completion_tokens) * 2 + TRUNCATION_FROM_TOKENS
     return (
-        usage.prompt_tokens <= max(own.prompt_tokens, TRUNCATION_FROM_TOKENS) * MANY_TIMES
+        usage.prompt_tokens <= max(counted.prompt_tokens, TRUNCATION_FROM_TOKENS) * MANY_TIMES
         and usage.completion_tokens <= written
-        and usage.prompt_tokens + usage.completion_tokens <= max(window, own.prompt_tokens + limit)
+        and usage.prompt_tokens + usage.completion_tokens <= max(window, counted.prompt_tokens + limit)
     )
 
 
 def has_thoughts(body: Mapping[str, Any], text: str) -> bool:
-    """Whether a model has thought: beside its text, within it, or by the tokens that it reports."""
+    """Whether a model has reasoned: next to its text, within it, or according to its usage."""
     message, usage = body["choices"][0]["message"], body.get("usage")
     details = usage.get("completion_tokens_details") if isinstance(usage, Mapping) else None
     counted = details.get("reasoning_tokens") if isinstance(details, Mapping) else 0
@@ -192,8 +194,7 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 
 async def events_of(received: AsyncIterator[bytes], where: str) -> AsyncIterator[object]:
-    """The events of a chat reply, up to its end, out of bytes as they come: linear, however these are cut.
-    Raises the CallError of one that says what went wrong, and TransientCallError for one that is not JSON."""
+    """Yield the events of a chat reply in linear time. Raises the CallError of one, or of invalid JSON."""
 
     async def lines() -> AsyncIterator[bytes]:
         cut: list[bytes] = []
@@ -224,11 +225,10 @@ async def events_of(received: AsyncIterator[bytes], where: str) -> AsyncIterator
         yield event
 
 
-class Pieces:
-    """What the events of a streamed chat reply said so far."""
+class StreamedReply:
+    """Collects the events of a streamed chat reply. `where` is the endpoint's display address."""
 
     def __init__(self, where: str) -> None:
-        """where: the endpoint, as it may be shown."""
         self._where = where
         self._texts: list[str] = []
         self._half = ""
@@ -239,12 +239,10 @@ class Pieces:
 
     @property
     def text(self) -> str:
-        """Of the reply."""
         return "".join(self._texts)
 
     def add(self, event: object) -> str:
-        """The piece of text that an event brings, "" for others. Raises TransientCallError for what is no
-        event of a chat reply."""
+        """Add an event and return its text. Raises TransientCallError if it is malformed."""
         try:
             assert isinstance(event, Mapping)
             self._usage = event.get("usage") or self._usage
@@ -255,10 +253,10 @@ class Pieces:
             delta = choices[0].get("delta") or {}
             self._refusals.append("" + (delta.get("refusal") or ""))
             self._thought = self._thought or bool(delta.get("reasoning_content") or delta.get("reasoning"))
-            said = self._half + (delta.get("content") or "")
-            # Half a character at its end is held back for the next piece.
-            self._half = said[-1] if said and "\ud800" <= said[-1] <= "\udbff" else ""
-            piece = whole(said.removesuffix(self._half))
+            text = self._half + (delta.get("content") or "")
+            # Half of a surrogate pair at the end waits for the next piece.
+            self._half = text[-1] if text and "\ud800" <= text[-1] <= "\udbff" else ""
+            piece = whole(text.removesuffix(self._half))
             self._texts.append(piece)
         except (AssertionError, AttributeError, IndexError, KeyError, TypeError):
             raise TransientCallError(
@@ -267,16 +265,10 @@ class Pieces:
         return piece
 
     def body(self) -> dict[str, Any]:
-        """The body of the whole reply. Raises Unanswered where its end is missing: what there is may
-        be half of it."""
+        """The body of the whole reply. Raises Unanswered if the stream ended early."""
         if self._finish_reason is None:
-            raise Unanswered(f"{self._where} ended a reply before its end")
-        message = {
-            "content": self.text,
-            "refusal": "".join(self._refusals) or None,
-            "reasoning": self._thought or None,
-        }
-        return {
-            "choices": [{"message": message, "finish_reason": self._finish_reason}],
-            "usage": self._usage,
-        }
+            raise Unanswered(f"{self._where} ended the stream before the end of the reply")
+        refusal, reasoning = "".join(self._refusals) or None, self._thought or None
+        message = {"content": self.text, "refusal": refusal, "reasoning": reasoning}
+        choice = {"message": message, "finish_reason": self._finish_reason}
+        return {"choices": [choice], "usage": self._usage}

@@ -1,7 +1,7 @@
-"""What an endpoint says about its limits in headers: how long to wait, and what it allows.
+"""What an endpoint's headers say about its limits: how long to wait, and what it allows.
 
-Headers come from outside: what cannot be read, or makes no sense, says nothing. Pure: the wall clock is
-told, since some vendors send instants.
+Headers are untrusted: unreadable or implausible ones are ignored. Pure: the wall clock is an argument, needed
+because some vendors send instants.
 """
 
 from __future__ import annotations
@@ -15,22 +15,18 @@ from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
 KINDS = ("requests", "tokens")
-MINUTE_S = (48.0, 72.0)
-"""A window that the headers suggest is a minute within these bounds: resets are rounded."""
+MINUTE_S = (48.0, 72.0)  # windows that count as a minute, since resets are rounded
 READINGS = 2
 LARGEST_LIMIT = 1e12
-LONGEST_WAIT_S = 60.0
-"""For a limit that is used up. A longer one is left to the 429 that follows: gateways send odd headers."""
-REFILLS_S = 1.0
-"""What is waited for a limit that is used up and refills steadily: it is full much later."""
-SAY_AGAIN_S = 60.0
-"""A limiter that was restarted learns the limits again within this."""
+LONGEST_WAIT_S = 60.0  # for an exhausted limit; gateways send odd headers, and a 429 enforces longer waits
+REFILLS_S = 1.0  # wait for an exhausted limit that refills steadily, long before it is full again
+SAY_AGAIN_S = 60.0  # A restarted limiter learns the limits again within this time.
 RESET_S = 600.0
 _LONGEST_HEADER = 64
 
 
 class RateLimitInfo(NamedTuple):
-    """What an endpoint told about itself. None: nothing; wait_s: leave it alone for so long."""
+    """Limits that an endpoint reports; None if it does not. `wait_s`: how long to pause requests."""
 
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
@@ -39,8 +35,7 @@ class RateLimitInfo(NamedTuple):
 
 @dataclass(slots=True)
 class _Kind:
-    """limit: as last sent; agreed: how many different readings in a row said that it is per minute;
-    per_minute: the last limit of which READINGS said so."""
+    """The limit last sent, consecutive readings that `agreed`, and the limit that READINGS confirmed."""
 
     limit: float | None = None
     agreed: int = 0
@@ -52,15 +47,14 @@ class _Kind:
 class LimitHeaders:
     """Reads the x-ratelimit headers of one endpoint's answers.
 
-    A limit counts only if it is per minute, which no header says (some vendors count requests by the
-    second or by the day). It follows where the limit refills steadily and `reset` is the time until it is
-    full: used / limit of the window. READINGS different ones in a row must say so. Other limits are
-    learned from 429s.
+    A limit counts only if it is per minute, which no header states (some vendors count requests by the second
+    or by the day). It is inferred if the limit refills steadily and `reset`, the time until it is full,
+    equals used / limit of a minute, in READINGS different readings in a row. 429s teach other limits.
     """
 
     _kinds: dict[str, _Kind] = field(default_factory=lambda: {kind: _Kind() for kind in KINDS})
-    _said: RateLimitInfo = field(default_factory=RateLimitInfo)
-    _said_at: float = -math.inf
+    _reported: RateLimitInfo = field(default_factory=RateLimitInfo)
+    _reported_at: float = -math.inf
     _wait_s: float = 0.0
 
     def note(self, headers: Mapping[str, str], wall_now: float) -> None:
@@ -88,33 +82,33 @@ class LimitHeaders:
                 self._wait_s = max(self._wait_s, wait_s)
 
     def news(self, now: float) -> RateLimitInfo | None:
-        """What the limiter should hear, once. now: seconds on a clock that runs forward."""
-        told = RateLimitInfo(self._kinds["requests"].per_minute, self._kinds["tokens"].per_minute)
-        again = told != RateLimitInfo() and now - self._said_at >= SAY_AGAIN_S
-        if told == self._said and not again and not self._wait_s:
+        """What the limiter has to learn, once; `now` is in seconds on a clock that runs forward."""
+        info = RateLimitInfo(self._kinds["requests"].per_minute, self._kinds["tokens"].per_minute)
+        repeat = info != RateLimitInfo() and now - self._reported_at >= SAY_AGAIN_S
+        if info == self._reported and not repeat and not self._wait_s:
             return None
-        self._said, self._said_at = told, now
+        self._reported, self._reported_at = info, now
         wait_s, self._wait_s = self._wait_s, 0.0
-        return told._replace(wait_s=wait_s)
+        return info._replace(wait_s=wait_s)
 
 
 def retry_after_s(headers: Mapping[str, str], wall_now: float) -> float | None:
-    """How long the endpoint asks us to wait, in seconds; None where it does not say.
+    """How many seconds the endpoint asks us to wait; None if it does not say.
 
-    Reads retry-after-ms, then Retry-After (seconds or a date), then x-ratelimit-reset-* of what is
-    used up: at most RESET_S, since it may be that of a day's limit, which
-    refills all the time. headers: names in lower case, or a mapping that does not mind.
+    Reads retry-after-ms, then Retry-After (seconds or a date), then x-ratelimit-reset-* of exhausted limits:
+    at most RESET_S of these, since a daily limit refills all the time. Names in `headers` are in lower case,
+    or the mapping ignores case.
     """
     if (ms := number(headers.get("retry-after-ms"))) is not None:
         return ms / 1000.0
     if (after := headers.get("retry-after")) is not None:
         seconds = number(after)
         return seconds if seconds is not None else _until(parsedate_to_datetime, after, wall_now)
-    told = {kind: duration(headers.get(f"x-ratelimit-reset-{kind}"), wall_now) for kind in KINDS}
-    resets = {kind: reset_s for kind, reset_s in told.items() if reset_s is not None}
-    used_up = [s for k, s in resets.items() if number(headers.get(f"x-ratelimit-remaining-{k}")) == 0]
-    if used_up:
-        return min(RESET_S, max(used_up))
+    sent = {kind: duration(headers.get(f"x-ratelimit-reset-{kind}"), wall_now) for kind in KINDS}
+    resets = {kind: reset_s for kind, reset_s in sent.items() if reset_s is not None}
+    exhausted = [s for k, s in resets.items() if number(headers.get(f"x-ratelimit-remaining-{k}")) == 0]
+    if exhausted:
+        return min(RESET_S, max(exhausted))
     return min(RESET_S, *resets.values()) if resets else None
 
 
@@ -122,8 +116,7 @@ _GO_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)
 
 
 def duration(text: str | None, wall_now: float) -> float | None:
-    """Seconds from "6m0s", "20ms", "1.5s", plain seconds, a Unix time in seconds or milliseconds, or an
-    ISO time; None for anything else."""
+    """Seconds from "6m0s", "20ms", "1.5", a Unix time (s or ms) or an ISO time; None for anything else."""
     if text is None or len(text) > _LONGEST_HEADER:
         return None
     plain = number(text)
@@ -139,7 +132,7 @@ def duration(text: str | None, wall_now: float) -> float | None:
 
 
 def number(text: str | None) -> float | None:
-    """A finite number that is not negative; None for anything else."""
+    """A finite, non-negative number; None for anything else."""
     try:
         value = float(text) if text is not None else math.nan
     except ValueError:
@@ -149,8 +142,8 @@ def number(text: str | None) -> float | None:
 
 def _until(parse: Callable[[str], datetime], text: str, wall_now: float) -> float | None:
     try:
-        at = parse(text)
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        return max(0.0, at.timestamp() - wall_now)
+        instant = parse(text)
+        instant = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+        return max(0.0, instant.timestamp() - wall_now)
     except (OverflowError, ValueError):
         return None

@@ -1,7 +1,6 @@
-"""The limiter that callers see: wait for places to call, settle what was used, report a 429.
+"""The limiter: wait for places to call an endpoint, settle what was used, report a 429.
 
-One process has a `LocalLimiter`. A cluster has one actor per model, which is a shell around a
-`LocalLimiter` of its own.
+A process has one `LocalLimiter`; on a cluster, one actor per model wraps a `LocalLimiter` of its own.
 """
 
 from __future__ import annotations
@@ -18,51 +17,46 @@ from graphrag_ray.base.index_settings import Model
 from graphrag_ray.llm.limits import Ended, EndpointState, LimiterState, Settled
 from graphrag_ray.llm.token_bucket import RequestTooLarge
 
+MAX_ASKED = 256  # Waiters per question. More are never granted in one answer.
+
+_lent: set[str] = set()  # addresses to which this process has sent a first request
+
 
 class Limiter(Protocol):
-    """Endpoints are numbered as in the model's settings. Only `acquire` waits."""
+    """Rate limits shared by callers. Endpoints are numbered as in the settings; only `acquire` waits."""
 
     async def acquire(self, model: str, wants: Sequence[int], usable: Sequence[int]) -> Sequence[int]:
-        """Wait for places for the first one or more of the waiters.
+        """Wait for places at the `usable` endpoints for the first one or more waiters.
 
-        wants: tokens that each waiter's call will use, in order. usable: the endpoints to choose from.
-        Returns the endpoint for each of the first n waiters, n at least 1; the others ask again.
-        A caller has one such call outstanding per model.
+        `wants` are the tokens of each waiter's call. Returns the endpoints for the first n waiters, n at
+        least 1; the others have to ask again. A caller has one such call per model at a time.
         """
-        ...
 
     def settle(self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None) -> None:
-        """A place is free again. delta_tokens: tokens used minus those asked for. ended: how the call went;
-        None where none was made, or it says nothing about how much the endpoint can bear."""
-        ...
+        """Free a place. `delta_tokens` is tokens used minus wanted; `ended` describes the call, if any."""
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
-        """The endpoint answered 429, or asked to wait: everyone does for so long (None: it did not say)."""
-        ...
+        """Pause an endpoint for all callers after a 429 or a request to wait (None: for no given time)."""
 
     def learn(self, model: str, endpoint: int, quirks: Iterable[str]) -> None:
-        """The endpoint taught somebody what it does not take (`quirks.NAMES`): everyone shall know."""
-        ...
+        """Share quirks of an endpoint (`quirks.NAMES`) with all callers."""
 
     def quirks(self, model: str, endpoint: int) -> frozenset[str]:
-        """What it has taught so far, as far as is known here."""
-        ...
+        """The quirks of an endpoint that are known here so far."""
 
 
 class LentLimiter(Limiter, Protocol):
-    """One that is given back."""
+    """A limiter that has to be closed after use."""
 
     def close(self) -> None: ...
 
 
-_lent: set[str] = set()
-"""Addresses of endpoints whose first request of this process has gone."""
-
-
 class LocalLimiter:
-    """Limits within one process, or behind an actor: no task of its own, no lock, no polling.
+    """Limits within one process, or behind an actor, without tasks, locks or polling.
 
-    It may outlive an event loop, but is used from one at a time.
+    A limiter starts empty. With `lend_first`, the first request of this process to an endpoint goes at once,
+    so that a single question does not wait. A shared limiter must not do this, as it may have been restarted.
+    `default_in_flight` is the initial number of concurrent calls without a known limit.
     """
 
     def __init__(
@@ -72,12 +66,6 @@ class LocalLimiter:
         clock: Callable[[], float] = time.monotonic,
         lend_first: bool = False,
     ) -> None:
-        """default_in_flight: concurrent calls of an endpoint without any known limit, to start with.
-
-        lend_first: let the first request to an endpoint go at once, where a limiter else starts empty:
-        a single question would wait for what nobody uses. Once in a process, and never for a limiter
-        that is shared: it may be a restarted one.
-        """
         now = clock()
         self._clock = clock
         self.all_quirks: dict[tuple[str, int], frozenset[str]] = {}
@@ -103,7 +91,7 @@ class LocalLimiter:
         self.settle_all(model, [Settled(endpoint, delta_tokens, ended)], holder)
 
     def settle_all(self, model: str, settled: Iterable[Settled], holder: str = "") -> None:
-        """Several places of one holder are free again; who waits for them is answered once."""
+        """Free several places of one holder, and answer waiting tickets once."""
         line = self._lines[model]
         for one in settled:
             line.state.settle(self._clock(), holder, *one)
@@ -119,26 +107,25 @@ class LocalLimiter:
         return self.all_quirks.get((model, endpoint), frozenset())
 
     def forget(self, holder: str) -> None:
-        """A holder died: what it had in flight is over."""
+        """Drop the tickets and the calls in flight of a holder that died."""
         for line in self._lines.values():
             line.forget(holder)
 
     def take_peak(self) -> int:
-        """The most calls of one model in flight at once since this was asked last."""
+        """The most calls of one model in flight at once since the last `take_peak`."""
         return max((line.state.take_peak() for line in self._lines.values()), default=0)
 
     def in_flight(self, model: str) -> tuple[int, ...]:
-        """Calls in flight for each endpoint."""
+        """Calls in flight at each endpoint."""
         return self._lines[model].state.in_flight
 
     def seen(self, model: str) -> list[EndpointState]:
-        """Each endpoint as it is now."""
+        """The current state of each endpoint."""
         return self._lines[model].state.seen(self._clock())
 
 
 class _Line:
-    """Futures and a timer around the state of one model. waiting: by ticket, whoever asked, what for, and the
-    answer."""
+    """Futures and a timer around the limits of one model. `_waiting`: holder, wants and answer by ticket."""
 
     def __init__(self, state: LimiterState, clock: Callable[[], float]) -> None:
         self.state = state
@@ -170,7 +157,7 @@ class _Line:
         self.serve()
 
     def serve(self) -> None:
-        """Answer who may go now, and set the timer for the next."""
+        """Answer tickets that can be served, and set the timer for the next look."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -180,7 +167,7 @@ class _Line:
         granted, look_again_at = self.state.grants(now)
         for grant in granted:
             holder, wants, answer = self._waiting.pop(grant.ticket)
-            if answer.done():  # cancelled in this turn of the event loop
+            if answer.done():  # cancelled in this iteration of the event loop
                 self._give_back(holder, wants, grant.endpoints)
                 look_again_at = now
             else:
@@ -193,24 +180,18 @@ class _Line:
             self.state.settle(self._clock(), holder, endpoint, -tokens)
 
 
-MAX_ASKED = 256
-"""Waiters named in one question; more are never granted in one answer."""
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Leave to call an endpoint, with so many tokens reserved."""
+    """Permission to call an endpoint, with tokens reserved."""
 
     endpoint: int
     tokens: int
 
 
 class PermitQueue:
-    """Waiters are served in order. A waiter that is cancelled gives its place back."""
+    """Serves waiters in order, at the endpoints that `usable` returns for a number of tokens."""
 
     def __init__(self, model: str, limiter: Limiter, usable: Callable[[int], Sequence[int]]) -> None:
-        """usable: the endpoints that may be called now, at least one of them with a request of so many
-        tokens; what it raises, every waiter gets."""
         self._model = model
         self._limiter = limiter
         self._usable = usable
@@ -218,10 +199,7 @@ class PermitQueue:
         self._asking: asyncio.Task[None] | None = None
 
     async def place(self, tokens: Callable[[], int]) -> Place:
-        """Wait for a place; whoever gets one settles it with the limiter.
-
-        tokens: what to reserve, by the best estimate at the time when the limiter is asked.
-        """
+        """Wait for a place, which the caller has to settle. `tokens` estimates what to reserve when asked."""
         place: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
         self._waiters.append((tokens, place))
         if self._asking is None or self._asking.done():
@@ -239,13 +217,13 @@ class PermitQueue:
             await asyncio.gather(self._asking, return_exceptions=True)
 
     async def _ask(self) -> None:
-        """Ask for all who wait, hand out what is granted, until nobody waits."""
+        """Ask for all waiters and hand out granted places until nobody waits."""
         while asked := list(islice((w for w in self._waiters if not w[1].done()), MAX_ASKED)):
             wants: list[int] = []
             try:
                 wants = [tokens() for tokens, _ in asked]
                 endpoints = await self._limiter.acquire(self._model, wants, self._usable(max(wants)))
-            except Exception as e:  # noqa: BLE001 - handed to those who wait, with its type
+            except Exception as e:  # noqa: BLE001 - handed to the waiters, with its type
                 failed = [place for _, place in self._waiters]
                 if isinstance(e, RequestTooLarge):
                     failed = [p for (_, p), n in zip(asked, wants, strict=True) if n == max(wants)]
@@ -262,5 +240,5 @@ class PermitQueue:
                 self._waiters.popleft()
 
     def give_back(self, place: Place) -> None:
-        """A place that nobody will use."""
+        """Free a place that nobody will use."""
         self._limiter.settle(self._model, place.endpoint, -place.tokens)

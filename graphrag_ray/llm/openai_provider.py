@@ -19,17 +19,19 @@ class OpenAIProvider(RemoteProvider):
         force_yes_no: bool | None = None,
         quirks: Mapping[str, Collection[str]] | None = None,
     ) -> Sequence[Client | FatalCallError]:
-        """Reads key files and may wait for `ask_key`: not for an event loop."""
-        from graphrag_ray.llm.client import EndpointClient  # the client library takes half a second
+        """Blocks: reads key files and may wait for `ask_key`. Do not call it in an event loop."""
+        from graphrag_ray.llm.client import (
+            EndpointClient,
+        )  # Importing the client library takes half a second.
 
-        def one(endpoint: Endpoint) -> Client | FatalCallError:
+        def connect_one(endpoint: Endpoint) -> Client | FatalCallError:
             try:
                 key = find_key(endpoint, environ, ask_key)
                 return EndpointClient(endpoint, model, key, force_yes_no, quirks)
             except FatalCallError as e:
                 return e
 
-        return [one(endpoint) for endpoint in model.endpoints]
+        return [connect_one(endpoint) for endpoint in model.endpoints]
 
 
 PROVIDER = OpenAIProvider()

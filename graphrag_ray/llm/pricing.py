@@ -1,7 +1,4 @@
-"""What a call costs, from the settings or from the price table of the `genai-prices` package.
-
-The table is the package's bundled one: nothing is fetched.
-"""
+"""The cost of a call, from the settings or the price table bundled with `genai-prices`."""
 
 from __future__ import annotations
 
@@ -13,22 +10,21 @@ from typing import Any
 from graphrag_ray.base.index_settings import Endpoint, Model, Price
 from graphrag_ray.base.messages import Usage
 
+# Picodollars per dollar. A token at 1 USD per million costs a million picodollars, so costs are integers and
+# their sums do not depend on the order of addition.
 PICO_USD = 1_000_000_000_000
-"""One dollar in picodollars. One token at 1 USD per million is a million of them, so that costs are
-whole numbers and their sums do not depend on the order."""
 
-_SOLD_BY_ONE = re.compile(r"(gpt-(?!oss)|chatgpt-|o\d|text-embedding-|claude|gemini)")
-"""Models that no one runs on a machine of their own: their name tells the price at any address."""
+# Models sold only by their makers: the name determines the price at any address.
+_SOLD_BY_MAKER = re.compile(r"(gpt-(?!oss)|chatgpt-|o\d|text-embedding-|claude|gemini)")
 
 
 def price_of(model: Model, endpoint: Endpoint | None = None) -> Price | None:
-    """The price of a model at an endpoint; None where it is unknown, which is not free.
+    """The price of a model at an endpoint; None if it is unknown, which does not mean free.
 
-    The settings' own price decides, the endpoint's before the model's. Else the table's, for the seller
-    with that address. At an address that the table does not know, the name decides if the model is sold by
-    its maker alone; open weights, which anybody may serve at any cost, are unknown there. Prices that rise
-    with the length of a prompt count at their lowest tier, which begins at a length that no context of ours
-    reaches.
+    A price in the settings wins, the endpoint's before the model's; then the table's price for the seller
+    with that address. At an unknown address the name decides if only the model's maker sells it; open
+    weights, which anybody may serve at any price, have none. Prices that rise with prompt length count at
+    their lowest tier, since our contexts do not reach the next one.
     """
     if model.is_local:
         return Price(input_usd_per_mtok=0.0, cached_usd_per_mtok=0.0)
@@ -41,7 +37,7 @@ def price_of(model: Model, endpoint: Endpoint | None = None) -> Price | None:
 
 
 def dearest_price(model: Model) -> Price | None:
-    """The most that a token costs at any endpoint of a model; None where one's price is unknown."""
+    """The highest price of a token at any endpoint of a model; None if one of the prices is unknown."""
     prices = [price_of(model, endpoint) for endpoint in model.endpoints] or [price_of(model)]
     known = [p for p in prices if p is not None]
     if len(known) < len(prices):
@@ -53,10 +49,7 @@ def dearest_price(model: Model) -> Price | None:
 
 
 def cost_pico_usd(usage: Usage, price: Price | None) -> int | None:
-    """The cost of one call in whole picodollars; None where the price is unknown.
-
-    Cached tokens are part of the prompt and cost their own price; the prompt's where there is none.
-    """
+    """The cost of a call in picodollars; None if unknown. Cached tokens are part of the prompt."""
     if price is None:
         return None
     cached = min(usage.cached_tokens, usage.prompt_tokens)
@@ -70,7 +63,7 @@ def cost_pico_usd(usage: Usage, price: Price | None) -> int | None:
 
 
 def cost_usd(usage: Usage, price: Price | None) -> float | None:
-    """The cost of one call in US dollars; None where the price is unknown."""
+    """The cost of a call in US dollars; None if the price is unknown."""
     pico = cost_pico_usd(usage, price)
     return None if pico is None else pico / PICO_USD
 
@@ -84,7 +77,7 @@ def _listed_price(name: str, base_url: str) -> Price | None:
 
     snapshot, lower = get_snapshot(), name.lower()
     sellers = [p for p in snapshot.providers if base_url and re.match(p.api_pattern, base_url)]
-    if not sellers and _SOLD_BY_ONE.match(lower):
+    if not sellers and _SOLD_BY_MAKER.match(lower):
         sellers = [p for p in snapshot.providers if p.model_match and p.model_match.is_match(lower)]
         sellers = sellers or [p for p in snapshot.providers if p.id == "openai"]
     for seller in sellers:

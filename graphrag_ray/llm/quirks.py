@@ -1,8 +1,8 @@
-"""What one endpoint's model does not accept: known by its family, learned from its answers, and remembered.
+"""What one endpoint's model does not accept: known by model family, learned from its answers, and remembered.
 
-A logical request says what we want (`messages.ChatRequest`); endpoints differ in what they let us say.
-A parameter that is refused is dropped, renamed or weakened. What was learned has names, so that whoever else
-asks the endpoint, in this run or a later one, need not learn it again (`Accounts.quirks`).
+A logical request says what we want (`messages.ChatRequest`); endpoints differ in what they accept. A refused
+parameter is dropped, renamed or weakened. Quirks have names, so that other callers of the endpoint, in this
+run or a later one, need not learn them again (`Accounts.quirks`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from graphrag_ray.base.messages import ChatRequest, Message
 from graphrag_ray.base.thoughts import Family
 from graphrag_ray.llm.call_failures import HttpRefusal
 
-YES_NO_TOKENS = 8
-"""Room for a one-word answer that is not forced to one token."""
-YES, NO = "Y", "N"
-"""The two answers that a yes_no request asks for; tested against the prompt."""
+YES_NO_TOKENS = 8  # room for a one-word answer that is not forced to one token
+YES, NO = "Y", "N"  # the answers to a yes_no request; a test compares them with the prompt
 
 _REFUSED = re.compile(
     r"unsupported|not support|n't support|unrecogni[sz]ed|unknown|unexpected|not permitted|not allowed"
@@ -35,28 +33,26 @@ _OPTIONAL = ("logit_bias", "temperature", "response_format", "max_tokens", "max_
 _FORMATS = ("json_schema", "json_object")
 
 THINKS, OPENED, NO_SYSTEM, USAGE = "thinks", "opened", "system", "usage"
-_TOLD = {
-    THINKS: "the model thinks: its replies get room for that",
-    OPENED: "replies begin with thoughts without an opening tag: what is streamed waits for their end",
-    NO_SYSTEM: "takes no system message: it is put before the user's",
-    USAGE: "counts tokens as no model does: our own counts are used",
-    "max_tokens": "takes no max_tokens: max_completion_tokens is sent",
-    "json_schema": "takes no JSON schema: it is asked for any JSON object",
-    "json_object": "cannot be asked for JSON: it is asked for it in words only",
+_DESCRIPTIONS = {
+    THINKS: "the model reasons before it replies, so its replies get extra tokens",
+    OPENED: "replies begin with reasoning without an opening tag, so streaming waits for its end",
+    NO_SYSTEM: "does not accept system messages, so they are sent as part of the user message",
+    USAGE: "reports implausible token counts, so our own counts are used",
+    "max_tokens": "does not accept max_tokens, so max_completion_tokens is sent",
+    "json_schema": "does not accept JSON schemas, so it is asked for any JSON object",
+    "json_object": "does not accept a JSON response format, so only the prompt asks for JSON",
 }
-NAMES = frozenset((*_TOLD, *_OPTIONAL))
+NAMES = frozenset((*_DESCRIPTIONS, *_OPTIONAL))
 
 
-def told(where: str, quirks: Iterable[str]) -> str:
-    """What was learned of an endpoint, as a sentence."""
-    return f"{where}: " + "; ".join(_TOLD.get(q, f"takes no {q}: it is left out") for q in sorted(quirks))
+def describe_quirks(where: str, quirks: Iterable[str]) -> str:
+    """A sentence about the quirks of an endpoint."""
+    described = (_DESCRIPTIONS.get(q, f"does not accept {q}, so it is left out") for q in sorted(quirks))
+    return f"{where}: {'; '.join(described)}"
 
 
-class Peculiarities:
-    """Of one endpoint, for the life of its client.
-
-    learned   what it taught us beyond what its family is known for: some of NAMES
-    """
+class EndpointQuirks:
+    """The quirks of one endpoint. `learned` holds those (of NAMES) that its model family is not known for."""
 
     def __init__(self, family: Family | None = None) -> None:
         self._family = family or Family()
@@ -72,7 +68,7 @@ class Peculiarities:
         return self._family.opened or OPENED in self.learned
 
     def add(self, quirks: Iterable[str]) -> bool:
-        """Take over what somebody learned; whether that is news."""
+        """Add quirks, and return whether any of them is new."""
         new = (frozenset(quirks) & NAMES) - self.learned - self._dropped
         self.learned |= new
         self._dropped |= new.intersection(_OPTIONAL)
@@ -87,10 +83,12 @@ class Peculiarities:
         stream: bool = False,
         room: int = 0,
     ) -> dict[str, Any]:
-        """The body of a chat call, as this endpoint takes it.
+        """The body of a chat call in a form that this endpoint accepts.
 
-        max_tokens: of the reply. bias: tokens to force for a yes_no request; None: do not force. stream: the
-        reply is wanted piece by piece. room: for thoughts, beside the reply.
+        Args:
+            max_tokens: Limit of the reply, without reasoning.
+            bias: Logit bias that forces the reply of a yes_no request; None to not force it.
+            room: Additional tokens for reasoning.
         """
         messages = request.messages
         if NO_SYSTEM in self.learned:
@@ -129,45 +127,37 @@ class Peculiarities:
         return {k: v for k, v in body.items() if k not in self._dropped}
 
     def embedding_body(self, texts: list[str], model: str, dimensions: int | None) -> dict[str, Any]:
-        """The body of a call that embeds all these texts."""
         body: dict[str, Any] = {"model": model, "input": texts, "encoding_format": "base64"}
         if dimensions is not None:
             body["dimensions"] = dimensions
         return {k: v for k, v in body.items() if k not in self._dropped}
 
     def learn(self, body: Mapping[str, Any], refusal: HttpRefusal) -> bool:
-        """Whether the refusal is about something in this body that we can do without.
-
-        If so, it is remembered, and the request may be sent again: `chat_body` will differ.
-        """
+        """Learn from a refusal, and return whether `chat_body` now leaves out what was refused."""
+        message = refusal.message
         if refusal.status not in (400, 422):
             return False
-        if NO_SYSTEM not in self.learned and _NO_SYSTEM_ROLE.search(refusal.message):
+        if NO_SYSTEM not in self.learned and _NO_SYSTEM_ROLE.search(message):
             return self.add([NO_SYSTEM])
-        name = _named(body, refusal)
+        about_size = _TOO_MUCH.search(message) or refusal.code == "context_length_exceeded"
+        if about_size or not (_REFUSED.search(message) or refusal.code.startswith("unsupported")):
+            return False
+        sent = [name for name in _OPTIONAL if name in body]
+        name: str | None = re.split(r"[.\[]", refusal.param, maxsplit=1)[0]
+        if name not in sent:
+            name = next((name for name in sent if re.search(rf"\b{name}\b", message)), None)
         if name is None:
             return False
         form = str((body.get("response_format") or {}).get("type"))
+        # An endpoint that wants max_completion_tokens counts reasoning as output.
         learned = {"response_format": (form,), "max_tokens": (name, THINKS)}
-        self.add(learned.get(name, (name,)))  # whoever counts thoughts as output wants the other name
+        self.add(learned.get(name, (name,)))
         return True
-
-
-def _named(body: Mapping[str, Any], refusal: HttpRefusal) -> str | None:
-    """Which optional parameter of the body a refusal is about."""
-    about_size = _TOO_MUCH.search(refusal.message) or refusal.code == "context_length_exceeded"
-    if about_size or not (_REFUSED.search(refusal.message) or refusal.code.startswith("unsupported")):
-        return None
-    sent = [name for name in _OPTIONAL if name in body]
-    param = re.split(r"[.\[]", refusal.param, maxsplit=1)[0]
-    if param in sent:
-        return param
-    return next((name for name in sent if re.search(rf"\b{name}\b", refusal.message)), None)
 
 
 @lru_cache(maxsize=8)
 def yes_no_bias(vocabulary: str) -> dict[str, int]:
-    """logit_bias 100 for every way of writing YES and NO that is one token (paper A.2)."""
+    """A logit_bias of 100 for every spelling of YES and NO that is a single token (paper, appendix A.2)."""
     import quicktok
 
     encoding = quicktok.get_encoding(vocabulary)

@@ -1,4 +1,4 @@
-"""How many tokens a request has, by our own count, and whether it fits its model."""
+"""How many tokens a request has by our own count, and whether it fits its model."""
 
 from __future__ import annotations
 
@@ -10,62 +10,52 @@ from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.messages import ChatRequest
 from graphrag_ray.corpus.tokens import Vocabulary, count, vocabulary_for
 
-TOKENS_PER_MESSAGE = 4
-"""What a chat template adds to each message, roughly."""
-
-PACK_TOKENS = 100_000
-"""A pack of texts to embed is sent when it holds so many; endpoints refuse calls of some 300,000."""
-
-
-REMEMBERED_CHARACTERS = 20_000
-"""Of a text whose tokens are remembered: so many of these take a few megabytes."""
+TOKENS_PER_MESSAGE = 4  # approximate overhead of a chat template per message
+PACK_TOKENS = 100_000  # largest pack of texts to embed; endpoints refuse calls of about 300,000 tokens
+_CACHED_CHARACTERS = 20_000  # Counts of longer texts are not cached, so that the cache takes a few megabytes.
 
 
 @lru_cache(maxsize=64)
 def vocabulary_of(model: str, tokenizer: str | None) -> Vocabulary:
-    """The vocabulary of a model id, and whether it is the model's own for certain."""
     return vocabulary_for(model, tokenizer)
 
 
 def guessed_vocabularies(models: Mapping[str, Model]) -> list[str]:
-    """A sentence for each model, by its name in the settings, whose vocabulary is not known for certain."""
+    """A message for each model whose vocabulary is not known for certain."""
     return [
-        f"The vocabulary of {m.model!r} is not known: its tokens are counted with "
-        f"{vocabulary_of(m.model, m.tokenizer).name}. If you know it, set models.{name}.tokenizer."
+        f"Unknown vocabulary of {m.model!r}: counting tokens with "
+        f"{vocabulary_of(m.model, m.tokenizer).name}. If you know the right one, set models.{name}.tokenizer."
         for name, m in models.items()
         if not m.is_local and not vocabulary_of(m.model, m.tokenizer).known
     ]
 
 
 def text_size(text: str, model: Model) -> int:
-    """Tokens of a text, at least 1: what an endpoint bills is never nothing."""
-    counted = _counted if len(text) < REMEMBERED_CHARACTERS else count
-    return max(1, counted(text, vocabulary_of(model.model, model.tokenizer).name))
+    """Tokens of a text, at least 1, since endpoints bill at least one."""
+    count_text = _cached_count if len(text) < _CACHED_CHARACTERS else count
+    return max(1, count_text(text, vocabulary_of(model.model, model.tokenizer).name))
 
 
 @lru_cache(maxsize=512)
-def _counted(text: str, vocabulary: str) -> int:
-    """Prompts' fixed parts come again in each call, and a dialogue's first turns in each later one."""
+def _cached_count(text: str, vocabulary: str) -> int:
+    """Cached because fixed parts of prompts and the first turns of a dialogue recur in every call."""
     return count(text, vocabulary)
 
 
 def prompt_size(request: ChatRequest, model: Model) -> int:
-    """Tokens of a chat request's messages.
-
-    Raises DoesNotFit where these and the reply's limit do not fit the context window.
-    """
+    """Tokens of a chat request. Raises DoesNotFit if they and the reply exceed the context window."""
     size = sum(text_size(m.content, model) + TOKENS_PER_MESSAGE for m in request.messages)
     limit = output_limit(request, model)
     if size + limit > model.context_window:
         raise DoesNotFit(
-            f"the {request.prompt!r} prompt has {size} tokens, which with {limit} for the reply is more than "
-            f"the context window of {model.context_window} tokens of {model.model or 'the model'}: not sent"
+            f"The {request.prompt!r} prompt was not sent: its {size} tokens and {limit} for the reply exceed "
+            f"the context window of {model.context_window} tokens of {model.model or 'the model'}"
         )
     return size
 
 
 def thought_room(request: ChatRequest, model: Model, prompt_tokens: int, room: int) -> int:
-    """Of `room` tokens for thoughts, those that the window leaves beside the prompt and the reply's limit."""
+    """How many of `room` tokens for reasoning fit the context window besides prompt and reply."""
     return max(0, min(room, model.context_window - prompt_tokens - output_limit(request, model)))
 
 

@@ -1,11 +1,10 @@
-"""A token bucket in two dimensions, requests and tokens, whose admissions fit any sliding window.
+"""A token bucket in two dimensions, requests and tokens, whose admissions respect every sliding window.
 
-Pure: every method is told the time (`now`, seconds on any clock that runs forward).
+Pure: every method takes the time, `now`, in seconds on a clock that runs forward.
 
-An endpoint counts what arrives in windows of W = 60 s. A bucket with burst b over a window W can let
-through b more than its rate in one of them, so it gives up b/W of its rate; a single reservation larger
-than the burst is a burst of its own, so it counts as b too. The bucket starts empty: a limiter that is
-restarted must not let a second burst follow the first.
+An endpoint counts arrivals in windows of W = 60 s. In such a window a bucket with burst b can admit b more
+than its rate allows, so it gives up b/W of its rate. A single reservation larger than the burst counts as a
+burst of its own. The bucket starts empty, so that restarting a limiter allows no second burst.
 """
 
 from __future__ import annotations
@@ -14,39 +13,34 @@ from graphrag_ray.base.errors import DoesNotFit
 
 BURST_S = 0.1
 WINDOW_S = 60.0
+# Share of a burst to gather before answering waiters. They are answered in groups, and an answer that is late
+# by the other half loses nothing.
 HOLD = 0.5
-"""Share of a burst that is gathered before waiters are answered: they are answered in groups, and an
-answer that comes late by the other half loses nothing."""
-MAX_BURST_SHARE = 0.5
-"""The largest share of its rate that a bucket gives up for reservations near a whole minute's limit."""
-_ENOUGH = 1e-9
-"""Relative rounding slack of a level that refilled for exactly as long as it was said to need."""
+MAX_BURST_SHARE = 0.5  # most of its rate that a bucket gives up for reservations near a whole minute's limit
+_ENOUGH = 1e-9  # relative rounding slack of a level that refilled for exactly the time it needed
 
 
 class RequestTooLarge(DoesNotFit):
-    """One request needs more than a whole minute's limit: it would wait for ever."""
+    """A request that needs more than a whole minute's limit and would wait forever."""
 
 
 def check_within_limit(tokens: int, tokens_per_minute: float | None) -> None:
-    """Raises RequestTooLarge, with both numbers, for a request larger than a minute's limit."""
+    """Raise RequestTooLarge if a request needs more than a minute's limit."""
     if tokens_per_minute is not None and tokens > tokens_per_minute:
         raise RequestTooLarge(
-            f"a request of {tokens} tokens is larger than the limit of {tokens_per_minute:g} tokens per "
-            "minute: raise tokens_per_minute, or make contexts and chunks smaller"
+            f"A request of {tokens} tokens exceeds the limit of {tokens_per_minute:g} tokens per minute. "
+            "Raise tokens_per_minute, or make contexts and chunks smaller."
         )
 
 
 class BucketLevel:
-    """One dimension of a bucket: a level that refills at a little less than the limit.
+    """One dimension of a bucket: a level that refills slightly slower than the limit."""
 
-    Levels above the cap come from refunds or from waiting for one large reservation, and are kept.
-    """
-
-    def __init__(self, per_minute: float) -> None:
+    def __init__(self, per_minute: float, level: float) -> None:
         self.limit = per_minute * WINDOW_S / 60.0
         self.cap = self.limit * BURST_S / WINDOW_S
-        self.level = 0.0
-        self._largest = [0.0, 0.0]  # of this window and the one before
+        self.level = min(level, self.cap)
+        self._largest = [0.0, 0.0]  # of this window and the previous one
         self._window_end = 0.0
 
     def note_size(self, now: float, amount: float) -> None:
@@ -65,8 +59,7 @@ class BucketLevel:
         return self.limit / WINDOW_S * (1.0 - share)
 
     def refill(self, seconds: float, goal: float) -> None:
-        """goal: what the first waiter needs, which may be more than the cap; half a burst may gather
-        above it, so that looking late loses nothing."""
+        """Refill up to the cap, or to half a burst above what the first waiter needs (`goal`)."""
         full = max(self.cap, goal + self.cap * HOLD)
         if self.level < full:
             self.level = min(full, self.level + self.rate * seconds)
@@ -79,17 +72,10 @@ class BucketLevel:
 
 
 class Bucket:
-    """Requests and tokens per minute of one endpoint. A limit that is None does not bind.
-
-    requests_per_minute, tokens_per_minute    positive
-    now                                       the time at which the bucket is empty
-    """
+    """The requests and tokens per minute of one endpoint, positive or None, starting empty."""
 
     def __init__(
-        self,
-        requests_per_minute: float | None,
-        tokens_per_minute: float | None,
-        now: float,
+        self, requests_per_minute: float | None, tokens_per_minute: float | None, now: float
     ) -> None:
         self._requests: BucketLevel | None = None
         self._tokens: BucketLevel | None = None
@@ -99,23 +85,17 @@ class Bucket:
         self.relimit(now, requests_per_minute, tokens_per_minute)
 
     def lend(self, now: float) -> None:
-        """Let the first request go at once, on credit: what follows waits until it is paid back, so that no
-        window holds more than it would. For a bucket from which nothing was ever taken."""
+        """Let the first request go at once, on credit, which later requests wait to pay back."""
         self._refill(now)
         self._credit = True
 
     def relimit(self, now: float, requests_per_minute: float | None, tokens_per_minute: float | None) -> None:
-        """Other limits from now on. What is saved up stays below a burst of the new ones; a limit that was
-        not there starts empty."""
+        """Change the limits. Savings are cut to a burst of the new limit; a new limit starts empty."""
         self._refill(now)
         self.requests_per_minute, self.tokens_per_minute = requests_per_minute, tokens_per_minute
 
         def changed(before: BucketLevel | None, per_minute: float | None) -> BucketLevel | None:
-            if per_minute is None:
-                return None
-            level = BucketLevel(per_minute)
-            level.level = min(before.level, level.cap) if before else 0.0
-            return level
+            return None if per_minute is None else BucketLevel(per_minute, before.level if before else 0.0)
 
         self._requests = changed(self._requests, requests_per_minute)
         self._tokens = changed(self._tokens, tokens_per_minute)
@@ -126,37 +106,35 @@ class Bucket:
 
     @property
     def load(self) -> float:
-        """How little is left: 1 for empty, 0 for full or not limited."""
+        """1 when empty, 0 when full or not limited."""
         meters = [m for m in (self._requests, self._tokens) if m is not None]
         return max((1.0 - min(1.0, m.level / m.cap) for m in meters), default=0.0)
 
     def opens_in(self, now: float, first: float, waiting: int, waiting_tokens: int) -> float:
         """Seconds until waiters should be answered; 0 for now.
 
-        first: tokens of the first waiter; waiting, waiting_tokens: of all of them. Answers go to
-        groups: when all fit or a share HOLD of the burst is there, but never before the first fits.
+        Waiters are answered in groups: when all fit or a share HOLD of the burst has gathered, but never
+        before the first, of `first` tokens, fits.
         """
         self._refill(now)
         if self._credit:
             return self._pause(now)
-        wait = self._paused_until - now
-        if self._requests is not None:
-            group = min(float(waiting), HOLD * self._requests.cap)
-            wait = max(wait, self._pause(now) + self._requests.wait_s(max(1.0, group)))
-        if self._tokens is not None:
-            group = min(float(waiting_tokens), HOLD * self._tokens.cap)
-            wait = max(wait, self._pause(now) + self._tokens.wait_s(max(float(first), group)))
-        return max(0.0, wait)
+        pause = wait = self._pause(now)
+        for level, needed, total in ((self._requests, 1.0, waiting), (self._tokens, first, waiting_tokens)):
+            if level is not None:
+                group = min(float(total), HOLD * level.cap)
+                wait = max(wait, pause + level.wait_s(max(needed, group)))
+        return wait
 
     def fits(self, tokens: float) -> bool:
-        """Whether a request of so many tokens may go at the level of the last `opens_in`."""
+        """Whether a request may be sent, at the level of the last `opens_in`."""
         if self._credit:
             return True
         requests_ok = self._requests is None or self._requests.has(1.0)
         return requests_ok and (self._tokens is None or self._tokens.has(tokens))
 
     def take(self, now: float, tokens: float) -> None:
-        """Take one request of so many tokens out."""
+        """Take out one request."""
         self._credit = False
         if self._requests is not None:
             self._requests.level -= 1.0
@@ -165,14 +143,14 @@ class Bucket:
             self._tokens.level -= tokens
 
     def wait_for(self, now: float, tokens: float) -> None:
-        """Say what the first waiter needs (0: nobody waits), so that the level may rise that far."""
+        """Set what the first waiter needs (0: nobody waits), so that the level may rise that far."""
         self._refill(now)
         self._goal = (1.0 if tokens else 0.0, tokens)
         if self._tokens is not None and tokens:
             self._tokens.note_size(now, tokens)
 
     def settle(self, now: float, delta_tokens: int) -> None:
-        """delta_tokens: actual minus reserved. The level may fall below zero; refunds are kept."""
+        """Charge tokens used minus tokens reserved. The level may fall below zero; refunds are kept."""
         self._refill(now)
         if self._tokens is not None:
             self._tokens.level -= delta_tokens
@@ -190,7 +168,7 @@ class Bucket:
         return max(0.0, self._paused_until - now)
 
     def _refill(self, now: float) -> None:
-        if now < self._now:  # the clock was set back: keep durations, not instants
+        if now < self._now:  # The clock was set back: keep durations, not instants.
             self._filled_at -= self._now - now
             self._paused_until -= self._now - now
         self._now = now
@@ -198,7 +176,6 @@ class Bucket:
         if seconds <= 0:
             return
         self._filled_at = now
-        if self._requests is not None:
-            self._requests.refill(seconds, self._goal[0])
-        if self._tokens is not None:
-            self._tokens.refill(seconds, self._goal[1])
+        for level, goal in zip((self._requests, self._tokens), self._goal, strict=True):
+            if level is not None:
+                level.refill(seconds, goal)

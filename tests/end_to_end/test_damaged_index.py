@@ -217,15 +217,15 @@ def test_verify_finds_what_a_large_index_would_not_show(
     world: World, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(steps_damage, "VERIFIED_BYTES", 0)
-    monkeypatch.setattr(steps_damage, "_AT_ONCE", 5)
+    monkeypatch.setattr(steps_damage, "_BATCH", 5)
     part = world.open().manifest.parts("covariates")[0]
     flip(world.root / part.path)
     assert not world.index().committed, "nobody read it"
     assert world.index(verify=True).committed and told(world, part.path)
-    assert any("checked byte by byte: 1 file damaged." in note for note in world.observer.notes)
+    assert any("byte by byte: 1 file damaged." in note for note in world.observer.notes)
     assert everything(world.open()) == whole
     world.index(verify=True)
-    assert any("checked byte by byte: none is damaged." in note for note in world.observer.notes)
+    assert any("byte by byte: none is damaged." in note for note in world.observer.notes)
 
 
 # journals

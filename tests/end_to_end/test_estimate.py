@@ -159,7 +159,7 @@ def test_the_time_that_no_call_takes_is_named_so_that_the_total_is_its_column_s_
     [
         (["NOWHERE"], "Nothing to read at INPUT"),
         (["INPUT", "--set", "chunking.sise=3"], "did you mean 'chunking.size'"),
-        (["INPUT", "--assume", "glean_yess=1"], "did you mean 'glean_yes'"),
+        (["INPUT", "--assume", "glean_yess=1"], "Did you mean 'glean_yes'"),
         (["INPUT", "--sample", "0"], "--sample"),
         (["EMPTY"], "could be read"),
     ],

@@ -23,7 +23,7 @@ from graphrag_ray.engine.ray import cluster, discovery
 from graphrag_ray.indexing.index import index
 from graphrag_ray.store.files import Store
 
-HERE = "In this process, without Ray: INPUT has"
+HERE = "Running in this process: INPUT has"
 
 
 @pytest.fixture
@@ -82,11 +82,11 @@ def test_a_small_update_of_a_large_index_is_a_small_run(run: Command, world: Wor
     for path in world.input.iterdir():
         os.utime(path, (1e9, 1e9))
     (world.input / "mill.txt").write_text("GRACE met IVAN at the mill.")
-    assert "In this process, without Ray: 0.0 MB of text may have changed" in run(*small).stderr
+    assert "Running in this process: 0.0 MB of text may have changed" in run(*small).stderr
     for name, text in long.items():
         (world.input / name).write_text(text + "GRACE met IVAN.")
     told = run(*small).stderr
-    assert "On a Ray of its own: 0.1 MB of text may have changed" in told and "Ray was started" in told
+    assert "Starting Ray: 0.1 MB of text may have changed" in told and "Ray was started" in told
 
 
 def test_a_cluster_that_was_started_on_this_machine_is_asked_for(

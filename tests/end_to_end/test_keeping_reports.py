@@ -101,11 +101,13 @@ def test_everything_is_written_as_from_scratch_where_that_is_asked_for(world: Sm
 
 def test_an_update_says_what_it_will_write_before_it_asks(world: Small):
     update(world, entangled(range(40)))
-    assert not any("To come" in note for note in world.observer.notes)
+    assert not any("Expected work" in note for note in world.observer.notes)
     changed = {**entangled(range(1, 41)), "005.txt": "ANNA met BERT at last."}
     update(world, changed)
-    (told,) = [note for note in world.observer.notes if "To come" in note]
-    assert told.startswith("Documents: 1 new, 1 changed, 1 removed. To come: at most 2 chunks to extract, ")
+    (told,) = [note for note in world.observer.notes if "Expected work" in note]
+    assert told.startswith(
+        "Documents: 1 new, 1 changed, 1 removed. Expected work: at most 2 chunks to extract, "
+    )
 
 
 histories = st.lists(st.sets(st.integers(0, 11), min_size=1, max_size=9), min_size=2, max_size=4)

@@ -82,7 +82,7 @@ def test_new_prompts_are_taken_after_their_cost_was_told_and_confirmed(
     assert refused.exit_code == 2 and world.asked() == asked, "nobody said yes"
     n = before["extract"] + before["glean_check"]
     assert f"extract {n} replies" in refused.stderr and "report " in refused.stderr
-    assert "in all" in refused.stderr and "$" in refused.stderr and "--yes" in refused.stderr
+    assert "in total" in refused.stderr and "$" in refused.stderr and "--yes" in refused.stderr
 
     taken = run(*new, "--yes")
     assert taken.exit_code == 0 and "in all" in taken.stderr
@@ -126,7 +126,7 @@ def test_what_edited_prompts_cost_is_told_too_and_needs_no_yes(run: Command, wor
     improve(tmp_path / "mine", "report")
     asked = world.asked()
     done = run(*index_command(world), "--set", f"prompts_dir={tmp_path / 'mine'}")
-    assert done.exit_code == 0 and "with: report. What they change is asked anew" in done.stderr
+    assert done.exit_code == 0 and "index: report. Requests that they change are sent again" in done.stderr
     assert improved(world, asked) > 0
 
 

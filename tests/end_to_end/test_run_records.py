@@ -55,13 +55,13 @@ def test_a_run_that_its_budget_stopped_tells_what_it_spent_and_the_next_one_too(
     assert (found["outcome"], found["exit_code"], found["snapshot"]) == ("budget", 4, None)
     assert "budget.max_total_tokens" in found["message"] and found["ended_at"]
     spent = sum(u["prompt_tokens"] + u["completion_tokens"] for u in found["usage"])
-    assert 0 < spent <= 20_000 and f"In all this run came to {spent:,} tokens." in stopped.stderr
+    assert 0 < spent <= 20_000 and f"In total, this run used {spent:,} tokens." in stopped.stderr
     assert f"was stopped by its budget. {spent:,} tokens" in plain(run, world)
     again = run(*index_command(world))
     assert again.exit_code == 0
-    assert f"was stopped by its budget. It paid {spent:,} tokens" in " ".join(again.stderr.split())
+    assert f"was stopped by its budget. It used {spent:,} tokens" in " ".join(again.stderr.split())
     world.write({"more.txt": "ZOE feeds YURI."})
-    assert "before this one" not in run(*index_command(world)).stderr
+    assert "The previous run" not in run(*index_command(world)).stderr
 
 
 def test_a_root_without_a_snapshot_remembers_the_settings_of_the_run_that_was_stopped(
@@ -112,8 +112,8 @@ def test_a_killed_run_is_known_by_its_lock_and_the_journal_tells_what_it_paid(
         assert status(run, world)["outcome"] == "running" and "running since" in plain(run, world)
     assert status(run, world)["outcome"] == "killed" and "was killed" in plain(run, world)
     told = run(*index_command(world)).stderr
-    assert "was killed. It paid " in " ".join(told.split())
-    shown = int(" ".join(told.split()).split("It paid ")[1].split()[0].replace(",", ""))
+    assert "was killed. It used " in " ".join(told.split())
+    shown = int(" ".join(told.split()).split("It used ")[1].split()[0].replace(",", ""))
     assert shown >= paid
 
 

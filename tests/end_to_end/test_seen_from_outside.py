@@ -299,7 +299,7 @@ def test_a_next_run_that_does_not_come_is_not_waited_for_for_ever(
 ):
     monkeypatch.setattr(status, "BEGUN_WITHIN_S", 2 * OFTEN_S)
     waiting = run("status", "--root", world.root, "--watch", "--next")
-    assert waiting.exit_code == 1 and "no run began" in waiting.stderr
+    assert waiting.exit_code == 1 and "No run began" in waiting.stderr
     assert run("status", "--root", world.root, "--next").exit_code == 2
 
 

@@ -262,7 +262,7 @@ def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(
     assert (last["method"], last["status"], last["levelname"]) == ("global", 200, "INFO")
     assert last["seconds"] > 1 and last["calls"] > 1 and last["tokens"] > 100 and last["cost_usd"] is None
     assert len(last["question"]) == 24 and last["application"] == "graphrag" and last["replica"]
-    told_to_wait = [line for line in logs.splitlines() if "asks to wait: nothing is sent" in line]
+    told_to_wait = [line for line in logs.splitlines() if "asks to wait: pausing requests" in line]
     assert {json.loads(line)["run"] for line in told_to_wait} == {"graphrag"}, "of the limiter"
     for secret in (TOKEN, KEY, SECRET_WORDS):
         assert secret not in told + logs

@@ -249,7 +249,7 @@ def test_a_document_is_purged_from_the_command_line(run: Command, world: World):
     world.index()
     shutil.rmtree(world.input / "letters")
     refused = run("gc", "--root", world.root, "--purge", "letters/secret.txt", "--delete")
-    assert refused.exit_code == 2 and "Delete what shall go from INPUT" in refused.output
+    assert refused.exit_code == 2 and "Delete them from INPUT" in refused.output
     world.index()
     (quoting := world.input.parent / "saved" / "answer.txt").parent.mkdir()
     quoting.write_text("XQJZVW met ALICE.")

@@ -201,8 +201,8 @@ def test_the_parts_of_a_journal_are_merged_in_pieces_and_damaged_ones_set_aside(
         compact(run, ["extract"], 33)
         assert not run.seconds, "too few"
         compact(run, ["extract"], 32)
-        assert run.chores["compact"] == {"parts": 32, "merged_into": 5}
-        assert [info.path for info in store.list("work/extract/damaged")] and run.doing is None
+        assert run.maintenance["compact"] == {"parts": 32, "merged_into": 5}
+        assert [info.path for info in store.list("work/extract/damaged")] and run.current_step is None
         assert len(store.list("work/extract")) == 5
         found = JournalIndex.load(store, "extract").lookup(keys)
         assert [found[key][0].reply for key in keys[:31]] == [f"reply {i}" for i in range(31)]

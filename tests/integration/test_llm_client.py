@@ -210,9 +210,9 @@ def test_what_no_library_foresaw_fails_one_call_which_is_tried_again(monkeypatch
         error = World(endpoint, max_attempts=1).run_one(chat())
     assert (world.accounts.total.retries, world.accounts.total.unanswered) == (1, 1)
     assert (
-        isinstance(error, GaveUp) and "no answer from" in str(error) and "KeyError: 'nothing'" in str(error)
+        isinstance(error, GaveUp) and "No answer from" in str(error) and "KeyError: 'nothing'" in str(error)
     )
-    assert "nobody foresaw" in caplog.text
+    assert "Unexpected error in a call" in caplog.text
 
 
 def test_a_cookie_is_not_kept():
@@ -234,7 +234,7 @@ def test_a_key_that_no_header_can_hold_is_told_at_once_and_not_shown(key):
 def test_a_request_that_no_encoding_has_fails_for_good():
     with Endpoint(lambda body: "Hello.") as endpoint:
         error = World(endpoint).run_one(chat("half a pair: \ud800"))
-    assert isinstance(error, PermanentCallError) and "the request cannot be sent" in str(error)
+    assert isinstance(error, PermanentCallError) and "The request cannot be sent" in str(error)
     assert endpoint.requests == []
 
 

@@ -1,10 +1,9 @@
-"""What a stage costs, and the time in which its endpoints answer it: the least that limits allow, and what
-is lost when there is nothing left to send and the slow calls are waited for."""
+"""The cost of a stage, and the time it takes at the rate limits of its endpoints."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,23 +11,26 @@ import numpy.typing as npt
 
 from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.messages import Usage
+from graphrag_ray.llm.accounting import Limits, sum_known
 from graphrag_ray.llm.pricing import cost_usd, price_of
 
 TTFT_S, TOKENS_PER_S = 0.5, 60.0
 SLOW_SHARE, SLOW_FACTOR, HEDGED_FACTOR = 0.01, 5.0, 2.0
-MIN_CALLS = 30
-"""Fewer calls do not tell how latency follows length."""
+MIN_CALLS = 30  # Fewer calls do not show how latency depends on length.
+_SUMMED = ("items", "calls", "prompt_tokens", "completion_tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """What a stage asks for.
+    """The requests of a stage.
 
-    calls                  requests that are sent; prompt_tokens, completion_tokens: of all of them
-    items                  dialogues (an embedding call holds many)
-    chain                  calls of its longest chain, each of which waits for the one before
-    last                   tokens of the replies that come last; None: as long as the others
-    exact                  what is counted and not modelled, for people; "" for nothing
+    Attributes:
+        model: Logical name of the model.
+        items: Dialogues. An embedding call holds many.
+        calls: Requests; `prompt_tokens` and `completion_tokens` are their totals.
+        chain: Calls of the longest chain in which each call waits for the one before.
+        last: Mean tokens of the replies that come last; None if these are as long as the others.
+        exact: What is counted rather than modelled, for display.
     """
 
     stage: str
@@ -42,21 +44,18 @@ class Volume:
     exact: str = ""
 
     def plus(self, other: Volume) -> Volume:
-        """Both, side by side: the longer chain is that of both."""
-        sums = {n: getattr(self, n) + getattr(other, n) for n in _SUMMED}
+        """The sum of two volumes that run side by side."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMMED}
         return replace(self, chain=max(self.chain, other.chain), **sums)
 
     def times(self, share: float) -> Volume:
-        parts = {n: getattr(self, n) * share for n in _SUMMED}
+        parts = {name: getattr(self, name) * share for name in _SUMMED}
         return replace(self, chain=self.chain if share else 0.0, **parts)
-
-
-_SUMMED = ("items", "calls", "prompt_tokens", "completion_tokens")
 
 
 @dataclass(frozen=True)
 class Replies:
-    """The calls of one prompt: [n] each, as the endpoint counted. source: whose calls, for people."""
+    """The calls of one prompt, as counted by the endpoint: arrays of shape [n], and a source for display."""
 
     prompt_tokens: npt.NDArray[np.float64]
     completion_tokens: npt.NDArray[np.float64]
@@ -70,55 +69,52 @@ class Replies:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """ttft_s: to the first token of a reply; tokens_per_s: after it. slow_share: of calls, which take
-    slow_factor times as long as others of their length."""
+    """How long calls take: `slow_share` of them `slow_factor` times as long as others of their length."""
 
     ttft_s: float
     tokens_per_s: float
     slow_share: float = 0.0
     slow_factor: float = 1.0
 
-    def of(self, volume: Volume) -> float:
-        """Seconds of a call, on average."""
+    def mean_s(self, volume: Volume) -> float:
+        """Mean seconds of a call."""
         if not volume.calls:
             return 0.0
         return self.ttft_s + volume.completion_tokens / volume.calls / self.tokens_per_s
 
     def drain_s(self, volume: Volume, calls_per_s: float) -> float:
-        """Seconds from the last call that is sent until all are answered, at the median.
+        """Median seconds from sending the last call until all calls are answered.
 
-        Calls are sent at an even rate r and take as long as chance wants: t seconds after the last, those
-        still out are a Poisson number of mean r E[(latency - t)+]. That is ln 2 at the t wanted.
+        Calls are sent at an even rate r with random latencies, so t seconds after the last one the number of
+        calls in flight is Poisson with mean r E[(latency - t)+]. The median is the t at which this is ln 2.
         """
         if not volume.calls or not calls_per_s:
             return 0.0
         tokens = volume.completion_tokens / volume.calls if volume.last is None else volume.last
         mean = self.ttft_s + tokens / self.tokens_per_s
         usual = mean / (1.0 + self.slow_share * (self.slow_factor - 1.0))
-        slow, wanted = usual * self.slow_factor, math.log(2.0) / calls_per_s
-        if self.slow_share * (slow - usual) >= wanted:
-            return slow - wanted / self.slow_share
-        return max(0.0, mean - wanted)
+        slow, target = usual * self.slow_factor, math.log(2.0) / calls_per_s
+        if self.slow_share * (slow - usual) >= target:
+            return slow - target / self.slow_share
+        return max(0.0, mean - target)
 
 
 def latency_of(
     replies: Mapping[str, Replies], take: Callable[[str, float, str], float], hedge: bool
 ) -> Latency:
-    """From the calls that were made, where they tell (not too few, nor all of one length), else as assumed.
-
-    take: notes an assumption's name, value and source
-    """
+    """Fit latency to the calls by prompt, or assume it if they are too few or all of one length."""
     chats = [r for name, r in replies.items() if name != "embed" and r.n]
-    x, y = (
+    tokens, seconds = (
         np.concatenate([np.zeros(0), *(getattr(r, n) for r in chats)])
         for n in ("completion_tokens", "latency_s")
     )
     ttft_s, tokens_per_s, source = TTFT_S, TOKENS_PER_S, "assumed"
-    if len(x) >= MIN_CALLS and x.std() >= 1.0:
-        slope, intercept = np.polyfit(x, y, 1)
+    if len(tokens) >= MIN_CALLS and tokens.std() >= 1.0:
+        slope, intercept = np.polyfit(tokens, seconds, 1)
         if slope > 0 and intercept >= 0:
-            ttft_s, tokens_per_s, source = float(intercept), float(1 / slope), f"measured on {len(x):,} calls"
-    # A second request follows when a call is about as slow as any usual one.
+            source = f"measured on {len(tokens):,} calls"
+            ttft_s, tokens_per_s = float(intercept), float(1 / slope)
+    # A hedged call takes about as long as two usual ones.
     factor, slow_source = (HEDGED_FACTOR, "assumed, hedged") if hedge else (SLOW_FACTOR, "assumed")
     return Latency(
         take("ttft_s", ttft_s, source),
@@ -130,40 +126,36 @@ def latency_of(
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """seconds: that it takes; by: what makes it so long."""
+    """The seconds that a stage takes, and what limits it."""
 
     seconds: float
     by: str
 
 
 def bound_of(volume: Volume, model: Model, latency: Latency, default_in_flight: int) -> Bound | None:
-    """The time of a stage at its model's limits, its endpoints working together; None for a local one.
-    Limits of all endpoints add up where each of them has one.
+    """The time of a stage at its model's limits, with all endpoints working together; None for a local model.
 
-    The least that limits allow, then the slow ones of its last calls, and then those that wait for these:
-    the rest of a chain (of reports that hold others, say).
-
-    Without any limit, `default_in_flight` calls per endpoint are at work at once.
+    It is the minimum that limits allow, plus the slow ones of the last calls, plus the calls that wait for
+    these: the rest of a chain, such as reports that contain others. Limits add up if every endpoint has one.
+    An endpoint without any limit works on `default_in_flight` calls at once.
     """
     if model.is_local:
         return None
     if not volume.calls:
         return Bound(0.0, "nothing to do")
-    ends, seconds = model.endpoints, latency.of(volume)
-    tpm = _sum([e.tokens_per_minute for e in ends])
-    rpm = _sum([e.requests_per_minute for e in ends])
-    in_flight = _sum(
+    seconds, limits = latency.mean_s(volume), Limits.of(model)
+    in_flight = sum_known(
         [
             e.max_in_flight or (None if e.tokens_per_minute or e.requests_per_minute else default_in_flight)
-            for e in ends
+            for e in model.endpoints
         ]
     )
     bounds = [Bound(volume.chain * seconds, "one call after another")]
-    if tpm:
+    if limits.tokens_per_minute:
         tokens = volume.prompt_tokens + volume.completion_tokens
-        bounds.append(Bound(tokens / tpm * 60, "tokens per minute"))
-    if rpm:
-        bounds.append(Bound(volume.calls / rpm * 60, "requests per minute"))
+        bounds.append(Bound(tokens / limits.tokens_per_minute * 60, "tokens per minute"))
+    if limits.requests_per_minute:
+        bounds.append(Bound(volume.calls / limits.requests_per_minute * 60, "requests per minute"))
     if in_flight:
         bounds.append(Bound(volume.calls * seconds / in_flight, f"{in_flight:g} calls in flight"))
     least = max(bounds, key=lambda b: b.seconds)
@@ -174,15 +166,10 @@ def bound_of(volume: Volume, model: Model, latency: Latency, default_in_flight: 
 
 
 def cost_of(volume: Volume, model: Model) -> float | None:
-    """US dollars; None where a price is unknown. Of endpoints with different prices, their mean."""
+    """US dollars, averaged over endpoints with different prices; None if a price is unknown."""
     if not volume.calls:
         return 0.0
     usage = Usage(round(volume.prompt_tokens), round(volume.completion_tokens))
     costs = [cost_usd(usage, price_of(model, e)) for e in (model.endpoints or (None,))]
-    known = [c for c in costs if c is not None]
-    return sum(known) / len(known) if len(known) == len(costs) else None
-
-
-def _sum(limits: Sequence[float | None]) -> float | None:
-    known = [limit for limit in limits if limit is not None]
-    return sum(known) if known and len(known) == len(limits) else None
+    total = sum_known(costs)
+    return None if total is None else total / len(costs)

@@ -1,4 +1,4 @@
-"""A corpus in numbers: its chunks and the first request for each, exactly as a run would send it."""
+"""Count a corpus: its chunks, and the first request for each, exactly as a run would send it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ from graphrag_ray.llm.request_sizes import TOKENS_PER_MESSAGE, output_limit, tex
 
 @dataclass(frozen=True)
 class CorpusCounts:
-    """Sums over chunks, in tokens of the extraction model's vocabulary unless said otherwise.
+    """Sums over chunks, in tokens of the extraction model's vocabulary unless stated otherwise.
 
-    chunk_tokens        of the chunks' texts; prompt_tokens: of the first requests, system message and all
-    passage_tokens      of the chunks as a prompt shows them, header included
-    embed_tokens        of the texts to embed, in the embedding model's vocabulary
-    too_long            chunks that do not fit the model's window and would not be sent
-    repeated            chunks that say what another one says, which is asked about once
-    answered            chunks that a journal answers; answered_prompt_tokens: of their first requests
-    read_share          of the input's bytes; below 1 all the above is an extrapolation
+    Attributes:
+        chunk_tokens: Tokens of the chunks' texts.
+        prompt_tokens: Tokens of the first requests, including the system message.
+        passage_tokens: Tokens of the chunks in prompts, including their headers.
+        embed_tokens: Tokens of the texts to embed, in the embedding model's vocabulary.
+        too_long: Chunks that do not fit the context window and are not sent.
+        repeated: Chunks that equal another chunk, which is sent once.
+        answered: Chunks that a journal answers; `answered_prompt_tokens` are those of their first requests.
+        read_share: Share of the input's bytes that was read. Below 1, all counts are extrapolated.
     """
 
     files: int = 0
@@ -57,7 +59,7 @@ class CorpusCounts:
         return replace(self, **{name: getattr(self, name) + n for name, n in counts.items()})
 
     def scaled(self, read_share: float) -> CorpusCounts:
-        """The whole corpus, from the share of its bytes that was read."""
+        """Extrapolate to the whole corpus from the share of its bytes that was read."""
         names = (
             *("chunks", "chunk_tokens", "prompt_tokens", "passage_tokens", "embed_tokens", "too_long"),
             *("repeated", "answered", "answered_prompt_tokens"),
@@ -67,7 +69,7 @@ class CorpusCounts:
 
 @dataclass(order=True, slots=True)
 class Drawn:
-    """A chunk of a sample. rank: minus its pseudo-random number, so that a heap drops the highest."""
+    """A sampled chunk. `rank` is minus its pseudo-random number, so that a heap drops the highest number."""
 
     rank: int
     chunk: ShownChunk = field(compare=False)
@@ -76,12 +78,10 @@ class Drawn:
 
 
 class ChunkCounter:
-    """Counts the chunks of documents, and draws two samples: of all, and of those that a journal answers.
+    """Counts the chunks of documents, and samples all chunks and those that a journal answers.
 
-    The samples are the chunks with the smallest hashes: without replacement, the same in every run, and
-    nearly the same when the corpus has grown.
-
-    done: item keys -> which of them a journal answers
+    A sample consists of the `sample` chunks with the smallest hashes: without replacement, the same in every
+    run, and nearly the same once the corpus has grown. `done` tells which item keys a journal answers.
     """
 
     def __init__(
@@ -96,10 +96,12 @@ class ChunkCounter:
         self._vocabulary = vocabulary_for(self._model.model, self._model.tokenizer).name
         embedding = settings.model(settings.model_name("embed"))
         self._embed_vocabulary = vocabulary_for(embedding.model, embedding.tokenizer).name
-        # Of the last message: the others are the same for every chunk.
+        # Only the last message depends on the chunk.
         *fixed, last = self._first_request(ShownChunk("")).messages
-        self._fixed = TOKENS_PER_MESSAGE + sum(self._size(m.content) + TOKENS_PER_MESSAGE for m in fixed)
-        self._empty = self._fixed + self._size(last.content)
+        self._fixed = TOKENS_PER_MESSAGE + sum(
+            text_size(m.content, self._model) + TOKENS_PER_MESSAGE for m in fixed
+        )
+        self._empty = self._fixed + text_size(last.content, self._model)
         self.corpus = CorpusCounts()
         self._seen: set[int] = set()
         self.drawn: list[Drawn] = []
@@ -107,10 +109,10 @@ class ChunkCounter:
 
     def add(self, document: Document) -> None:
         header = header_of(document, self._settings.chunking)
-        found = cut(document.text, self._settings.chunking, self._vocabulary, header(""))
-        texts = [document.text[c.start : c.end] for c in found]
+        cuts = cut(document.text, self._settings.chunking, self._vocabulary, header(""))
+        texts = [document.text[c.start : c.end] for c in cuts]
         chunks = [ShownChunk(text, header(text)) for text in texts]
-        new = []  # that no earlier one is equal to, by 64 bits of a hash: a run asks about each once
+        new = []  # A run asks about equal chunks once; 64 bits of a hash decide.
         for i, chunk in enumerate(chunks):
             content = f"{chunk.header}\0{chunk.text}".encode("utf-8", "surrogatepass")
             digest = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
@@ -120,14 +122,13 @@ class ChunkCounter:
         sent: list[Drawn] = []
         for i in new:
             request = self._first_request(chunks[i])
-            size = self._fixed + self._size(request.messages[-1].content)
+            size = self._fixed + text_size(request.messages[-1].content, self._model)
             if size + output_limit(request, self._model) <= self._model.context_window:
                 rank = hashlib.blake2b(f"{document.id} {i}".encode(), digest_size=8).digest()
                 key = item_key(request) if self._done else ""
                 sent.append(Drawn(-int.from_bytes(rank, "big"), chunks[i], size, key))
-        keys = [item.key for item in sent]
-        done = self._done(keys).tolist() if self._done and keys else [False] * len(sent)
-        answered = [item for item, is_done in zip(sent, done, strict=True) if is_done]
+        done = self._done([item.key for item in sent]).tolist() if self._done and sent else []
+        answered = [item for item, is_done in zip(sent, done, strict=False) if is_done]
         for sample, items in ((self.drawn, sent), (self.drawn_answered, answered)):
             for item in items:
                 heapq.heappush(sample, item)
@@ -136,13 +137,13 @@ class ChunkCounter:
         total = sum(item.prompt_tokens for item in sent)
         self.corpus = self.corpus.plus(
             documents=1,
-            chunks=len(found),
-            chunk_tokens=sum(c.n_tokens for c in found),
+            chunks=len(cuts),
+            chunk_tokens=sum(c.n_tokens for c in cuts),
             prompt_tokens=total,
             passage_tokens=total - len(sent) * self._empty,
             embed_tokens=self._embed_tokens(document, [texts[i] for i in new]),
             too_long=len(new) - len(sent),
-            repeated=len(found) - len(new),
+            repeated=len(cuts) - len(new),
             answered=len(answered),
             answered_prompt_tokens=sum(item.prompt_tokens for item in answered),
         )
@@ -152,17 +153,15 @@ class ChunkCounter:
         assert isinstance(request, ChatRequest)
         return request
 
-    def _size(self, text: str) -> int:
-        return text_size(text, self._model)
-
     def _embed_tokens(self, document: Document, texts: list[str]) -> int:
-        """Of texts of a document, and of what is said of it above each."""
+        """Tokens of a document's texts to embed, including their title headers."""
         options = self._settings.embeddings
         if not options.enabled or not texts:
             return 0
         sizes = count_many(texts, self._embed_vocabulary)
         if options.with_titles:
-            about = (document.title, document.date, document.path, document.row)
+            fields = (document.title, document.date, document.path, document.row)
             more = metadata_lines(document.metadata, self._settings.chunking.prepended_metadata)
-            sizes += count_many([title_header(*about, text, more) for text in texts], self._embed_vocabulary)
+            headers = [title_header(*fields, text, more) for text in texts]
+            sizes += count_many(headers, self._embed_vocabulary)
         return int(np.minimum(sizes, options.max_tokens).sum())

@@ -12,7 +12,7 @@ from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.indexing.repair import put_right
+from graphrag_ray.indexing.repair import repair
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import communities_stage, parent_reports
 from graphrag_ray.indexing.step_result import Result
@@ -73,6 +73,6 @@ def test_all_damaged_parts_of_a_journal_are_set_aside_at_once(tmp_path: Path):
     paths = [info.path for info in run.store.list("work/extract")]
     for path in paths[:2]:
         run.store.write(path, b"?" * 40)
-    put_right(run, CorruptPart("it is damaged", path=paths[0]))
+    repair(run, CorruptPart("it is damaged", path=paths[0]))
     assert len(notes) == 2
     assert [path for path in paths if run.store.size(path) is not None] == paths[2:]

@@ -56,7 +56,7 @@ def test_a_run_is_watched_on_when_storage_answers_again(
         clock = Clock(s1=lambda: setattr(backend, "faults", AWAY), s9=back)
         seen = [found["outcome"] for found in status.watched(store, clock, clock.sleep)]
     assert seen == ["running", "committed"] and clock.slept == 9
-    assert caplog.text.count("Looking again") == 1
+    assert caplog.text.count("Retrying") == 1
 
 
 def test_a_run_that_is_waited_for_is_seen_though_storage_was_away(storage: tuple[FaultyFiles, Store]):
@@ -77,7 +77,7 @@ def test_storage_that_stays_away_ends_the_watch_and_not_the_run(storage: tuple[F
     with locks.acquire(store) as lock:
         begin(store, lock)
         clock = Clock(s1=lambda: setattr(backend, "faults", AWAY))
-        with pytest.raises(StoreError, match="may be going on all the same"):
+        with pytest.raises(StoreError, match="may still be active"):
             list(status.watched(store, clock, clock.sleep))
         assert clock.now >= status.AWAY_S
         backend.heal()

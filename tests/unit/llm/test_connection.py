@@ -19,7 +19,7 @@ from graphrag_ray.llm import client
 def test_certificates_are_read_once_and_again_where_others_are_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    client._trusted.cache_clear()
+    client._ssl_context.cache_clear()
     model = Model(provider="openai", model="m")
     read: list[str] = []
     create = httpx2.create_ssl_context
@@ -35,7 +35,7 @@ def test_certificates_are_read_once_and_again_where_others_are_named(
     Path(ours).write_bytes(Path(theirs).read_bytes())
     for file in (theirs, theirs, ours, theirs):
         monkeypatch.setenv("SSL_CERT_FILE", file)
-        client.openai_client(Endpoint(), model, None)
+        client.EndpointClient(Endpoint(), model, None)
     assert read == [theirs, ours]
 
 
@@ -44,5 +44,5 @@ def test_responses_are_bounded_by_one_class() -> None:
     asked = httpx2.Request("GET", "http://127.0.0.1/v1/models")
     responses = [httpx2.Response(200, content=b"{}", request=asked) for _ in range(2)]
     for response in responses:
-        asyncio.run(client._bound(response))
+        asyncio.run(client._bound_body(response))
     assert type(responses[0].stream) is type(responses[1].stream) is not httpx2.ByteStream

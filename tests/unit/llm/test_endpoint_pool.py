@@ -3,76 +3,76 @@ import logging
 import pytest
 
 from graphrag_ray.base.errors import FatalCallError, NoWay
-from graphrag_ray.llm.model_client import LONGEST_REST_S, REST_AFTER_FAILURES, Roster
+from graphrag_ray.llm.model_client import LONGEST_REST_S, REST_AFTER_FAILURES, EndpointPool
 
 
-def roster(n=2, limits=None):
-    return Roster([f"http://host{i}" for i in range(n)], limits or [None] * n)
+def pool(n=2, limits=None):
+    return EndpointPool([f"http://host{i}" for i in range(n)], limits or [None] * n)
 
 
-def fail(r, endpoint, now, times=REST_AFTER_FAILURES):
+def fail(endpoints, endpoint, now, times=REST_AFTER_FAILURES):
     for _ in range(times):
-        r.failed(endpoint, now)
+        endpoints.failed(endpoint, now)
 
 
 def test_an_endpoint_that_keeps_failing_is_left_alone_for_a_while_and_tried_again():
-    r = roster()
-    fail(r, 0, 10.0)
-    assert r.usable(10.0, 1) == [1]
-    assert r.usable(10.0 + LONGEST_REST_S, 1) == [0, 1]
+    endpoints = pool()
+    fail(endpoints, 0, 10.0)
+    assert endpoints.usable(10.0, 1) == [1]
+    assert endpoints.usable(10.0 + LONGEST_REST_S, 1) == [0, 1]
 
 
 def test_a_few_failures_among_successes_do_no_harm():
-    r = roster()
+    endpoints = pool()
     for now in range(20):
-        r.failed(0, now)
-        r.failed(0, now)
-        r.worked(0)
-    assert r.usable(20.0, 1) == [0, 1]
+        endpoints.failed(0, now)
+        endpoints.failed(0, now)
+        endpoints.worked(0)
+    assert endpoints.usable(20.0, 1) == [0, 1]
 
 
 def test_rests_grow_longer_until_a_call_works():
-    r = roster()
+    endpoints = pool()
     rests, now = [], 0.0
     for _ in range(4):
-        fail(r, 0, now)
+        fail(endpoints, 0, now)
         start = now
-        while r.usable(now, 1) == [1]:
+        while endpoints.usable(now, 1) == [1]:
             now += 0.25
         rests.append(now - start)
     assert rests == sorted(rests)
     assert rests[-1] >= 4 * rests[0]
-    r.worked(0)
-    fail(r, 0, now)
-    assert r.usable(now + rests[0], 1) == [0, 1]
+    endpoints.worked(0)
+    fail(endpoints, 0, now)
+    assert endpoints.usable(now + rests[0], 1) == [0, 1]
 
 
 def test_the_only_endpoint_is_used_even_while_it_rests():
-    r = roster(1)
-    fail(r, 0, 0.0)
-    assert r.usable(0.0, 1) == [0]
+    endpoints = pool(1)
+    fail(endpoints, 0, 0.0)
+    assert endpoints.usable(0.0, 1) == [0]
 
 
 def test_a_resting_endpoint_is_used_for_what_no_other_takes():
-    r = roster(2, [None, 1000])
-    fail(r, 0, 0.0)
-    assert r.usable(0.0, 900) == [1]
-    assert r.usable(0.0, 5000) == [0, 1]
+    endpoints = pool(2, [None, 1000])
+    fail(endpoints, 0, 0.0)
+    assert endpoints.usable(0.0, 900) == [1]
+    assert endpoints.usable(0.0, 5000) == [0, 1]
 
 
 def test_the_endpoint_where_a_call_failed_is_used_only_where_no_other_takes_it():
-    r = roster(2, [None, 1000])
-    assert r.usable(0.0, 900, other_than=0) == [1]
-    assert r.usable(0.0, 5000, other_than=0) == [0, 1]
-    assert roster(1).usable(0.0, 1, other_than=0) == [0]
+    endpoints = pool(2, [None, 1000])
+    assert endpoints.usable(0.0, 900, other_than=0) == [1]
+    assert endpoints.usable(0.0, 5000, other_than=0) == [0, 1]
+    assert pool(1).usable(0.0, 1, other_than=0) == [0]
 
 
 def test_an_endpoint_that_refuses_us_is_dropped_with_one_warning_as_long_as_another_remains(caplog):
-    r = roster()
+    endpoints = pool()
     with caplog.at_level(logging.WARNING):
-        r.drop(0, FatalCallError("wrong key", status=401))
-        r.drop(0, FatalCallError("wrong key", status=401))
-    assert r.usable(0.0, 1) == [1]
+        endpoints.drop(0, FatalCallError("wrong key", status=401))
+        endpoints.drop(0, FatalCallError("wrong key", status=401))
+    assert endpoints.usable(0.0, 1) == [1]
     assert len(caplog.records) == 1
     assert "http://host0" in caplog.text
     assert "answered 401" in caplog.text
@@ -80,33 +80,33 @@ def test_an_endpoint_that_refuses_us_is_dropped_with_one_warning_as_long_as_anot
 
 
 def test_when_the_last_one_is_dropped_the_run_ends_with_its_reason():
-    r = roster()
-    r.drop(0, FatalCallError("wrong key", status=401))
-    r.drop(1, FatalCallError("no quota", status=429))
+    endpoints = pool()
+    endpoints.drop(0, FatalCallError("wrong key", status=401))
+    endpoints.drop(1, FatalCallError("no quota", status=429))
     with pytest.raises(FatalCallError, match="no quota") as caught:
-        r.usable(0.0, 1)
+        endpoints.usable(0.0, 1)
     assert caught.value.status == 429
 
 
 def test_that_there_was_no_way_at_all_is_told_from_a_refusal():
-    r = roster()
-    r.drop(0, NoWay("no key"))
-    r.drop(1, NoWay("no key either"))
+    endpoints = pool()
+    endpoints.drop(0, NoWay("no key"))
+    endpoints.drop(1, NoWay("no key either"))
     with pytest.raises(NoWay, match="no key either"):
-        r.usable(0.0, 1)
+        endpoints.usable(0.0, 1)
 
 
 def test_whoever_lives_longer_than_a_refusal_tries_again():
-    r = Roster(["http://host0"], [None], dropped_for_s=30.0)
-    r.drop(0, FatalCallError("no quota", status=429), 10.0)
+    endpoints = EndpointPool(["http://host0"], [None], dropped_for_s=30.0)
+    endpoints.drop(0, FatalCallError("no quota", status=429), 10.0)
     with pytest.raises(FatalCallError, match="no quota"):
-        r.usable(39.9, 1)
-    assert r.usable(40.0, 1) == [0]
-    assert r.largest(40.0) is None
+        endpoints.usable(39.9, 1)
+    assert endpoints.usable(40.0, 1) == [0]
+    assert endpoints.largest(40.0) is None
 
 
 def test_what_there_is_no_way_to_stays_dropped():
-    r = Roster(["http://host0"], [None], dropped_for_s=30.0)
-    r.drop(0, FatalCallError("no key"))
+    endpoints = EndpointPool(["http://host0"], [None], dropped_for_s=30.0)
+    endpoints.drop(0, FatalCallError("no key"))
     with pytest.raises(FatalCallError, match="no key"):
-        r.usable(1e9, 1)
+        endpoints.usable(1e9, 1)

@@ -160,7 +160,7 @@ def test_anything_but_one_vector_per_text_may_be_better_next_time(answer):
 
 
 def test_vectors_of_another_length_than_asked_for_stop_the_run():
-    with pytest.raises(FatalCallError, match=r"2 dimensions where 512"):
+    with pytest.raises(FatalCallError, match=r"2 dimensions instead of 512"):
         read_embeddings(embedding_body([1.0, 2.0]), embedding_requests("a", dimensions=512), [1], "host")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphrag_ray.llm.endpoint_replies import Pieces
+from graphrag_ray.llm.endpoint_replies import StreamedReply
 
 
 def event(content: str) -> dict[str, object]:
@@ -10,7 +10,7 @@ def event(content: str) -> dict[str, object]:
 
 
 def test_a_character_that_comes_in_two_halves_is_one() -> None:
-    pieces = Pieces("http://a/v1")
+    pieces = StreamedReply("http://a/v1")
     said = [pieces.add(event(text)) for text in ("a \ud83d", "\ude00 b", " \udc00 c")]
     assert said == ["a ", "\U0001f600 b", " \ufffd c"]
     assert pieces.text == "a \U0001f600 b \ufffd c"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.indexing.forecast.forecast import KNOWN, Assumptions, parse_assumptions
+from graphrag_ray.indexing.forecast.forecast import ASSUMPTION_MEANINGS, Assumptions, parse_assumptions
 
 
 def test_a_given_assumption_comes_before_all_else_and_says_so():
@@ -16,19 +16,19 @@ def test_a_given_assumption_comes_before_all_else_and_says_so():
         ("glean_yes", 0.8, "given by --assume"),
         ("ttft_s", 0.5, "assumed"),
     ]
-    assert all(a.meaning == KNOWN[a.name] for a in assume)
+    assert all(a.meaning == ASSUMPTION_MEANINGS[a.name] for a in assume)
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("glean_yess=1", "did you mean 'glean_yes'"),
-        ("xyzzy=1", "known are"),
+        ("glean_yess=1", "Did you mean 'glean_yes'"),
+        ("xyzzy=1", "Choose from"),
         ("glean_yes", "name=number"),
         ("entities=many", "name=number"),
-        ("entities=-1", "not negative"),
+        ("entities=-1", "at least 0"),
         ("entities=inf", "name=number"),
-        ("glean_yes=2", "from 0 to 1"),
+        ("glean_yes=2", "between 0 and 1"),
         ("tokens_per_s=0", "above 0"),
         ("nodes_per_summary=0", "above 0"),
         ("prompt_tokens_factor=0", "above 0"),

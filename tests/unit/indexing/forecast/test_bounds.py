@@ -39,7 +39,7 @@ def test_the_tightest_limit_decides_and_is_named(ends: list[Endpoint], seconds: 
 
 def test_slow_calls_at_the_end_are_waited_for_as_a_simulation_of_them_says():
     latency = Latency(1.0, 100.0, slow_share=0.01, slow_factor=8.0)
-    usual = latency.of(VOLUME) / 1.07
+    usual = latency.mean_s(VOLUME) / 1.07
     rng, ends = random.Random(1), []
     for _ in range(2_000):
         sent = (-i / 10.0 for i in range(600))  # ten a second
@@ -53,7 +53,7 @@ def test_what_waits_for_others_takes_its_own_time_after_them():
     flat = bound_of(VOLUME, model(*ends), LATENCY, 60)
     chained = bound_of(replace(VOLUME, chain=4.0), model(*ends), LATENCY, 60)
     assert flat is not None and chained is not None
-    assert chained.seconds - flat.seconds == pytest.approx(3 * LATENCY.of(VOLUME))
+    assert chained.seconds - flat.seconds == pytest.approx(3 * LATENCY.mean_s(VOLUME))
 
 
 def test_a_limit_counts_only_where_every_endpoint_has_it():

@@ -10,7 +10,7 @@ from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.graph.descriptions import describe_spec
 from graphrag_ray.graph.extraction_dialogue import EntityRecord, ExtractedRecords, RelationshipRecord
 from graphrag_ray.indexing.forecast.corpus_counts import CorpusCounts
-from graphrag_ray.indexing.forecast.forecast import Forecast, Learned, forecast, names_of
+from graphrag_ray.indexing.forecast.forecast import Forecast, Learned, count_names, forecast
 
 MODEL = {"models": {"default": {"provider": "openai", "model": "gpt-4o-mini"}}}
 SETTINGS = parse_settings(MODEL)
@@ -35,7 +35,7 @@ def zipf_chunks(n: int, seed: int, names: int = 200_000, exponent: float = 1.1) 
 
 
 def entities(chunks: list[ExtractedRecords]) -> float:
-    return names_of("entities", chunks, "o200k_base", SPEC).distinct
+    return count_names("entities", chunks, "o200k_base", SPEC).distinct
 
 
 def foretold(n_chunks: int, learned: Learned, given: dict[str, float] | None = None) -> Forecast:
@@ -48,18 +48,18 @@ def test_names_are_counted_by_chunk_and_description():
         records(("A", "First."), ("B", "Second."), links=(("A", "B", "Met."), ("A", "A", "Itself."))),
         records(("A", "Another."), links=(("B", "A", "Met."), ("A", "C", ""))),
     ]
-    found = names_of("entities", chunks, "o200k_base", SPEC)
+    found = count_names("entities", chunks, "o200k_base", SPEC)
     assert (found.distinct, found.once, found.pairs) == (3, 1, 5)
     assert (found.descriptions, found.single, found.several) == (3, 1, 1)
-    pairs = names_of("relationships", chunks, "o200k_base", SPEC)
+    pairs = count_names("relationships", chunks, "o200k_base", SPEC)
     assert (pairs.distinct, pairs.once, pairs.pairs, pairs.descriptions) == (2, 1, 3, 1)
 
 
 def test_many_descriptions_are_asked_about_and_few_short_ones_are_joined():
     texts = [f"Description number {i} of a name." for i in range(5)]
     few, many = ([records(("A", text)) for text in texts[:n]] for n in (2, 5))
-    assert names_of("entities", few, "o200k_base", SPEC).asked == 0
-    found = names_of("entities", many, "o200k_base", SPEC)
+    assert count_names("entities", few, "o200k_base", SPEC).asked == 0
+    found = count_names("entities", many, "o200k_base", SPEC)
     assert found.asked == 1 and found.asked_tokens == pytest.approx(5 * (found.description_tokens + 1))
 
 

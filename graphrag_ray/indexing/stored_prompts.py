@@ -1,0 +1,140 @@
+"""Prompts and name lists, stored in an index by content instead of path, and the cost of new prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from graphrag_ray.base.declarations import concerned
+from graphrag_ray.base.errors import PromptError, SettingsError
+from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Settings, of_index
+from graphrag_ray.base.messages import Usage
+from graphrag_ray.base.prompts import Prompt, kept_prompts, load_prompts, parse_prompt
+from graphrag_ray.base.settings_file import parse_settings
+from graphrag_ray.base.text_files import read_text
+from graphrag_ray.base.urls import shown
+from graphrag_ray.base.wording import plural, price_setting
+from graphrag_ray.engine.observer import Observer
+from graphrag_ray.graph.aliases import EntityNames, parse_names
+from graphrag_ray.llm.accounting import CallTotals
+from graphrag_ray.llm.pricing import cost_pico_usd, dearest_price
+from graphrag_ray.store import compaction
+from graphrag_ray.store.files import Store
+
+
+def load_names(settings: Settings) -> EntityNames:
+    """The aliases and blocked names of the settings. Raises SettingsError."""
+    names = with_name_lists(settings).names
+    return parse_names(names.aliases or "", names.block or "")
+
+
+def with_name_lists(settings: Settings) -> Settings:
+    """Settings with the content of the files that list names. Raises SettingsError."""
+    names, texts = settings.names, dict[str, str]()
+    for key, path, text in (
+        ("aliases", names.aliases_file, names.aliases),
+        ("block", names.block_file, names.block),
+    ):
+        try:
+            texts[key] = read_text(path) if path is not None else text or ""
+        except (OSError, UnicodeDecodeError) as e:
+            raise SettingsError(f"Cannot read {shown(str(path))}: {e}") from e
+    return settings.model_copy(update={"names": names.model_copy(update=texts)})
+
+
+def with_contents(
+    settings: Settings, before: Mapping[str, Any] | None, observer: Observer, new_prompts: bool = False
+) -> Settings:
+    """Settings with the content of their files; arguments as for `prompts_for`."""
+    prompts = kept_prompts(prompts_for(settings, before, new_prompts))
+    package = kept_prompts(load_prompts(settings.prompts_dir))
+    if others := [name for name, text in prompts.items() if text != package[name]]:
+        observer.note(
+            f"Using the index's own prompts, of which {', '.join(others)} differ from the package's. Pass "
+            "--new-prompts to use those instead; the cost is shown first."
+        )
+    return with_name_lists(settings).model_copy(update={"prompts": prompts})
+
+
+def prompts_for(
+    settings: Settings, before: Mapping[str, Any] | None, new_prompts: bool = False
+) -> dict[str, Prompt]:
+    """All prompts. An index keeps its own unless the settings name a folder with others.
+
+    `before` are the settings stored in it, if any. With `new_prompts`, the package's replace them, except for
+    texts that only the settings have. Raises PromptError, SettingsError.
+    """
+    own = prompts_of(before)
+    if new_prompts:
+        kept = {name: text for name, text in settings.prompts.items() if text != own.get(name)}
+    else:
+        kept = own | settings.prompts
+    return load_prompts(settings.prompts_dir, kept)
+
+
+def prompts_of(before: Mapping[str, Any] | None) -> dict[Any, str]:
+    """The prompts stored in an index, except for those from a folder of its owner."""
+    if before is None:
+        return {}
+    return dict(parse_settings({"prompts": of_index(before).get("prompts", {})}).prompts)
+
+
+def cost_of_prompts(
+    store: Store,
+    settings: Settings,
+    stages: Iterable[str],
+    before: Mapping[str, Any] | None,
+    new_prompts: bool,
+) -> str | None:
+    """A message about the cost of prompts that differ from the index's.
+
+    The estimate is what the affected stages used so far, at today's prices. None if no prompt differs or
+    nothing was paid for. `stages` are those that call models; other arguments as for `prompts_for`.
+    """
+    ours = kept_prompts(prompts_for(settings, before, new_prompts))
+    if before is None:
+        return None
+    theirs, changed = prompts_of(before), []
+    for name, text in ours.items():
+        known = ""
+        with suppress(PromptError):  # A prompt that is no longer valid counts as different.
+            known = parse_prompt(name, theirs.get(name, "")).source
+        if text != known:
+            changed.append(name)
+    affected = {stage for name in changed for stage in concerned(name)}
+    used: dict[str, CallTotals] = {}
+    for stage in stages:
+        model = settings.model(settings.model_name(stage))
+        if stage not in affected or model.is_local:
+            continue
+        total, price = CallTotals(), dearest_price(model)
+        for name, calls in compaction.totals(store, stage).by_model.items():
+            if name != OFFLINE_MODEL_ID:
+                usage = Usage(calls.prompt_tokens, calls.completion_tokens, calls.cached_tokens)
+                total.absorb(
+                    CallTotals(
+                        calls=calls.calls,
+                        prompt_tokens=calls.prompt_tokens,
+                        completion_tokens=calls.completion_tokens,
+                        cost_pico_usd=cost_pico_usd(usage, price),
+                    )
+                )
+        if total.calls:
+            used[stage] = total
+    if not used:
+        return None
+    in_total = CallTotals()
+    for totals in used.values():
+        in_total.absorb(totals)
+    parts = []
+    for label, totals in (*used.items(), ("in total", in_total)):
+        cost = "cost unknown" if totals.cost_usd is None else f"${totals.cost_usd:,.2f}"
+        replies = plural(totals.calls, "reply", "replies")
+        parts.append(f"{label} {replies}, {totals.total_tokens:,} tokens, {cost}")
+    unknown = next((stage for stage, totals in used.items() if totals.cost_usd is None), None)
+    hint = f" Pass {price_setting(settings.model_name(unknown))} to see the cost." if unknown else ""
+    return (
+        f"These prompts differ from those of the index: {', '.join(changed)}. Requests that they change are "
+        f"sent again. This costs at most about what their stages cost so far: {'; '.join(parts)}.{hint}"
+    )
