@@ -82,7 +82,7 @@ def test_every_level_can_be_asked_and_the_next_one_cannot(deep: World):
     assert n_levels >= 3
     for k in range(n_levels):
         assert opened.ask("What are the THEMES?", level=k).found
-    with pytest.raises(LevelNotFound, match=f"there is no level 'C{n_levels}'.*C0, .*C{n_levels - 1}$"):
+    with pytest.raises(LevelNotFound, match=f"There is no level 'C{n_levels}'.*C0, .*C{n_levels - 1}$"):
         opened.ask("What are the THEMES?", level=f"C{n_levels}")
 
 
@@ -190,7 +190,7 @@ def test_a_report_that_failed_is_told_and_those_below_it_stand_in(deep: World):
     assert deep.index(**DEEPER).failed == 1
     asked = deep.asked()
     answer = deep.open().ask("What are the THEMES?", level=0)
-    assert any("reports of their sub-communities stand in" in note for note in answer.notes)
+    assert any("reports of their sub-communities represent them" in note for note in answer.notes)
     by_number = {r["community"]: r["title"] for r in deep.table("community_reports")}
     assert lost["community"] not in by_number
     assert {by_number[k] for k in lost["children"]} <= set(shown_reports(deep, asked))

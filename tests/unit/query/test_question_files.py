@@ -88,11 +88,11 @@ def test_a_row_that_cannot_be_asked_is_kept_with_what_is_wrong(read, name, conte
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("q.txt", "Who?", "questions come as .jsonl, .csv, .parquet, not as .txt"),
+        ("q.txt", "Who?", "Unsupported format '.txt'. Choose from: .jsonl, .csv, .parquet"),
         ("q.csv", "n,text\n1,Who?\n", "has no column question or question_text; it has n, text"),
         ("q.csv", "", "has no column question or question_text; it has none"),
-        ("q.csv", "question\n \n", "holds no question: row 1: the question is empty"),
-        ("q.csv", "id,question\n", "holds no question"),
+        ("q.csv", "question\n \n", "contains no question: row 1: the question is empty"),
+        ("q.csv", "id,question\n", "contains no question"),
         ("q.csv", "id,question\n7,Who?\n8,Why?\n7,When?\n", "rows 1 and 3 have the same id, '7'"),
         ("q.csv", 'question\nWho?\n"Why\n', "never closed"),
         ("q.csv", b"question\n\x00\x01", "binary"),
@@ -150,7 +150,7 @@ def test_an_answer_is_a_row_and_so_is_a_failure(tmp_path):
 
 @pytest.mark.parametrize("out", ["answers", "answers.csv", "folder/", ".parquet", "s3://bucket/x.json"])
 def test_answers_go_to_a_parquet_file_and_nothing_else(out):
-    with pytest.raises(UsageError, match=r"as a \.parquet file; name one"):
+    with pytest.raises(UsageError, match=r"must name a \.parquet file"):
         AnswersFile.at(out, {})
 
 

@@ -13,7 +13,7 @@ from graphrag_ray.base.errors import BudgetSpent, UsageError
 from graphrag_ray.base.records import Reference
 from graphrag_ray.query.methods import archrag_search
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.method import Dialogues, Given, Question, Search
+from graphrag_ray.query.methods.method import Dialogues, Question, Search, SearchEnv
 
 PEOPLE = ("ALICE", "BOB", "CAROL", "DAVE", "ERIN", "FRANK")
 
@@ -49,7 +49,9 @@ def in_order(search: Search) -> list[str]:
     return list(PEOPLE) if search.kind == "entity" else ["r1", "r0", "top"]
 
 
-def given_of(snap: Snapshot, hierarchies: tuple[str, ...] = ("leiden", "attributed"), **query: Any) -> Given:
+def given_of(
+    snap: Snapshot, hierarchies: tuple[str, ...] = ("leiden", "attributed"), **query: Any
+) -> SearchEnv:
     found = snap.given(**query)
     return replace(found, settings=found.settings.model_copy(update={"hierarchies": hierarchies}))
 

@@ -16,10 +16,10 @@ from graphrag_ray.query.methods.condense import (
     MAX_TURNS,
     NOT_REWRITTEN,
     condense,
-    following,
     history,
+    with_history,
 )
-from graphrag_ray.query.methods.method import Dialogues, Given, Question, Ran
+from graphrag_ray.query.methods.method import Dialogues, Question, Ran, SearchEnv
 
 ONLINE = parse_settings({"models": {"default": {"provider": "openai", "model": "m"}}})
 TURNS = (("Who is ANNA?", "ANNA runs the mill [Data: Reports (3)]."), ("And BEN?", "BEN left."))
@@ -29,11 +29,11 @@ def tokens(text: str) -> int:
     return count(text, "cl100k_base")
 
 
-def known(given_settings: Settings) -> Given:
-    return Given(given_settings, load_prompts(), tokens, {})
+def known(given_settings: Settings) -> SearchEnv:
+    return SearchEnv(given_settings, load_prompts(), tokens, {})
 
 
-def search(question: Question, given: Given):
+def search(question: Question, given: SearchEnv):
     """A way of answering that repeats the question."""
     return Answer(question.text, question.text, "echo", notes=("its own",))
     yield
@@ -44,8 +44,8 @@ def asked(reply: str, question: str = "And her?", finish_reason: str = "stop") -
     return run(condense(question, "…", prompt, call), lambda _: ChatReply(reply, finish_reason))
 
 
-def driven(question: Question, given: Given, ran: Ran[str] | None = None) -> Answer:
-    method = following(search, question, given)
+def driven(question: Question, given: SearchEnv, ran: Ran[str] | None = None) -> Answer:
+    method = with_history(search, question, given)
     try:
         need = next(method)
         assert isinstance(need, Dialogues) and need.phase == "condense" and not need.last

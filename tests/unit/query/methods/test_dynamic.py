@@ -19,7 +19,7 @@ from graphrag_ray.base.messages import ChatReply, ChatRequest, Reply, Request
 from graphrag_ray.base.records import parse_sections
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.asked_hierarchy import communities_of, reports_of
-from graphrag_ray.query.methods.dynamic import BELOW_TOKENS, RATED_TOGETHER, Rated, select
+from graphrag_ray.query.methods.dynamic import BELOW_TOKENS, RATED_TOGETHER, Selection, select
 from graphrag_ray.query.methods.global_search import search
 from graphrag_ray.query.methods.levels import Levels, levels
 from graphrag_ray.query.methods.method import Dialogues, Question
@@ -66,7 +66,7 @@ def hierarchy(snap: Snapshot) -> tuple[Levels, list[str]]:
     return levels(communities, reports, LEIDEN.name), reports["id"].to_pylist()
 
 
-def selected(snap: Snapshot, max_level: int = 2, **query: Any) -> tuple[Rated, set[int]]:
+def selected(snap: Snapshot, max_level: int = 2, **query: Any) -> tuple[Selection, set[int]]:
     """What is selected, and the communities of the reports that would be read."""
     known, ids = hierarchy(snap)
     found = snap.run(select(QUESTION, snap.given(**query), LEIDEN.reports, known, ids, max_level))
@@ -326,7 +326,7 @@ def _useless_ratings(request: Request) -> Reply:
 
 
 def test_an_index_without_reports_says_so():
-    with pytest.raises(LevelNotFound, match="no community has a report"):
+    with pytest.raises(LevelNotFound, match="No community has a report"):
         asked(snapshot((), without=TREE))
     with pytest.raises(LevelNotFound, match="no communities"):
         asked(snapshot((), tree={}))

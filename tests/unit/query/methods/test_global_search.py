@@ -94,7 +94,7 @@ def test_without_a_budget_auto_is_the_default_and_says_so():
 
 def test_a_level_that_does_not_fit_the_budget_is_refused_before_anything_is_asked():
     snap = snapshot()
-    with pytest.raises(BudgetSpent, match=r"No answer was asked for\. .*--level auto"):
+    with pytest.raises(BudgetSpent, match=r"No call was made for the answer\. .*--level auto"):
         asked("C2", snap, budget_tokens=18_000)
     assert not any(isinstance(n, Dialogues) for n in snap.needs)
 
@@ -120,6 +120,6 @@ def test_texts_are_read_of_the_chosen_level_alone():
 
 def test_a_question_without_room_in_the_window_is_refused_before_anything_is_asked():
     snap = snapshot()
-    with pytest.raises(UsageError, match="the question does not fit"):
+    with pytest.raises(UsageError, match="The question does not fit"):
         snap.run(search(Question("mill " * 60_000, None), snap.given()))
     assert not any(isinstance(n, Dialogues) for n in snap.needs)

@@ -319,7 +319,7 @@ def test_an_answer_cites_what_the_model_cited_by_its_short_number():
             row["human_readable_id"] = 100 + number if name == "entities" else number
     answer = snap.run(search(Question("What did ALICE do?", where=("path!=5.txt",)), snap.given()))
     assert not answer.found  # no chunk of this town is known to name anybody
-    assert any("Reports on communities were left out" in note for note in answer.notes)
+    assert any("Community reports were left out" in note for note in answer.notes)
     answer = snap.run(search(Question("What did ALICE do?"), snap.given()))
     assert Counter(r.section for r in answer.references) == {"Entities": 1, "Relationships": 2, "Claims": 1}
     assert "[Data: Entities (100)]" in answer.text and answer.notes == ()
