@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -61,6 +61,7 @@ from graphrag_ray.query.methods.method import (
     Rows,
     Search,
     SearchEnv,
+    Steps,
     Walk,
 )
 from graphrag_ray.query.methods.one_context import records_in, short_numbers
@@ -529,7 +530,7 @@ class Index:
 _NEEDS = (Rows, Search, LevelSearch, NameCounts, Walk, Dialogues, Notice)
 
 
-async def _drive(method: Generator[Any, Any, T], fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> T:
+async def _drive(method: Steps[T], fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> T:
     """Fulfil the needs of a method until it returns.
 
     The method runs in a thread, since packing many contexts takes seconds and others may share the event

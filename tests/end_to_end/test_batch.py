@@ -516,5 +516,5 @@ def test_a_table_is_a_frame_too_embeddings_included(town: World):
     assert frame.to_dict("records") == index.table("entities", ["title", "degree"]).to_pylist()
     vectors = index.frame("embeddings_entity")
     assert set(vectors["id"]) == set(index.table("entities", ["id"])["id"].to_pylist())
-    with pytest.raises(UsageError, match="Unknown table 'entitys'. Choose from: documents"):
+    with pytest.raises(UsageError, match=r"Unknown table 'entitys'\. Choose from: documents"):
         index.frame("entitys")

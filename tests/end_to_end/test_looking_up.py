@@ -146,7 +146,7 @@ def test_what_a_method_cannot_do_is_refused(town: World):
     ):
         opened.ask("What?", where=["path~*"])
     with pytest.raises(
-        UsageError, match="vector search has no levels. These methods have: global, local and drift"
+        UsageError, match=r"vector search has no levels\. These methods have: global, local and drift"
     ):
         opened.ask("What?", "C0", method="vector")
     with pytest.raises(UsageError, match=r"Unknown search method 'psychic'\. Choose from: global, "):

@@ -8,9 +8,8 @@ stops before these exceed the budget.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +23,7 @@ from graphrag_ray.graph.plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS
 from graphrag_ray.graph.report_context import Count, shown_content
 from graphrag_ray.query.methods.levels import Ints
 from graphrag_ray.query.methods.map_reduce import AnswerSpec, mapper, reduce_spec, variables_of
-from graphrag_ray.query.methods.method import Kind, Rows, SearchEnv
+from graphrag_ray.query.methods.method import Kind, Rows, SearchEnv, Steps
 
 MESSAGE_TOKENS = 4
 """Approximate overhead of a chat template per message."""
@@ -208,7 +207,7 @@ def check_room(
         )
 
 
-def recount_tokens(kind: Kind, rows: pa.Table, env: SearchEnv) -> Generator[Any, Any, pa.Table]:
+def recount_tokens(kind: Kind, rows: pa.Table, env: SearchEnv) -> Steps[pa.Table]:
     """Scale `n_tokens` of rows if the answering model counts more tokens than the indexing model.
 
     Without a budget the rows are returned unchanged, since only bounds need the sizes.

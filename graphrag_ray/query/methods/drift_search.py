@@ -12,7 +12,7 @@ synthesis is the reduce call of global search over all answers by falling score.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
@@ -48,7 +48,7 @@ from graphrag_ray.query.methods.map_reduce import (
     variables_of,
     without_scores,
 )
-from graphrag_ray.query.methods.method import Dialogues, Method, Question, Ran, Search, SearchEnv
+from graphrag_ray.query.methods.method import Dialogues, Method, Question, Ran, Search, SearchEnv, Steps
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.nearest import nearest_context
 
@@ -146,9 +146,7 @@ METHOD = MethodKind(
 )
 
 
-def _reports_of_level(
-    level: str | int | None, kind: HierarchyKind
-) -> Generator[Any, Any, tuple[int, list[str]]]:
+def _reports_of_level(level: str | int | None, kind: HierarchyKind) -> Steps[tuple[int, list[str]]]:
     """Choose the requested or the default level, and the ids of its reports or of the finest level."""
     reports, communities = yield reports_of(kind), communities_of(kind)
     known = levels(communities, reports, kind.name)

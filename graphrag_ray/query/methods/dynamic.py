@@ -19,7 +19,7 @@ reply fails.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -44,7 +44,7 @@ from graphrag_ray.query.methods.budget import (
 )
 from graphrag_ray.query.methods.levels import Ints, Levels
 from graphrag_ray.query.methods.map_reduce import AnswerSpec, ask_for_reply, pack, spec_of
-from graphrag_ray.query.methods.method import Dialogues, Kind, Ran, Rows, SearchEnv
+from graphrag_ray.query.methods.method import Dialogues, Kind, Ran, Rows, SearchEnv, Steps
 from graphrag_ray.query.methods.one_context import context_used
 from graphrag_ray.query.methods.record_rows import load_records
 
@@ -99,7 +99,7 @@ class Selection:
 
 def select(
     question: str, env: SearchEnv, kind: Kind, known: Levels, ids: Sequence[str], max_level: int
-) -> Generator[Any, Any, Selection]:
+) -> Steps[Selection]:
     """Rate reports from the root down to `max_level`, and choose those to read.
 
     Args:
@@ -159,7 +159,7 @@ def _rate_level(
     frontier: Ints,
     max_level: int,
     state: Selection,
-) -> Generator[Any, Any, None]:
+) -> Steps[None]:
     """Rate the reports of the frontier, and update the state."""
     query, spec = env.settings.query, rate_spec(env.settings, env.prompts)
     with_report = frontier[known.report[frontier] >= 0]

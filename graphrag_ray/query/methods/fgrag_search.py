@@ -64,6 +64,7 @@ from graphrag_ray.query.methods.method import (
     Rows,
     Search,
     SearchEnv,
+    Steps,
 )
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.one_context import first_line, is_insufficient
@@ -151,7 +152,7 @@ def _check_costs(
     check_budget(bound, query, ADVICE)
 
 
-def _contexts(names: Sequence[str], env: SearchEnv) -> Generator[Any, Any, list[Context]]:
+def _contexts(names: Sequence[str], env: SearchEnv) -> Steps[list[Context]]:
     """Fill a context with what surrounds each name; it is empty if no entity is near the name."""
     near = yield from _nearest(names, env)
     mentions = [find_mentions(name) for name in names]
@@ -193,7 +194,7 @@ def _contexts(names: Sequence[str], env: SearchEnv) -> Generator[Any, Any, list[
     return contexts
 
 
-def _nearest(texts: Sequence[str], env: SearchEnv) -> Generator[Any, Any, list[list[str]]]:
+def _nearest(texts: Sequence[str], env: SearchEnv) -> Steps[list[list[str]]]:
     """Find the nearest entities of each text; none for an empty text."""
     lists: list[list[Hit]] = yield tuple(Search("entity", "vector", text, NEAREST) for text in texts if text)
     remaining = iter(lists)

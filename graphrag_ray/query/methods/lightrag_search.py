@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import nsmallest
@@ -41,7 +41,17 @@ from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_r
 from graphrag_ray.query.methods.filling import Share, fill, first_fitting
 from graphrag_ray.query.methods.local_search import EDGES, MOST_CHUNKS, by_importance, by_turns
 from graphrag_ray.query.methods.map_reduce import AnswerSpec, answer_spec, parsed_or_none, spec_of
-from graphrag_ray.query.methods.method import Dialogues, Hit, Kind, Method, Question, Rows, Search, SearchEnv
+from graphrag_ray.query.methods.method import (
+    Dialogues,
+    Hit,
+    Kind,
+    Method,
+    Question,
+    Rows,
+    Search,
+    SearchEnv,
+    Steps,
+)
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.one_context import ADVICE, PHASE, answer_from
 from graphrag_ray.query.methods.record_rows import load_records, prefix_that_fits
@@ -100,7 +110,7 @@ METHOD = MethodKind(
 
 def _context(
     text: str, low: str, high: str, env: SearchEnv, chunks: Collection[str] | None
-) -> Generator[Any, Any, Context]:
+) -> Steps[Context]:
     """Fill the context. `chunks` are those to which the question is restricted; None for all."""
     query, count = env.settings.query, env.count
     texts = {"entity": low, "relationship": high, "text_unit": text if query.lightrag_mode == "mix" else ""}
@@ -164,7 +174,7 @@ def _stating(
     ends_of: Mapping[str, tuple[str, str]],
     env: SearchEnv,
     chunks: Collection[str] | None,
-) -> Generator[Any, Any, tuple[list[str], int]]:
+) -> Steps[tuple[list[str], int]]:
     """Find the first `query.lightrag_chunks` chunks that state what is shown, and how many chunks do.
 
     Those that state most of it come first, then those nearest to the question. For elements in more than

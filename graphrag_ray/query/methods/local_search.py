@@ -15,11 +15,10 @@ not use all the room.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import groupby, islice, zip_longest
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +30,7 @@ from graphrag_ray.graph.report_context import Context, Record, claim_of
 from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, check_embedded, communities_of
 from graphrag_ray.query.methods.filling import Share, fill
 from graphrag_ray.query.methods.levels import is_auto, levels
-from graphrag_ray.query.methods.method import By, Kind, Method, Question, Rows, Search, SearchEnv
+from graphrag_ray.query.methods.method import By, Kind, Method, Question, Rows, Search, SearchEnv, Steps
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.nearest import add_neighbours, rank
 from graphrag_ray.query.methods.one_context import answer_from
@@ -80,7 +79,7 @@ METHOD = MethodKind(
 
 def context_for(
     text: str, env: SearchEnv, *, finest: int = DEFAULT_LEVEL, chunks: Collection[str] | None = None
-) -> Generator[Any, Any, Context]:
+) -> Steps[Context]:
     """Fill a context of at most `query.context_tokens`; it is empty if no entity is near.
 
     Args:
@@ -122,7 +121,7 @@ def context_for(
     return (yield from add_neighbours(context, shares, env, left_out))
 
 
-def finest_level(level: str | int | None, env: SearchEnv) -> Generator[Any, Any, int]:
+def finest_level(level: str | int | None, env: SearchEnv) -> Steps[int]:
     """Parse a level as the caller wrote it; None or auto is DEFAULT_LEVEL. Raises LevelNotFound."""
     kind = asked_hierarchy(env, over="entity")
     if is_auto(level):
@@ -134,7 +133,7 @@ def finest_level(level: str | int | None, env: SearchEnv) -> Generator[Any, Any,
 
 def _near(
     text: str, env: SearchEnv, chunks: Collection[str] | None
-) -> Generator[Any, Any, tuple[dict[str, int], list[str]]]:
+) -> Steps[tuple[dict[str, int], list[str]]]:
     """Find the entities that the question mentions, then those with the nearest embeddings.
 
     Returns:
@@ -158,7 +157,7 @@ def _near(
 
 def _around(
     entities: Sequence[str], env: SearchEnv, chunks: Collection[str] | None
-) -> Generator[Any, Any, tuple[list[Row], list[Row], pa.Table]]:
+) -> Steps[tuple[list[Row], list[Row], pa.Table]]:
     """Find the first relationships and claims of entities, and the communities that contain some of them."""
     query, place = env.settings.query, {id_: n for n, id_ in enumerate(entities)}
     # With conditions, the rows that satisfy them may have the lowest rank, so there is no limit.
@@ -190,7 +189,7 @@ def _chunks_around(
     env: SearchEnv,
     chunks: Collection[str] | None,
     most: int,
-) -> Generator[Any, Any, tuple[list[str], int]]:
+) -> Steps[tuple[list[str], int]]:
     """Without a walk: find the first chunks that contain some of the entities, and how many do."""
     ways: list[By] = ["vector"] if env.n_rows.get("embeddings_text_unit") else []
     if search_table("text_unit", "keyword") in env.n_rows:
@@ -224,7 +223,7 @@ def reports_around(
     env: SearchEnv,
     communities: pa.Table | None = None,
     finest: int = DEFAULT_LEVEL,
-) -> Generator[Any, Any, list[tuple[Kind, str]]]:
+) -> Steps[list[tuple[Kind, str]]]:
     """Find the reports on the finest communities of entities, down to a level, those with most of them first.
 
     Args:

@@ -6,10 +6,9 @@ Shared by global search, its dynamic selection, the paper's TS, DRIFT, ArchRAG a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.records import render_references
@@ -29,7 +28,7 @@ from graphrag_ray.query.methods.map_reduce import (
     reduce_spec,
     shuffled,
 )
-from graphrag_ray.query.methods.method import Dialogues, Kind, Ran, SearchEnv
+from graphrag_ray.query.methods.method import Dialogues, Kind, Ran, SearchEnv, Steps
 from graphrag_ray.query.methods.one_context import ENDED_AT_LIMIT, context_used, short_numbers
 from graphrag_ray.query.methods.record_rows import load_records
 
@@ -72,7 +71,7 @@ class PartialAnswers:
         self.contexts.append(replace(context_used(phase, context), score=score))
 
 
-def map_reduce(question: str, env: SearchEnv, wanted: RecordsToRead) -> Generator[Any, Any, PartialAnswers]:
+def map_reduce(question: str, env: SearchEnv, wanted: RecordsToRead) -> Steps[PartialAnswers]:
     """Shuffle records, pack them into contexts, ask each, and combine the answers.
 
     Reads BATCH_TOKENS at a time, so that memory does not grow with the texts, only with the ids (about 500
@@ -94,7 +93,7 @@ def map_reduce(question: str, env: SearchEnv, wanted: RecordsToRead) -> Generato
 
 def map_contexts(
     question: str, contexts: Sequence[Context], spec: AnswerSpec, dialogue: Mapper, into: PartialAnswers
-) -> Generator[Any, Any, None]:
+) -> Steps[None]:
     """Ask all contexts concurrently, and add their answers to `into`."""
     outcomes: list[Ran[tuple[MapAnswer, ...]]] = yield Dialogues(
         "map", [partial(dialogue, question, context, spec) for context in contexts]
@@ -105,7 +104,7 @@ def map_contexts(
 
 def reduce_answers(
     question: str, env: SearchEnv, parts: PartialAnswers, prompt: str = "reduce"
-) -> Generator[Any, Any, PartialAnswers]:
+) -> Steps[PartialAnswers]:
     """Combine the answers, by falling score, in one call.
 
     Raises:
@@ -143,7 +142,7 @@ def combined_answer(
     *,
     level: int | None = None,
     notes: Sequence[str] = (),
-) -> Generator[Any, Any, Answer]:
+) -> Steps[Answer]:
     """Build the answer, without costs and time, which the caller fills in.
 
     Args:

@@ -165,7 +165,9 @@ class Notice:
 
 
 Need: TypeAlias = Rows | Search | LevelSearch | NameCounts | Walk | Dialogues[Any] | Notice
-Method: TypeAlias = Generator[Any, Any, Answer]
+Steps: TypeAlias = Generator[Any, Any, T]
+"""A generator that yields needs and returns a T."""
+Method: TypeAlias = Steps[Answer]
 
 
 @dataclass(frozen=True)

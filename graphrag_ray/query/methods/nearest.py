@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from graphrag_ray.base.declarations import SEARCHED
 from graphrag_ray.graph.report_context import Context, Record, source
 from graphrag_ray.query.methods.filling import MIN_NEIGHBOUR_TOKENS, Neighbour, Share, fill
-from graphrag_ray.query.methods.method import Hit, Kind, Rows, Search, SearchEnv
+from graphrag_ray.query.methods.method import Hit, Kind, Rows, Search, SearchEnv, Steps
 from graphrag_ray.query.methods.record_rows import load_records, prefix_that_fits, with_documents
 
 T = TypeVar("T")
@@ -20,9 +20,7 @@ MIN_HITS = 32
 RecordId: TypeAlias = tuple[Kind, str]
 
 
-def rank(
-    searches: Sequence[Search], env: SearchEnv, k: int | None = None
-) -> Generator[Any, Any, list[RecordId]]:
+def rank(searches: Sequence[Search], env: SearchEnv, k: int | None = None) -> Steps[list[RecordId]]:
     """Run searches and fuse their results by score.
 
     Args:
@@ -44,7 +42,7 @@ def default_k(env: SearchEnv) -> int:
 
 def nearest_context(
     searches: Sequence[Search], env: SearchEnv, chunks: Collection[str] | None = None
-) -> Generator[Any, Any, Context]:
+) -> Steps[Context]:
     """Fill a context of at most `query.context_tokens` with the results of searches (see `rank`).
 
     Neighbours of the first chunks use the remaining room.
@@ -98,7 +96,7 @@ def fuse(lists: Sequence[Mapping[T, float]], weights: Sequence[float]) -> list[T
 
 def add_neighbours(
     context: Context, shares: Sequence[Share], env: SearchEnv, left_out: int = 0
-) -> Generator[Any, Any, Context]:
+) -> Steps[Context]:
     """Add the next and previous chunk of each of the first `query.neighbours` chunks while there is room.
 
     Args:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -23,7 +22,7 @@ from graphrag_ray.query.methods.map_reduce import (
     answer_spec,
     asked_for_text,
 )
-from graphrag_ray.query.methods.method import Dialogues, Ran, Rows, SearchEnv
+from graphrag_ray.query.methods.method import Dialogues, Ran, Rows, SearchEnv, Steps
 
 PHASE = "answer"
 ENDED_AT_LIMIT = "The answer ended at the model's output limit."
@@ -34,7 +33,7 @@ _INSUFFICIENT = re.compile(
 )
 
 
-def short_numbers(references: Iterable[Reference]) -> Generator[Any, Any, dict[Reference, int]]:
+def short_numbers(references: Iterable[Reference]) -> Steps[dict[Reference, int]]:
     """Look up the human_readable_id of each record. Records missing from the snapshot are left out."""
     wanted = list(references)
     ids = {s: [r.id for r in wanted if r.section == s] for s in SECTIONS}
@@ -64,7 +63,7 @@ def answer_from(
     context: Context,
     notes: Sequence[str] = (),
     setting: str = "context_tokens",
-) -> Generator[Any, Any, Answer]:
+) -> Steps[Answer]:
     """Answer from one context, in one call. An empty context makes no call.
 
     Args:
@@ -96,7 +95,7 @@ def result_of(outcome: Ran[Reduced]) -> Reduced:
 
 def build_answer(
     question: str, method: str, context: Context, reduced: Reduced, notes: Sequence[str] = ()
-) -> Generator[Any, Any, Answer]:
+) -> Steps[Answer]:
     """Build the answer, without costs and time. A text that cites nothing counts as not found."""
     number = yield from short_numbers(reduced.references)
     cut = f"{context.cut} records were longer than their part of the context and were truncated."

@@ -22,7 +22,7 @@ facts is optional.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -61,6 +61,7 @@ from graphrag_ray.query.methods.method import (
     Rows,
     Search,
     SearchEnv,
+    Steps,
     WalkHit,
 )
 from graphrag_ray.query.methods.methods import MethodKind
@@ -201,9 +202,7 @@ def _check_costs(text: str, env: SearchEnv, answer: AnswerSpec, next_: AnswerSpe
     check_budget(bound, query, ADVICE)
 
 
-def _build_answer(
-    text: str, reduced: Reduced, context: Context, state: _Walks
-) -> Generator[Any, Any, Answer]:
+def _build_answer(text: str, reduced: Reduced, context: Context, state: _Walks) -> Steps[Answer]:
     """Build the answer with its chain, each link verified against its passages."""
     body, links = split_chain(reduced.text)
     if is_insufficient(body):
@@ -238,9 +237,7 @@ def _build_answer(
     return replace(answer, chain=chain, paths=paths, contexts=contexts, found=found)
 
 
-def _fact_names(
-    text: str, env: SearchEnv, spec: AnswerSpec, state: _Walks
-) -> Generator[Any, Any, dict[str, float]]:
+def _fact_names(text: str, env: SearchEnv, spec: AnswerSpec, state: _Walks) -> Steps[dict[str, float]]:
     """Let a model pick the relevant facts near the question, and weigh the names in them by rarity."""
     if not env.n_rows.get("embeddings_relationship"):
         state.notes.append("No facts were picked, because the index has no embeddings of relationships.")

@@ -8,12 +8,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
-
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.query.methods.filling import Share, fill
-from graphrag_ray.query.methods.method import Hit, Kind, Method, Question, Rows, Search, SearchEnv
+from graphrag_ray.query.methods.method import Hit, Kind, Method, Question, Rows, Search, SearchEnv, Steps
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.one_context import answer_from
 from graphrag_ray.query.methods.record_rows import load_records
@@ -52,7 +49,7 @@ METHOD = MethodKind(
 )
 
 
-def _traverse(text: str, env: SearchEnv) -> Generator[Any, Any, list[tuple[Kind, Hit]]]:
+def _traverse(text: str, env: SearchEnv) -> Steps[list[tuple[Kind, Hit]]]:
     """Find the nearest nodes of each level among the children of those above.
 
     A cluster whose summary failed or was not embedded is replaced by its children.

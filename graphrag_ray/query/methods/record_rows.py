@@ -7,7 +7,7 @@ date of its document and the metadata columns of `chunking.prepend`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -24,7 +24,7 @@ from graphrag_ray.graph.report_context import (
     report_record,
     source,
 )
-from graphrag_ray.query.methods.method import Kind, Rows, SearchEnv
+from graphrag_ray.query.methods.method import Kind, Rows, SearchEnv, Steps
 
 LABEL_TOKENS = 40
 """Maximum size of a chunk's label, and again for each metadata column in it."""
@@ -65,7 +65,7 @@ _FORMATS: dict[Kind, _Format] = {
 
 def load_records(
     wanted: Iterable[tuple[Kind, str]], env: SearchEnv, chunks: Collection[str] | None = None
-) -> Generator[Any, Any, list[Record]]:
+) -> Steps[list[Record]]:
     """Load the records of kinds and ids, in this order. Records missing from the snapshot are left out.
 
     Args:
@@ -119,7 +119,7 @@ def _described_by(chunks: Collection[str], kind: Kind, instances: Sequence[Row],
 
 def prefix_that_fits(
     chunks: Sequence[str], env: SearchEnv, contexts: float = 1.5, context_tokens: int | None = None
-) -> Generator[Any, Any, tuple[list[str], bool]]:
+) -> Steps[tuple[list[str], bool]]:
     """Return the first chunks that may fit into a context, and whether these are all.
 
     Reading further chunks would be wasted: their texts are scattered over a large corpus.
@@ -143,7 +143,7 @@ def label_tokens(env: SearchEnv) -> int:
     return LABEL_TOKENS * (1 + len(env.settings.chunking.prepended_metadata))
 
 
-def with_documents(rows: Sequence[Row], env: SearchEnv) -> Generator[Any, Any, list[Row]]:
+def with_documents(rows: Sequence[Row], env: SearchEnv) -> Steps[list[Row]]:
     """Add a column `document` to rows of chunks: the label of their document."""
     columns, limit = env.settings.chunking.prepended_metadata, label_tokens(env)
     ids = dict.fromkeys(row["document_id"] for row in rows if row["document_id"])

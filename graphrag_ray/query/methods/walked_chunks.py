@@ -17,11 +17,10 @@ If the question mentions no known name, the entities and chunks nearest by embed
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Generator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 from graphrag_ray.base.ids import name_id
-from graphrag_ray.query.methods.method import Hit, NameCounts, Rows, Search, SearchEnv, Walk, WalkHit
+from graphrag_ray.query.methods.method import Hit, NameCounts, Rows, Search, SearchEnv, Steps, Walk, WalkHit
 from graphrag_ray.query.methods.question_names import Mentions, find_mentions
 
 RARITY = 1.5
@@ -44,7 +43,7 @@ def walk_chunks(
     k: int,
     chunks: Collection[str] | None = None,
     more_names: Mapping[str, float] | None = None,
-) -> Generator[Any, Any, list[list[WalkHit]]]:
+) -> Steps[list[list[WalkHit]]]:
     """Find the k chunks that a walk from each text visits most often.
 
     Args:
@@ -73,7 +72,7 @@ def walk_chunks(
 
 def _near(
     text: str, env: SearchEnv, among: Sequence[str] | None
-) -> Generator[Any, Any, tuple[dict[str, float], dict[str, float]]]:
+) -> Steps[tuple[dict[str, float], dict[str, float]]]:
     """Weigh the names and chunks nearest to a question, as far as these are embedded."""
     searches = [
         Search("entity", "vector", text, MOST_NEAR_ENTITIES),

@@ -15,7 +15,7 @@ import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from graphrag_ray.base.declarations import REPORTS
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.corpus.document import PREFIX, as_texts, column, columns_of
-from graphrag_ray.query.methods.method import Kind, Rows
+from graphrag_ray.query.methods.method import Kind, Rows, Steps
 
 FIELDS: Mapping[str, str] = {"path": "path", "title": "title", "date": "creation_date"}
 """A document's own fields, and their columns."""
@@ -62,7 +62,7 @@ class Condition:
         return self.sign[0] in "<>"
 
 
-def matching_chunks(conditions: Sequence[str]) -> Generator[Any, Any, frozenset[str] | None]:
+def matching_chunks(conditions: Sequence[str]) -> Steps[frozenset[str] | None]:
     """Find the chunks of the documents that satisfy all conditions; None if all documents do.
 
     Raises:
@@ -82,7 +82,7 @@ def matching_chunks(conditions: Sequence[str]) -> Generator[Any, Any, frozenset[
     return frozenset(pc.list_flatten(lists).to_pylist())
 
 
-def matching_ids(kind: Kind, chunks: Collection[str] | None) -> Generator[Any, Any, list[str] | None]:
+def matching_ids(kind: Kind, chunks: Collection[str] | None) -> Steps[list[str] | None]:
     """Find the records of a kind that are in these chunks or mentioned by them; None if `chunks` is None.
 
     Raises:

@@ -37,7 +37,7 @@ def test_one_that_the_index_lacks_is_refused_with_how_to_add_it(given: SearchEnv
         UsageError, match=r"no hierarchy 'tree'; it has leiden.*hierarchies=leiden,tree adds it"
     ):
         asked_hierarchy(given, "tree")
-    with pytest.raises(UsageError, match="Unknown hierarchy 'wood'. Choose from: leiden, attributed, tree"):
+    with pytest.raises(UsageError, match=r"Unknown hierarchy 'wood'\. Choose from: leiden, attributed, tree"):
         asked_hierarchy(given, "wood")
 
 
