@@ -37,11 +37,7 @@ CORRECTED = "\n\n[The text above was not final. The final text follows:]\n\n"
 
 
 class Telling:
-    """A `Listener` that streams what is certain of an answer's last reply (see `StreamedText`).
-
-    Attributes:
-        expected: Creates the parser of the next reply, once that reply is the answer's.
-    """
+    """A `Listener` that streams what is certain of the last reply, parsed by what `expected` returns."""
 
     def __init__(self, say: Say) -> None:
         self._say = say

@@ -151,11 +151,7 @@ class Index:
         )
 
     def asker(self, connections: Connections | None = None) -> Asker:
-        """Create what calls the models, for consecutive questions of one event loop.
-
-        Args:
-            connections: Connections shared with other askers; None opens new ones.
-        """
+        """Create what calls the models, for consecutive questions of one event loop."""
         connections = connections or Connections(Models.of(self.settings, self.manifest.usage))
         return Asker(connections, self._replies)
 
@@ -272,11 +268,7 @@ class Index:
         return replace(answer, phases=phases, notes=notes)
 
     def _check_there(self) -> None:
-        """Raise SnapshotRemoved if the snapshot was removed.
-
-        Unavailable storage is ignored: paid replies should not be lost, and reading will fail if it is
-        needed.
-        """
+        """Raise SnapshotRemoved. Unavailable storage is only logged, so that paid replies are not lost."""
         try:
             check_there(self.store, self.manifest)
         except SnapshotRemoved:
@@ -289,12 +281,7 @@ class Index:
         return self.settings.model(self.settings.model_name("map")).provider == "offline"
 
     def _snapshot_notes(self, unanswered: str | None, cached: int, replies: int) -> Iterator[str]:
-        """Yield notes on the snapshot, the offline engine and the cache.
-
-        Args:
-            unanswered: The question, if nothing was found.
-            cached: Number of replies that came from the cache.
-        """
+        """Yield notes on the snapshot, the offline engine, an unanswered question, and the cache."""
         notes = dict(self.manifest.notes)
         built, answered = notes.pop("offline", None) is not None, self._answers_offline
         yield from notes.values()
@@ -329,10 +316,7 @@ class Index:
         raise AssertionError("short_numbers yields once")
 
     def beside(self, answer: Answer, show: Callable[[], T], what: str) -> tuple[T | None, Answer]:
-        """Compute something to show with an answer. If that fails, the paid answer gets a note instead.
-
-        Args:
-            what: Its name, for the note.
+        """Compute something to show with an answer. If that fails, the answer gets a note that names `what`.
 
         Raises:
             SnapshotRemoved: Removed data must not be shown.
@@ -434,12 +418,8 @@ class Index:
         return answer_all(self, questions, ask, out=out, on_ray=on_ray, address=address, observer=observer)
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read a table of the snapshot (see schema.py), or some of its columns.
-
-        Raises:
-            UsageError: There is no such table or column.
-            SnapshotRemoved: `gc` has removed the snapshot.
-        """
+        """Read a table of the snapshot (see schema.py), or some columns. Raises UsageError,
+        SnapshotRemoved."""
         return self.reader.table(name, columns)
 
     def frame(self, name: str, columns: Sequence[str] | None = None) -> Any:
@@ -455,10 +435,7 @@ class Index:
             ) from e
 
     def dataset(self, name: str, columns: Sequence[str] | None = None) -> Any:
-        """Read a table as a `ray.data.Dataset`, in parallel on the nodes of the cluster.
-
-        The nodes have to reach the index. Without a cluster Ray starts one.
-        """
+        """Read a table as a `ray.data.Dataset`, in parallel on cluster nodes that can reach the index."""
         from graphrag_ray.engine.ray.datasets import dataset_of
 
         what = f"{name} of snapshot {self.manifest.number}"
@@ -484,14 +461,7 @@ class Index:
                 self.ask("What are the main themes?", level, method=method)
 
     def levels(self, hierarchy: str | None = None) -> list[Units]:
-        """Describe each level of a hierarchy and the source text: Table 2 of the paper for this index.
-
-        Args:
-            hierarchy: None for `query.hierarchy`.
-
-        Raises:
-            UsageError: The index has no such hierarchy.
-        """
+        """Describe the levels of a hierarchy and the source text: Table 2 of the paper. Raises UsageError."""
         from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, communities_of, reports_of
         from graphrag_ray.query.methods.levels import levels, units
 
@@ -531,11 +501,7 @@ _NEEDS = (Rows, Search, LevelSearch, NameCounts, Walk, Dialogues, Notice)
 
 
 async def _drive(method: Steps[T], fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> T:
-    """Fulfil the needs of a method until it returns.
-
-    The method runs in a thread, since packing many contexts takes seconds and others may share the event
-    loop.
-    """
+    """Fulfil the needs of a method, which runs in a thread: packing many contexts takes seconds."""
 
     def step() -> tuple[Any, StopIteration | None]:
         try:
@@ -566,12 +532,7 @@ _WITHOUT_EVIDENCE = ("rate", "reduce")
 def no_answer_hints(
     answer: Answer, restricted: bool, has_graph: bool = True, has_reports: bool = True
 ) -> tuple[str, ...]:
-    """Say what was read and what to try if an answer found nothing.
-
-    Args:
-        restricted: Conditions restricted the question to some documents.
-        has_graph: The index has entities; `has_reports` likewise.
-    """
+    """Say what was read and what to try if an answer, possibly under conditions, found nothing."""
     if answer.found or answer.unread:
         return ()
     kinds = methods.usable()

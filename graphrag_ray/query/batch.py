@@ -197,10 +197,7 @@ def attempted(beside: Store, always: bool = True) -> Iterator[None]:
 
 @contextmanager
 def _recorded(beside: Store, lock: locks.Lock, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Record how the block ends; until then, and if it is killed, the outcome is "running".
-
-    The block adds its results to the record. If another batch takes over the lock, the outcome is that one's.
-    """
+    """Record how the block ends, "running" until then, unless another batch has taken the lock."""
     started = time.time()
 
     def write() -> None:
@@ -223,10 +220,7 @@ def _recorded(beside: Store, lock: locks.Lock, record: dict[str, Any]) -> Iterat
 
 
 def _outcome(started: float, record: Mapping[str, Any]) -> bytes:
-    """Encode an outcome. All keys are always present; unknown values are null.
-
-    `outcome` is "answered", "running", or what stopped the batch (`run_record.OUTCOMES`).
-    """
+    """Encode an outcome: "answered", "running" or one of `run_record.OUTCOMES`. Unknown values are null."""
     code = record.get("exit_code")
     ended = {
         "outcome": record["outcome"],

@@ -19,11 +19,7 @@ MAX_TURNS = 20
 
 @dataclass
 class Chat:
-    """A conversation, one question at a time, that keeps connections, limiter and cached rows.
-
-    Attributes:
-        method: Method of the next question; `level` and `where` likewise, as in `Index.ask`.
-    """
+    """A conversation, one question at a time, that keeps connections, limiter, cached rows and options."""
 
     index: Index
     method: str = methods.DEFAULT

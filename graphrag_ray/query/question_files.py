@@ -99,12 +99,7 @@ def read_questions(url: str, options: Mapping[str, Any], most_characters: int) -
 
 
 def posed_of(rows: Iterable[Row], at: str, column: str, most_characters: int) -> list[Posed]:
-    """Convert rows to questions. Raises UsageError like `read_questions`.
-
-    Args:
-        at: Where the rows are, for messages.
-        column: Column of the question; "" for whichever each row has.
-    """
+    """Convert rows to questions. Raises UsageError like `read_questions`, with `at` as their place."""
     posed: list[Posed] = []
     number_of: dict[str, int] = {}
     for row in rows:

@@ -65,13 +65,7 @@ def question_executor(
     address: str | None,
     bad_replies_count: bool = True,
 ) -> Iterator[Executor]:
-    """Open an executor for the dialogues of many questions, in this process or on Ray.
-
-    Args:
-        store: Store of their journal.
-        spending: Budget of all questions.
-        bad_replies_count: See `leases.FailureWatch`.
-    """
+    """Open an executor for the dialogues of many questions. `store` has their journal."""
     run = settings.run
     shared: dict[str, Any] = {
         "on_progress": on_progress,
@@ -100,12 +94,7 @@ def question_executor(
 
 @dataclass(frozen=True)
 class Batch:
-    """The result of a batch.
-
-    Attributes:
-        url: Address of the answers.
-        failed: Number of questions without an answer, or with an incomplete one.
-    """
+    """The result of a batch. `failed` counts questions without an answer, or with an incomplete one."""
 
     url: str
     questions: int
@@ -116,9 +105,6 @@ class Batch:
 
 def swept(executor: Executor, store: Store, ask_all: Callable[[Feed], Coroutine[Any, Any, None]]) -> Accounts:
     """Run one sweep over all dialogues that a coroutine asks for; the coroutine closes the feed.
-
-    Args:
-        store: Store of the journal.
 
     Raises:
         GraphRagError: As `Executor.sweep` and the coroutine.
@@ -265,12 +251,7 @@ class QuestionSweep:
 
 @dataclass
 class _FeedAsker(Asks):
-    """Calls models for one question through the feed of a sweep.
-
-    Attributes:
-        order: Position of the question.
-        on_begun: Called once, at the first call or the end of the question.
-    """
+    """Calls models for the question at position `order` through a feed. `on_begun` hears the first call."""
 
     feed: Feed
     order: int

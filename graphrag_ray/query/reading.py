@@ -282,11 +282,7 @@ class Reader:
             return self._concat(name, empty, lambda part: of(self._columns(name, part, columns)))
 
     def pieces(self, name: str, columns: Sequence[str], rows: int | None = None) -> Iterator[pa.Table]:
-        """Read a table piece by piece, in order, without caching. One part is in memory at a time.
-
-        Args:
-            rows: Maximum rows of a piece; None makes each part a piece.
-        """
+        """Read a table in order, without caching: parts, or pieces of them of at most `rows` rows."""
         with being_read(self.store, self.manifest):
             for part in self.manifest.parts(name):
                 table = read_table(self.store, [part], columns, schema.TABLES[name])

@@ -41,11 +41,7 @@ _READ: dict[str, Callable[[ByteSource], Any]] = {
 
 @dataclass(frozen=True)
 class Searcher:
-    """Searches one snapshot. Indexes stay open for the next question.
-
-    Attributes:
-        settings: Settings of the questions.
-    """
+    """Searches one snapshot with the settings of the questions. Indexes stay open for the next question."""
 
     reader: Reader
     settings: Settings
@@ -80,11 +76,8 @@ class Searcher:
         return self._levels[kind.name]
 
     def embedder(self) -> Embedder:
-        """Return the embedder for questions.
-
-        Raises:
-            UsageError: The snapshot has no embeddings, or those of another model, which cannot be compared.
-        """
+        """Return the embedder for questions. Raises UsageError if the snapshot has other embeddings or
+        none."""
         number = self.reader.manifest.number
         built, own = parse_settings(of_index(self.reader.manifest.settings)), Embedder.of(self.settings)
         then = Embedder.of(built)
@@ -160,12 +153,7 @@ class Searching:
     _embedded: dict[str, asyncio.Task[Floats]] = field(default_factory=dict)
 
     async def find(self, need: Search) -> list[Hit]:
-        """Run a search.
-
-        Raises:
-            UsageError: The snapshot lacks what the search needs.
-            GraphRagError: The text could not be embedded, or the snapshot not read.
-        """
+        """Run a search. Raises UsageError if its index is missing, GraphRagError if embedding fails."""
         if need.k <= 0 or (need.among is not None and not need.among):
             return []
         vector = await self._vector(need.text) if need.by == "vector" else None

@@ -106,12 +106,7 @@ def cited_records(references: Iterable[Reference], read: Read, columns: Sequence
 def sources_of(
     references: Iterable[Reference], read: Read, *, shown: Collection[str] = (), columns: Sequence[str] = ()
 ) -> list[Source]:
-    """Build a Source for each reference to a record that exists.
-
-    Args:
-        shown: Ids of chunks in the answer's contexts; they come first if a record has too many.
-        columns: As for `cited_records`.
-    """
+    """Build a Source for each existing record. Chunks in `shown`, those of the contexts, come first."""
     wanted = list(references)
     rows = {s: _reports(s, [r.id for r in wanted if r.section == s], read) for s in REPORT_SECTIONS}
     rests = {r: _rests_on(r, rows.get(r.section, {})) for r in wanted}
@@ -164,11 +159,7 @@ def sources_of(
 
 
 def rank_by_answer(sources: Sequence[Source], answer: Answer) -> list[Source]:
-    """Reorder sources by what supports the answer, and fill in `evidence`.
-
-    Chunks are ordered by how much of what the answer says about the record they contain; entities mentioned
-    in the evidence come first.
-    """
+    """Order chunks and elements by how much of what the answer says they support, and fill in `evidence`."""
     links = (f"{link.asked} {link.found}" for link in answer.chain)
     said = passages("\n\n".join([answer.text, *links]))
     return [

@@ -14,12 +14,7 @@ UNREADABLE = "No part of the index could be read for this question: every call f
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Usage of one phase of an answer, such as map, reduce, rate or embed.
-
-    Attributes:
-        failed: Dialogues that ended without a result.
-        cost_usd: None if the model's price is unknown.
-    """
+    """Usage of one phase of an answer, such as map or reduce. `cost_usd` is None if a price is unknown."""
 
     calls: int = 0
     failed: int = 0

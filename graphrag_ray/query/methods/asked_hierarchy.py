@@ -21,12 +21,7 @@ def check_graph(env: SearchEnv) -> None:
 
 
 def hierarchy_of(there: Sequence[str], name: str | None = None) -> HierarchyKind:
-    """Look up a hierarchy of an index by name; None selects the first.
-
-    Raises:
-        NoReports: The index has no hierarchies.
-        UsageError: The name is unknown, or the index lacks this hierarchy.
-    """
+    """Look up a hierarchy of an index by name; None selects the first. Raises NoReports, UsageError."""
     if name is not None and name not in HIERARCHIES:
         raise UsageError(f"Unknown hierarchy {name!r}. Choose from: {', '.join(HIERARCHIES)}.")
     if not there:
@@ -48,12 +43,9 @@ def looked_at(there: Sequence[str], name: str | None = None) -> HierarchyKind:
 def asked_hierarchy(env: SearchEnv, name: str | None = None, *, over: str = "") -> HierarchyKind:
     """Choose the hierarchy for a question: `name`, else that of the settings, else the first suitable one.
 
-    Args:
-        over: Kind of records that it must be built over; "" for any.
-
     Raises:
         NoReports: The index has no hierarchies.
-        UsageError: The index lacks the hierarchy, or it is built over another kind of records.
+        UsageError: The index lacks the hierarchy, or it is not built over records of the kind `over`.
     """
     there = env.settings.hierarchies
     name = name or env.settings.query.hierarchy

@@ -185,9 +185,8 @@ def check_room(
 ) -> None:
     """Raise UsageError if a prompt with a full context would not fit into its model's context window.
 
-    Args:
-        extra_tokens: Tokens of the prompt besides instructions, question and data.
-        setting: Key under `query` that limits the tokens of the context.
+    The context is limited by `query.<setting>`; `extra_tokens` are those besides instructions, question and
+    data.
     """
     data = getattr(env.settings.query, setting)
     for spec in specs:
@@ -208,12 +207,9 @@ def check_room(
 
 
 def recount_tokens(kind: Kind, rows: pa.Table, env: SearchEnv) -> Steps[pa.Table]:
-    """Scale `n_tokens` of rows if the answering model counts more tokens than the indexing model.
+    """Scale `n_tokens` of rows with ids if the answering model counts more than the indexing model.
 
     Without a budget the rows are returned unchanged, since only bounds need the sizes.
-
-    Args:
-        rows: At least the columns id and n_tokens.
     """
     if not rows.num_rows or not has_budget(env.settings.query):
         return rows

@@ -35,14 +35,7 @@ _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
-    """A link of a chain.
-
-    Attributes:
-        asked: The intermediate question.
-        found: Its answer.
-        references: The passages that `found` cites; empty if the link is missing.
-        stands: One of these passages supports it.
-    """
+    """A question on the way, its answer, and whether (`stands`) a passage that it cites supports it."""
 
     asked: str
     found: str

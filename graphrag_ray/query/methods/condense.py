@@ -35,10 +35,7 @@ NOT_REWRITTEN = "The offline engine does not rewrite follow-up questions: this o
 def with_history(
     search: Callable[[Question, SearchEnv], Method], question: Question, env: SearchEnv
 ) -> Method:
-    """Run a search method on a question that is first rewritten if it has a history.
-
-    The answer keeps the original question; a note says how it was understood.
-    """
+    """Run a search method, after rewriting a question that has a history. A note tells the new text."""
     if not question.history:
         return (yield from search(question, env))
     settings, understood, note = env.settings, question, NOT_REWRITTEN

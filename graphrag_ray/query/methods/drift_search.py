@@ -62,13 +62,7 @@ ADVICE = "Raise the budget, or lower query.drift_depth or query.drift_breadth."
 
 @dataclass
 class _State(PartialAnswers):
-    """What the rounds have found.
-
-    Attributes:
-        looked_up: Follow-up questions that were looked up.
-        asked: Questions that were asked, as `_normalized` writes them.
-        open: Follow-up questions that were not, by `_normalized`.
-    """
+    """The partial answers, follow-up questions that were looked up, and normalized asked and open ones."""
 
     looked_up: list[str] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
@@ -255,10 +249,7 @@ def _step(prompt: str, question: str, context: Context, spec: AnswerSpec, **show
 
 
 def parse_step(reply: str) -> StepReply | ReplyProblem:
-    """Parse the answer, its score and the follow-up questions.
-
-    A missing score is a problem, never a zero; missing follow-up questions mean none.
-    """
+    """Parse a step. A missing score is a problem, never a zero; missing follow-up questions mean none."""
     parsed = read_reply(reply, StepReply)
     if isinstance(parsed, ReplyProblem):
         return ReplyProblem(NO_SCORE)

@@ -100,11 +100,7 @@ class Selection:
 def select(
     question: str, env: SearchEnv, kind: Kind, known: Levels, ids: Sequence[str], max_level: int
 ) -> Steps[Selection]:
-    """Rate reports from the root down to `max_level`, and choose those to read.
-
-    Args:
-        kind: Kind of the reports.
-        ids: Ids of the rows of their table.
+    """Rate reports from the root down to `max_level`, and choose those to read. `ids` are of all reports.
 
     Raises:
         BudgetSpent: Rating the first level and reading one context could exceed the budget.
@@ -195,11 +191,9 @@ def _rate_level(
 
 
 def kept_and_missing(state: Selection, known: Levels) -> tuple[Ints, int]:
-    """Find the relevant reports without relevant ones below them, and count uncovered communities.
+    """Find the places of relevant reports without relevant ones below them, and count uncovered communities.
 
-    Returns:
-        Places of the reports, ascending; and the number of communities without a report, below which nothing
-        was considered, that are below none of these.
+    These have no report, nothing was considered below them, and they are not below a kept report.
     """
     place_of = {int(known.community[p]): p for p in state.relevant.keys() | state.passed}
 
@@ -248,10 +242,7 @@ def rate_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
 
 
 def rate_reports(question: str, context: Context, spec: AnswerSpec) -> Dialogue[Mapping[str, float]]:
-    """Ask how relevant the reports of a context are, and once more if a rating is missing.
-
-    Returns:
-        Id -> rating, 0–5, of each report with a usable rating.
+    """Ask how relevant the reports of a context are, 0–5, by id, and once more if a rating is missing.
 
     Raises:
         DialogueFailed: Neither reply has a usable rating.
@@ -273,10 +264,7 @@ def rate_reports(question: str, context: Context, spec: AnswerSpec) -> Dialogue[
 
 
 def parse_ratings(reply: str, known: Collection[int], finish_reason: str = "stop") -> dict[int, float]:
-    """Parse the ratings of known numbers.
-
-    Of contradictory ratings the highest counts: reading a branch in vain costs less than missing one.
-    """
+    """Parse ratings by number. The highest of several counts: missing a branch costs more than reading it."""
     parsed = read_reply(reply, RatingsReply, finish_reason)
     ratings: dict[int, float] = {}
     for one in [] if isinstance(parsed, ReplyProblem) else parsed.ratings:

@@ -44,13 +44,9 @@ _ALIKE = {"'": "['’‘]", "’": "['’‘]", "‘": "['’‘]", '"': '["“�
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A span of a chunk that supports the answer.
+    """A span of the chunk at position `text` that supports a passage of the answer, or quotes it verbatim.
 
-    Attributes:
-        text: Position of the chunk; `start` and `end` are offsets in it.
-        passage: What it supports in the answer.
-        verbatim: The answer quotes it.
-        share: Weighted share of the passage's words that it contains; 1 for a quotation.
+    Its share is the weighted share of the passage's words that it contains; 1 for a quotation.
     """
 
     text: int
@@ -123,10 +119,7 @@ def _without(passage: str, quotes: Sequence[str]) -> str:
 
 
 def _find(quote: str, texts: Sequence[str], normal: Sequence[str]) -> tuple[int, int, int] | None:
-    """Find the chunk, start and end of a quotation, ignoring white space, case and quotation marks.
-
-    Falls back to its longest part between omissions.
-    """
+    """Find chunk, start and end of a quotation or its longest part, ignoring case and spacing."""
     longest = max(quotes_in(quote), key=len, default="")
     parts = dict.fromkeys((longest, longest.strip(" ,;.:")))
     for wanted in [quote, *filter(can_be_found, parts)]:

@@ -132,11 +132,7 @@ METHOD = MethodKind(
 def _check_costs(
     text: str, env: SearchEnv, entities: AnswerSpec, questions: AnswerSpec, summary: AnswerSpec
 ) -> None:
-    """Check room and budget before the first call.
-
-    All names come from one reply, and all questions about a name from another, which bounds what prompts
-    repeat.
-    """
+    """Check room and budget. Prompts repeat names of one reply, and questions of another."""
     query, final = env.settings.query, reduce_spec(env.settings, env.prompts, ANSWER)
     name_tokens = max(reply_tokens(env, entities), env.count(text))
     question_tokens = max(reply_tokens(env, questions), env.count(text))

@@ -76,11 +76,7 @@ METHOD = MethodKind(
 def choose_level(
     question: Question, env: SearchEnv, known: Levels, reports: pa.Table
 ) -> tuple[LevelReports, tuple[str, ...]]:
-    """Choose the requested level, else the finest within the budget, else the default.
-
-    Returns:
-        The reports of the level, and notes on the choice.
-    """
+    """Choose the requested level, else the finest within the budget, else the default; with notes."""
     query = env.settings.query
 
     def bound(at: LevelReports) -> CostBound:

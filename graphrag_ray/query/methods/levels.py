@@ -74,11 +74,8 @@ class Levels:
         raise LevelNotFound(f"There is no level {str(text)!r}: {self._which()}")
 
     def default(self, context_tokens: int) -> int:
-        """Choose the coarsest level whose reports fill a context, or else the level with most to read.
-
-        Raises:
-            LevelNotFound: No community has a report.
-        """
+        """Choose the coarsest level that fills a context, else that with most to read. Raises
+        LevelNotFound."""
         tokens = [self.at(level).n_tokens for level in range(self.n_levels)]
         if not any(tokens):
             raise self.empty()
@@ -142,12 +139,10 @@ def levels(communities: pa.Table, reports: pa.Table, hierarchy: str) -> Levels:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """A row of the paper's Table 2: what a condition reads.
+    """A row of the paper's Table 2: a level ("C0", "C1", …) or the source text ("TS").
 
     Attributes:
-        name: "C0", "C1", …, or "TS" for the source text.
         n_units: Number of community reports or chunks.
-        n_tokens: Tokens of all of them.
         share: `n_tokens` relative to the largest row.
         missing: Communities of the level that no report covers.
     """

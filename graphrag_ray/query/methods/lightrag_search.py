@@ -175,10 +175,9 @@ def _stating(
     env: SearchEnv,
     chunks: Collection[str] | None,
 ) -> Steps[tuple[list[str], int]]:
-    """Find the first `query.lightrag_chunks` chunks that state what is shown, and how many chunks do.
+    """Find the chunks that state most of what is shown, then the nearest, and count all that state some.
 
-    Those that state most of it come first, then those nearest to the question. For elements in more than
-    MOST_CHUNKS chunks, only the chunks near the question are considered.
+    For elements in more than MOST_CHUNKS chunks, only chunks near the question are considered.
     """
     near, related = [r.id for r in entities], [r.id for r in relationships]
     ends = {id_: ends_of[id_] for id_ in related}

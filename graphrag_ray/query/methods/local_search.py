@@ -82,9 +82,7 @@ def context_for(
 ) -> Steps[Context]:
     """Fill a context of at most `query.context_tokens`; it is empty if no entity is near.
 
-    Args:
-        finest: Level of the finest reports to show (see `finest_level`).
-        chunks: Ids of the chunks to which the question is restricted; None for all.
+    It shows reports down to level `finest`, or none if the question is restricted to `chunks`.
     """
     asked_hierarchy(env, over="entity")
     check_embedded(env, NAME, ["entity"])
@@ -134,11 +132,7 @@ def finest_level(level: str | int | None, env: SearchEnv) -> Steps[int]:
 def _near(
     text: str, env: SearchEnv, chunks: Collection[str] | None
 ) -> Steps[tuple[dict[str, int], list[str]]]:
-    """Find the entities that the question mentions, then those with the nearest embeddings.
-
-    Returns:
-        Entity -> number of chunks, in order; and the ids of the mentioned ones.
-    """
+    """Find the mentioned and then the nearest entities with their chunk counts, and the mentioned ids."""
     possible = yield from matching_ids("entity", chunks)
     mentioned = find_mentions(text)
     k, columns = env.settings.query.local_entities, ["id", "frequency"]
@@ -224,11 +218,7 @@ def reports_around(
     communities: pa.Table | None = None,
     finest: int = DEFAULT_LEVEL,
 ) -> Steps[list[tuple[Kind, str]]]:
-    """Find the reports on the finest communities of entities, down to a level, those with most of them first.
-
-    Args:
-        communities: The result of `communities_around`, if known.
-    """
+    """Find the reports on the finest communities of entities, down to a level; largest overlap first."""
     kind = asked_hierarchy(env, over="entity")
     if communities is None:
         communities = yield communities_around(list(entities), env)
@@ -241,11 +231,7 @@ def reports_around(
 
 
 def relationships_in_order(rows: Iterable[Row], place: Mapping[str, int], per_entity: int) -> list[Row]:
-    """Order relationships (EDGES): those between the entities, then those that lead elsewhere.
-
-    The latter are limited to `per_entity` for each entity; those to what many of the entities lead to come
-    first.
-    """
+    """Order relationships (EDGES) between the entities, then `per_entity` of those that lead elsewhere."""
     inside: list[Row] = []
     outside: list[tuple[str, Row]] = []
     touched: dict[str, set[str]] = defaultdict(set)
@@ -341,10 +327,7 @@ class Membership:
 
 
 def memberships(communities: pa.Table, entities: Collection[str], level: int) -> list[Membership]:
-    """Find the communities (id, level, entity_ids) of at most `level` that contain some of the entities.
-
-    The coarsest may list all entities of the index, so only ours become Python objects.
-    """
+    """Find the communities (id, level, entity_ids) of at most `level` that contain some of the entities."""
     own = communities.filter(pc.less_equal(communities["level"], level))
     lists = own["entity_ids"].combine_chunks()
     ids = lists.flatten()
@@ -358,11 +341,7 @@ def memberships(communities: pa.Table, entities: Collection[str], level: int) ->
 
 
 def communities_in_order(found: Sequence[Membership], rank: Mapping[str, float]) -> list[str]:
-    """Choose the finest community of each entity that has a report, those with most entities first.
-
-    Args:
-        rank: Rank of the report of each community that has one; orders communities with as many entities.
-    """
+    """Choose the finest community of each entity whose report has a rank, those with most entities first."""
     levels_up = sorted(found, key=lambda m: m.level)
     finest = {entity: m for m in levels_up if m.community in rank for entity in m.members}
     chosen = {m.community: m for m in finest.values()}.values()

@@ -47,12 +47,7 @@ class RecordsToRead:
 
 @dataclass
 class PartialAnswers:
-    """The answers of all contexts, and finally their combination.
-
-    Attributes:
-        contexts: What was read, with the highest score of each; None if its dialogue failed.
-        errors: Why dialogues failed.
-    """
+    """The contexts with the highest score of each, their answers, errors, and finally the combination."""
 
     contexts: list[ContextUsed] = field(default_factory=list)
     answers: list[MapAnswer] = field(default_factory=list)
@@ -72,13 +67,9 @@ class PartialAnswers:
 
 
 def map_reduce(question: str, env: SearchEnv, wanted: RecordsToRead) -> Steps[PartialAnswers]:
-    """Shuffle records, pack them into contexts, ask each, and combine the answers.
+    """Shuffle records, pack them into contexts, ask each, and combine the answers. Raises UsageError.
 
-    Reads BATCH_TOKENS at a time, so that memory does not grow with the texts, only with the ids (about 500
-    bytes per record) and the answers with a positive score.
-
-    Raises:
-        UsageError: The question leaves no room for data.
+    Reads BATCH_TOKENS at a time. Memory grows only with ids (about 500 bytes per record) and helpful answers.
     """
     query = env.settings.query
     spec, dialogue = mapper(env.settings, env.prompts)
@@ -105,11 +96,7 @@ def map_contexts(
 def reduce_answers(
     question: str, env: SearchEnv, parts: PartialAnswers, prompt: str = "reduce"
 ) -> Steps[PartialAnswers]:
-    """Combine the answers, by falling score, in one call.
-
-    Raises:
-        GraphRagError: The call failed.
-    """
+    """Combine the answers, by falling score, in one call. Raises GraphRagError if it fails."""
     context = reduce_context(parts.answers, env.settings.query.context_tokens, env.count)
     start = partial(reduce_answer, question, context, reduce_spec(env.settings, env.prompts, prompt))
     (reduced,) = yield Dialogues("reduce", [start], last=True, numbering=context.numbering)
@@ -143,12 +130,7 @@ def combined_answer(
     level: int | None = None,
     notes: Sequence[str] = (),
 ) -> Steps[Answer]:
-    """Build the answer, without costs and time, which the caller fills in.
-
-    Args:
-        what: Plural of the records that were read, such as "reports".
-        notes: Notes of the method, placed before those about the contexts.
-    """
+    """Build the answer from what was read, such as "reports". The caller fills in costs and time."""
     number = yield from short_numbers(parts.reduced.references)
     reduced, to_reduce, failed = parts.reduced, parts.reduce_context, len(parts.errors)
     lost = bool(parts.contexts) and failed == len(parts.contexts)

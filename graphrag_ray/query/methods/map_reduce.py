@@ -156,12 +156,8 @@ class MapAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ReduceContext(Context):
-    """The context of the reduce call: one record `id,score,answer` per answer.
-
-    Attributes:
-        numbering: That of the records which the answers cite.
-        shown: The answers, in order.
-    """
+    """The context of the reduce call, one record `id,score,answer` per answer; `numbering` is of
+    citations."""
 
     shown: tuple[MapAnswer, ...] = ()
 
@@ -178,11 +174,7 @@ class Reduced:
 
 
 def shuffled(ids: Iterable[str], seed: int) -> list[str]:
-    """Order ids by a hash of seed and id.
-
-    This shuffle depends neither on the order of a table nor on a library's generator, and a new record does
-    not move the others.
-    """
+    """Shuffle ids by a hash of seed and id, independently of table order, libraries and other records."""
     return sorted(ids, key=lambda id_: (hashlib.sha256(f"{seed}:{id_}".encode()).digest(), id_))
 
 
@@ -230,11 +222,7 @@ def pack(
 
 
 def map_answer(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tuple[MapAnswer, ...]]:
-    """Ask a context for one scored answer, and once more if the reply has no usable score.
-
-    Raises:
-        DialogueFailed: The second reply has none either. The part is unread, not unhelpful.
-    """
+    """Ask a context for one scored answer. Raises DialogueFailed if the part remains unread."""
     scored, reply = yield from ask_for_reply(
         "map", question, spec, lambda reply: parse_scored(reply.text), context=context.text
     )
@@ -315,14 +303,11 @@ def asked_for_text(
     numbering: Mapping[tuple[str, int], str],
     spec: AnswerSpec,
 ) -> Dialogue[Reduced]:
-    """Ask for a text with references, and once more if it is empty.
+    """Ask for a text with references, and once more if it is empty. Raises DialogueFailed.
 
     Args:
         shown: Values of the prompt's own placeholders.
         numbering: (section, number) -> id of the records in it.
-
-    Raises:
-        DialogueFailed: The second reply is empty too.
     """
     text, reply = yield from ask_for_reply(prompt, question, spec, parse_text, None, **shown)
     answer = resolve_answer(text, 0.0, reply, numbering)
@@ -337,13 +322,7 @@ def ask_for_reply(
     schema: Mapping[str, Any] | None = None,
     **shown: str,
 ) -> Dialogue[tuple[T, ChatReply]]:
-    """Fill a prompt, send it and parse the reply (see `usable_reply`).
-
-    Args:
-        name: Name of the prompt.
-        schema: JSON schema of the reply; None for plain text.
-        **shown: Values of the prompt's own placeholders.
-    """
+    """Fill the prompt `name` with `shown` and the common variables, send it, and parse the reply."""
     request = request_of(name, {**variables_of(question, spec), **shown}, spec, schema)
     return (yield from usable_reply(request, parse, spec, name))
 
@@ -369,10 +348,7 @@ def parsed_or_none(
 def usable_reply(
     request: ChatRequest, read: Callable[[ChatReply], T | ReplyProblem], spec: AnswerSpec, name: str
 ) -> Dialogue[tuple[T, ChatReply]]:
-    """Send a request, and ask for a correction if `read` rejects the reply.
-
-    Returns:
-        What `read` made of the reply, and the reply.
+    """Send a request, and ask for a correction if `read` rejects the reply. Return the result and the reply.
 
     Raises:
         DialogueFailed: The corrected reply is not usable either. The message starts with `name`.
@@ -448,10 +424,7 @@ class Scored:
 
 
 def parse_scored(reply: str) -> Scored | ReplyProblem:
-    """Split a map reply into its answer, which may be empty if the score is zero, and its score.
-
-    A missing or contradictory score is a problem rather than a zero, which would drop the answer.
-    """
+    """Split a map reply into text and score. A missing score is a problem, since a zero drops the answer."""
     scores = {min(max(float(number), 0.0), 100.0) for number in _SCORE.findall(reply)}
     if not scores:
         return ReplyProblem(

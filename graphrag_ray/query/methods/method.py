@@ -120,12 +120,7 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class WalkHit:
-    """A chunk that a walk visited.
-
-    Attributes:
-        path: How the walk first reached it: names and chunk ids alternately, ending with a name; empty if the
-            walk started at this chunk.
-    """
+    """A chunk that a walk visited, and the path that reached it: names and chunk ids alternately."""
 
     id: str
     score: float
@@ -197,13 +192,7 @@ class Ask(Question):
 
 @dataclass(frozen=True)
 class SearchEnv:
-    """The environment of a search method: what it knows without asking for it.
-
-    Attributes:
-        count: Counts the tokens of a text in the vocabulary of the answering model.
-        n_rows: Number of rows per table; tables missing from the snapshot are absent.
-        prices: Price per stage; None or absent if unknown.
-    """
+    """What a search method knows without asking: rows per table, prices per stage, a token counter, …"""
 
     settings: Settings
     prompts: Mapping[str, Prompt]

@@ -99,11 +99,7 @@ def stages(name: str, dynamic: bool = False, following: bool = False) -> list[st
 
 
 def check(name: str, level: str | int | None, where: Sequence[str], baselines: bool = False) -> None:
-    """Raise UsageError if a method is unknown or does not support a level or conditions.
-
-    Args:
-        baselines: Whether baselines are allowed.
-    """
+    """Raise UsageError if a method is unknown, not allowed, or does not support a level or conditions."""
 
     def listed(names: Sequence[str]) -> str:
         return f"{', '.join(names[:-1])} and {names[-1]}"

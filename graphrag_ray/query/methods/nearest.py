@@ -21,11 +21,7 @@ RecordId: TypeAlias = tuple[Kind, str]
 
 
 def rank(searches: Sequence[Search], env: SearchEnv, k: int | None = None) -> Steps[list[RecordId]]:
-    """Run searches and fuse their results by score.
-
-    Args:
-        k: Hits per search; None for enough to fill a context.
-    """
+    """Run searches with k hits each, or enough to fill a context, and fuse their results by score."""
     query = env.settings.query
     weights = {"vector": query.hybrid_vector_weight, "keyword": 1 - query.hybrid_vector_weight}
     k = k or default_k(env)
@@ -43,9 +39,7 @@ def default_k(env: SearchEnv) -> int:
 def nearest_context(
     searches: Sequence[Search], env: SearchEnv, chunks: Collection[str] | None = None
 ) -> Steps[Context]:
-    """Fill a context of at most `query.context_tokens` with the results of searches (see `rank`).
-
-    Neighbours of the first chunks use the remaining room.
+    """Fill a context of `query.context_tokens` with what searches find (see `rank`) and neighbour chunks.
 
     Args:
         chunks: Ids of the chunks to which the question is restricted; None for all.
@@ -97,11 +91,7 @@ def fuse(lists: Sequence[Mapping[T, float]], weights: Sequence[float]) -> list[T
 def add_neighbours(
     context: Context, shares: Sequence[Share], env: SearchEnv, left_out: int = 0
 ) -> Steps[Context]:
-    """Add the next and previous chunk of each of the first `query.neighbours` chunks while there is room.
-
-    Args:
-        context: The result of `fill` for these shares and `left_out`.
-    """
+    """Refill a context with the chunks around its first `query.neighbours` chunks, while there is room."""
     query = env.settings.query
     sources = [id_ for (section, _), id_ in context.numbering.items() if section == "Sources"]
     chunks = sources[: query.neighbours]

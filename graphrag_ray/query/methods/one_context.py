@@ -64,11 +64,7 @@ def answer_from(
     notes: Sequence[str] = (),
     setting: str = "context_tokens",
 ) -> Steps[Answer]:
-    """Answer from one context, in one call. An empty context makes no call.
-
-    Args:
-        notes: Notes of the method.
-        setting: Key under `query` that limits the tokens of the context.
+    """Answer from a context limited by `query.<setting>`, in one call; none if it is empty.
 
     Raises:
         UsageError: The question leaves no room for data.

@@ -147,14 +147,7 @@ METHOD = MethodKind(
 
 @dataclass
 class _Walks:
-    """The walks of a question.
-
-    Attributes:
-        walks: Chunks of each walk, in order.
-        paths: Chunk -> how it was first reached: the further question, or "", and the path.
-        asked: Questions that were looked up after the first.
-        contexts: Those that did not suffice.
-    """
+    """The walks of a question: their chunks, the first path to each chunk, and insufficient contexts."""
 
     walks: list[list[str]] = field(default_factory=list)
     paths: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)

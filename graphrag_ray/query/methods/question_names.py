@@ -47,8 +47,8 @@ class Mentions:
     def as_names(self, known: Collection[str]) -> list[str]:
         """Those of `named` that are unlikely to be ordinary words (data, church).
 
-        These are names of several words, with a digit, with a capital that does not begin the question, or in
-        a script without capitals.
+        They have several words, a digit, a capital that does not begin the question, or a script without
+        capitals.
         """
         return [
             id_
@@ -71,11 +71,7 @@ class Mentions:
 
 
 def rarest_first(mentioned: Mentions, frequency: Mapping[str, int]) -> list[str]:
-    """Order the entities that a question mentions: certain names (`as_names`) first, then by rarity.
-
-    Args:
-        frequency: Number of chunks of each known entity, by id.
-    """
+    """Order mentioned entities by number of chunks (`frequency`), certain names (`as_names`) first."""
     sure = mentioned.as_names(frequency)
     rest = [id_ for id_ in mentioned.named(frequency) if id_ not in sure]
     return [*sorted(sure, key=frequency.__getitem__), *sorted(rest, key=frequency.__getitem__)]
@@ -87,11 +83,7 @@ def _id_of_entity(name: str) -> str:
 
 
 def find_mentions(question: str, id_of: Callable[[str], str] = _id_of_entity) -> Mentions:
-    """Find spans of up to MAX_NAME_WORDS words, also with the punctuation around them (C++, .NET).
-
-    Args:
-        id_of: Computes the id of a span; "" if it cannot be a name.
-    """
+    """Find spans of up to MAX_NAME_WORDS words that have an id, also with punctuation (C++, .NET)."""
     words = [m.span() for m in WORD.finditer(question)][:MAX_WORDS]
     spans: dict[str, list[tuple[int, int]]] = {}
     for first, (start, _) in enumerate(words):

@@ -50,10 +50,7 @@ METHOD = MethodKind(
 
 
 def _traverse(text: str, env: SearchEnv) -> Steps[list[tuple[Kind, Hit]]]:
-    """Find the nearest nodes of each level among the children of those above.
-
-    A cluster whose summary failed or was not embedded is replaced by its children.
-    """
+    """Find the nearest nodes level by level. Clusters without an embedding are always followed."""
     tree, k = tree_of(env, NAME), env.settings.query.raptor_k
     found: list[tuple[Kind, Hit]] = []
     chunks: dict[str, None] = {}

@@ -66,11 +66,7 @@ _FORMATS: dict[Kind, _Format] = {
 def load_records(
     wanted: Iterable[tuple[Kind, str]], env: SearchEnv, chunks: Collection[str] | None = None
 ) -> Steps[list[Record]]:
-    """Load the records of kinds and ids, in this order. Records missing from the snapshot are left out.
-
-    Args:
-        chunks: Ids of the chunks to which the question is restricted; None for all.
-    """
+    """Load the records that exist, in this order; `chunks` are those to which the question is restricted."""
     order = list(wanted)
     ids: dict[Kind, list[str]] = {}
     for kind, id_ in order:
@@ -96,10 +92,7 @@ def load_records(
 
 
 def _described_by(chunks: Collection[str], kind: Kind, instances: Sequence[Row], env: SearchEnv) -> list[Row]:
-    """Merge instances from these chunks into rows, with their distinct descriptions in corpus order.
-
-    The merged descriptions are about as long as a description written by a model.
-    """
+    """Merge instances from these chunks into rows, with descriptions of the usual length."""
     limit = env.settings.descriptions.max_output_tokens
     by_id: dict[str, list[Row]] = {}
     for instance in instances:
@@ -122,12 +115,9 @@ def prefix_that_fits(
 ) -> Steps[tuple[list[str], bool]]:
     """Return the first chunks that may fit into a context, and whether these are all.
 
-    Reading further chunks would be wasted: their texts are scattered over a large corpus.
-
     Args:
-        contexts: How many contexts the prefix would fill, in tokens of the indexing model; the answering
-            model may count fewer.
-        context_tokens: Size of a context; None for `query.context_tokens`.
+        contexts: How many contexts to fill, in tokens of the indexing model; the answering one may count
+            fewer.
     """
     sizes = yield Rows("text_units", ["id", "n_tokens"], chunks)
     n_tokens = dict(zip(sizes["id"].to_pylist(), sizes["n_tokens"].to_pylist(), strict=True))

@@ -59,12 +59,7 @@ METHOD = MethodKind(
 
 
 def tree_of(env: SearchEnv, method: str) -> HierarchyKind:
-    """Look up the tree of an index.
-
-    Raises:
-        NoReports: The index contains only names.
-        UsageError: The index has no tree or no embeddings of it, or the settings ask for another hierarchy.
-    """
+    """Look up the tree of an index. Raises NoReports, and UsageError without a tree or its embeddings."""
     other = env.settings.query.hierarchy
     if other not in (None, TREE):
         raise UsageError(f"{method} search reads only the hierarchy {TREE!r}, not {other!r}")

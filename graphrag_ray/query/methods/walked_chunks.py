@@ -44,12 +44,7 @@ def walk_chunks(
     chunks: Collection[str] | None = None,
     more_names: Mapping[str, float] | None = None,
 ) -> Steps[list[list[WalkHit]]]:
-    """Find the k chunks that a walk from each text visits most often.
-
-    Args:
-        chunks: Ids of the chunks to which the question is restricted; None for all.
-        more_names: Additional starting weights for every walk, by id.
-    """
+    """Find the k chunks (of `chunks`) that a walk from each text and `more_names` visits most often."""
     among = None if chunks is None else sorted(chunks)
     mentions = [find_mentions(text, name_id) for text in texts]
     counts: list[dict[str, int]] = yield tuple(

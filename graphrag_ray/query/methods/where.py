@@ -63,12 +63,7 @@ class Condition:
 
 
 def matching_chunks(conditions: Sequence[str]) -> Steps[frozenset[str] | None]:
-    """Find the chunks of the documents that satisfy all conditions; None if all documents do.
-
-    Raises:
-        UsageError: A condition cannot be parsed, names what no document has, or no document satisfies it. The
-            message lists what exists.
-    """
+    """Find the chunks of the documents that satisfy all conditions; None if all do. Raises UsageError."""
     if not conditions:
         return None
     if len(conditions) > MAX_CONDITIONS:
@@ -83,11 +78,7 @@ def matching_chunks(conditions: Sequence[str]) -> Steps[frozenset[str] | None]:
 
 
 def matching_ids(kind: Kind, chunks: Collection[str] | None) -> Steps[list[str] | None]:
-    """Find the records of a kind that are in these chunks or mentioned by them; None if `chunks` is None.
-
-    Raises:
-        UsageError: The kind is reports, which are written from many documents.
-    """
+    """Find records of a kind in, or mentioned by, chunks; None for all. Raises UsageError for reports."""
     if chunks is None or kind == "text_unit":
         return None if chunks is None else sorted(chunks)
     if kind in REPORTS:
@@ -128,13 +119,10 @@ def columns(conditions: Sequence[Condition]) -> list[str]:
 
 
 def satisfied(conditions: Sequence[Condition], documents: pa.Table) -> list[bool]:
-    """Evaluate conditions on documents: for each, whether it satisfies all of them.
-
-    Args:
-        documents: At least `columns(conditions)`.
+    """Evaluate conditions: whether each document, with `columns(conditions)`, satisfies all of them.
 
     Raises:
-        UsageError: No document satisfies a condition, or all of them together.
+        UsageError: No document satisfies a condition, or all of them together; the message lists what exists.
     """
     n = documents.num_rows
     chosen = [True] * n
@@ -182,10 +170,7 @@ def _satisfies(condition: Condition, values: list[str]) -> bool:
 
 
 def _compare(condition: Condition, value: str) -> bool:
-    """Compare a value as a number or a date. Any other value is False.
-
-    Dates are compared to their common precision: 2023 is neither before nor after 2023-05.
-    """
+    """Compare a value as a number, or as a date to their common precision: 2023 is not before 2023-05."""
     a: Any = _number(value)
     b: Any = _number(condition.value)
     if a is None or b is None or not condition.metadata:
@@ -206,10 +191,7 @@ def _number(text: str) -> float | None:
 
 
 def iso_date(text: str) -> str:
-    """Convert a date to ISO 8601 with the same precision; "" if the text is not a date.
-
-    Ambiguous dates such as 3/4/2023 are not dates: the order of day and month is unknown.
-    """
+    """Convert a date to ISO 8601; "" for anything else and for ambiguous dates such as 3/4/2023."""
     if match := _COMPACT.match(text.strip()):
         return "-".join(match.groups())
     if match := _ISO.match(text.strip()):
