@@ -418,8 +418,7 @@ class Index:
         return answer_all(self, questions, ask, out=out, on_ray=on_ray, address=address, observer=observer)
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read a table of the snapshot (see schema.py), or some columns. Raises UsageError,
-        SnapshotRemoved."""
+        """Read a table (see schema.py), or some of its columns. Raises UsageError, SnapshotRemoved."""
         return self.reader.table(name, columns)
 
     def frame(self, name: str, columns: Sequence[str] | None = None) -> Any:

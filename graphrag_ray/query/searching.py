@@ -76,8 +76,7 @@ class Searcher:
         return self._levels[kind.name]
 
     def embedder(self) -> Embedder:
-        """Return the embedder for questions. Raises UsageError if the snapshot has other embeddings or
-        none."""
+        """Return the embedder for questions. Raises UsageError if the embeddings do not match it."""
         number = self.reader.manifest.number
         built, own = parse_settings(of_index(self.reader.manifest.settings)), Embedder.of(self.settings)
         then = Embedder.of(built)

@@ -74,8 +74,7 @@ class Levels:
         raise LevelNotFound(f"There is no level {str(text)!r}: {self._which()}")
 
     def default(self, context_tokens: int) -> int:
-        """Choose the coarsest level that fills a context, else that with most to read. Raises
-        LevelNotFound."""
+        """Choose the coarsest level that fills a context, or the largest. Raises LevelNotFound."""
         tokens = [self.at(level).n_tokens for level in range(self.n_levels)]
         if not any(tokens):
             raise self.empty()

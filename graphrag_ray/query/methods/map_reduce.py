@@ -156,8 +156,7 @@ class MapAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ReduceContext(Context):
-    """The context of the reduce call, one record `id,score,answer` per answer; `numbering` is of
-    citations."""
+    """The context of the reduce call: one record `id,score,answer` per answer."""
 
     shown: tuple[MapAnswer, ...] = ()
 
