@@ -164,7 +164,7 @@ class Index:
         """Validate a question.
 
         Returns:
-            A coroutine function that answers it, env an asker and an optional listener for streaming.
+            A coroutine function that answers it, given an asker and an optional listener for streaming.
 
         Raises:
             UsageError: The question is not valid for this index.
@@ -195,18 +195,19 @@ class Index:
         failed: Counter[str] = Counter()
 
         async def fulfil(need: Need) -> Any:
-            if isinstance(need, Rows):
-                return await asyncio.to_thread(self.reader.rows, need)
-            if isinstance(need, Search):
-                return await searching.find(need)
-            if isinstance(need, LevelSearch):
-                return await searching.find_levels(need)
-            if isinstance(need, NameCounts):
-                return await asyncio.to_thread(self.searcher.count_names, need)
-            if isinstance(need, Walk):
-                return await asyncio.to_thread(self.searcher.walk, need)
-            if isinstance(need, Notice):
-                return self.notice(need.text)
+            match need:
+                case Rows():
+                    return await asyncio.to_thread(self.reader.rows, need)
+                case Search():
+                    return await searching.find(need)
+                case LevelSearch():
+                    return await searching.find_levels(need)
+                case NameCounts():
+                    return await asyncio.to_thread(self.searcher.count_names, need)
+                case Walk():
+                    return await asyncio.to_thread(self.searcher.walk, need)
+                case Notice():
+                    return self.notice(need.text)
             if not self.followed:
                 await asyncio.to_thread(self._check_there)
             if telling and need.last and need.numbering is not None:

@@ -193,7 +193,8 @@ def _rate_level(
 def kept_and_missing(state: Selection, known: Levels) -> tuple[Ints, int]:
     """Find the places of relevant reports without relevant ones below them, and count uncovered communities.
 
-    These have no report, nothing was considered below them, and they are not below a kept report.
+    A community is uncovered if it has no report, nothing below it was considered, and it is not below a kept
+    report.
     """
     place_of = {int(known.community[p]): p for p in state.relevant.keys() | state.passed}
 

@@ -171,7 +171,7 @@ def test_settings_that_leave_no_room_say_how_much_there_is():
     fitting = with_window(8_000 + spec.max_tokens + instructions("Why?", spec, COUNT))
     check_room("Why?", fitting, [spec])
     with pytest.raises(UsageError):
-        check_room("Why?", fitting, [spec], beside=1)
+        check_room("Why?", fitting, [spec], extra_tokens=1)
 
 
 def test_instructions_are_the_messages_without_their_data():

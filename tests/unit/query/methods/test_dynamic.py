@@ -207,7 +207,7 @@ def test_what_is_rated_and_read_stays_within_the_budget(tree: Tree, budget: int)
     except BudgetSpent:
         assert not rated(snap)
         return
-    assert (found.most + found.reading).tokens <= budget
+    assert (found.spent + found.reading).tokens <= budget
     assert read and found.n_rated == len(rated(snap))
 
 
@@ -226,7 +226,7 @@ def test_the_least_relevant_reports_are_left_out_where_the_budget_ends():
 
     wide = dict.fromkeys(range(100, 140), (0, -1))
     everything, _ = selected(snapshot(wide, wide), context_tokens=600)
-    total = (everything.most + everything.reading).tokens
+    total = (everything.spent + everything.reading).tokens
     snap = snapshot(wide, wide, answer=answer)
     found, read = selected(snap, context_tokens=600, budget_tokens=total - 5_000)
     assert found.left_out > 0 and len(read) + found.left_out == 40
@@ -284,7 +284,7 @@ def test_titles_below_a_report_are_few_and_short():
     found, _ = selected(snap)
     (root,) = shown(snap)[0].values()
     assert COUNT(root["below"]) <= BELOW_TOKENS and "[Data" not in root["below"]
-    assert found.most.tokens > sum(c.n_tokens for c in found.contexts)
+    assert found.spent.tokens > sum(c.n_tokens for c in found.contexts)
     snap = snapshot(set(below), below)
     selected(snap)
     (root,) = shown(snap)[0].values()

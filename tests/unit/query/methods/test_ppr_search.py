@@ -152,7 +152,7 @@ def test_where_the_passages_do_not_suffice_what_is_missing_is_looked_up() -> Non
 
 
 def test_no_step_pushes_out_what_the_first_walk_found() -> None:
-    looked = ppr_search._LookedUp()
+    looked = ppr_search._Walks()
     for question, n in (("", 5), ("q1", 6), ("q2", 6)):
         looked.add(question, [WalkHit(f"{question or 'first'} {at}", 1.0) for at in range(n)])
     assert looked.first(10) == [f"{walk} {at}" for at in range(4) for walk in ("q2", "q1", "first")][:10]
