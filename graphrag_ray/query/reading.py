@@ -214,7 +214,7 @@ class Reader:
         one_of_each: RowEntries,
         every: RowEntries,
     ) -> pa.Array | pa.ChunkedArray:
-        """Read a column of rows, env one entry per row and all entries by row."""
+        """Read a column of rows, from one entry per row or all entries sorted by row."""
         column, rows, entry = schema.TABLES[need.table].field(name), one_of_each.rows, one_of_each.entry
         if name in (entry.dtype.names or ()):
             if pa.types.is_list(column.type):

@@ -15,12 +15,7 @@ from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, check_em
 from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room, reduce_bound
 from graphrag_ray.query.methods.filling import Share, fill
 from graphrag_ray.query.methods.local_search import EDGES, MOST_EDGES, relationships_in_order
-from graphrag_ray.query.methods.map_parts import (
-    PartialAnswers,
-    combined_answer,
-    map_contexts,
-    reduce_answers,
-)
+from graphrag_ray.query.methods.map_parts import PartialAnswers, combined_answer, map_contexts, reduce_answers
 from graphrag_ray.query.methods.map_reduce import mapper, reduce_spec
 from graphrag_ray.query.methods.method import Hit, Kind, LevelSearch, Method, Question, Rows, SearchEnv
 from graphrag_ray.query.methods.methods import MethodKind

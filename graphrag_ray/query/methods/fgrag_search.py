@@ -94,8 +94,7 @@ def search(question: Question, env: SearchEnv) -> Method:
     else:
         names, notes = named.names, [f"Looked up: {'; '.join(named.names)}."]
         asked: list[Ran[tuple[str, ...]]] = yield Dialogues(
-            STAGE,
-            [partial(entity_questions, text, n, named, specs[1], query.fgrag_questions) for n in names],
+            STAGE, [partial(entity_questions, text, n, named, specs[1], query.fgrag_questions) for n in names]
         )
         questions = [one.result or (text,) for one in asked]
         if errors := [one.error for one in asked if one.result is None]:

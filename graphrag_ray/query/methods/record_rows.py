@@ -50,9 +50,7 @@ _FORMATS: dict[Kind, _Format] = {
         ("text", "document_id"), lambda r: source(r["id"], r["text"], r.get("document", ""))
     ),
     "entity": _Format(
-        ("title", "description"),
-        lambda r: entity(r["id"], r["title"], r["description"]),
-        "entity_instances",
+        ("title", "description"), lambda r: entity(r["id"], r["title"], r["description"]), "entity_instances"
     ),
     "relationship": _Format(
         ("source", "target", "description"),
