@@ -168,7 +168,7 @@ def test_a_batch_that_was_refused_is_not_taken_for_the_one_before_it(
         (
             {"--batch": f"https://me:{password}@127.0.0.1:9/q.csv"},
             [],
-            "cannot read https://127.0.0.1:9/q.csv",
+            "Cannot read https://127.0.0.1:9/q.csv",
         ),
     ]
     file = Path(f"{out(town)}.work/outcome.json")

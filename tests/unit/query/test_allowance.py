@@ -81,7 +81,7 @@ def test_calls_that_run_at_once_never_exceed_the_budget_together(sizes, budget: 
 def test_a_call_that_does_not_fit_is_not_sent_and_says_why():
     taken, (ended,) = ask_all(allowance(budget_tokens=100), [(90, 20, 1)])
     assert taken == 0 and isinstance(ended, PermanentCallError)
-    assert str(ended) == "query.budget_tokens is 100, and 0 tokens are spent or asked for: not sent"
+    assert str(ended) == "Not sent: query.budget_tokens is 100, and 0 tokens are spent or in flight"
 
 
 def test_replies_shorter_than_they_might_be_leave_room_for_others():
@@ -144,11 +144,11 @@ def test_a_request_that_was_never_answered_is_taken_off_the_budget():
     held = allowance(budget_tokens=1_000)
     assert held.admit(request(100, 100), last=False)
     held.note(call)
-    with pytest.raises(PermanentCallError, match="not sent"):
+    with pytest.raises(PermanentCallError, match="Not sent"):
         held.admit(request(100, 100), last=False)
     dollars = allowance(budget_usd=0.003)
     dollars.note(call)
-    with pytest.raises(PermanentCallError, match="not sent"):
+    with pytest.raises(PermanentCallError, match="Not sent"):
         dollars.admit(request(100, 100), last=False)
 
 

@@ -122,7 +122,7 @@ def test_the_column_longest_unused_makes_room():
 
 
 def test_a_table_or_column_that_there_is_not_is_told(reader: Reader):
-    with pytest.raises(UsageError, match="no table 'nope'"):
+    with pytest.raises(UsageError, match="Unknown table 'nope'"):
         reader.rows(Rows("nope", ["id"]))
     with pytest.raises(UsageError, match="entities has no column 'nope'"):
         reader.rows(Rows("entities", ["nope"]))

@@ -110,7 +110,7 @@ def test_a_budget_refuses_before_anything_is_asked():
 
 def test_the_hierarchy_by_meaning_is_read_unless_another_is_asked_for():
     assert ask()[0].notes == ()
-    with pytest.raises(UsageError, match="this index has no hierarchy 'attributed'"):
+    with pytest.raises(UsageError, match="This index has no hierarchy 'attributed'"):
         ask(hierarchies=("leiden",), hierarchy="attributed")
     told = ask(hierarchies=("leiden",))[0].notes
     assert any("--set hierarchies=leiden,attributed adds it" in note for note in told)

@@ -33,9 +33,7 @@ def test_it_is_the_first_of_the_index_unless_another_is_named(given: SearchEnv):
 
 
 def test_one_that_the_index_lacks_is_refused_with_how_to_add_it(given: SearchEnv):
-    with pytest.raises(
-        UsageError, match=r"no hierarchy 'tree'; it has leiden.*hierarchies=leiden,tree adds it"
-    ):
+    with pytest.raises(UsageError, match=r"no hierarchy 'tree'; it has leiden.*hierarchies=leiden,tree"):
         asked_hierarchy(given, "tree")
     with pytest.raises(UsageError, match=r"Unknown hierarchy 'wood'\. Choose from: leiden, attributed, tree"):
         asked_hierarchy(given, "wood")
@@ -43,6 +41,6 @@ def test_one_that_the_index_lacks_is_refused_with_how_to_add_it(given: SearchEnv
 
 def test_one_over_other_records_is_refused_with_those_that_fit(given: SearchEnv):
     both = replace(given, settings=given.settings.with_hierarchies_of(["tree", "leiden"]))
-    with pytest.raises(UsageError, match="'tree' is not over entity records; it has leiden"):
+    with pytest.raises(UsageError, match="'tree' is not built over entity records; it has leiden"):
         asked_hierarchy(both, "tree", over="entity")
     assert asked_hierarchy(both, over="entity").name == "leiden"

@@ -185,5 +185,5 @@ def test_instructions_are_the_messages_without_their_data():
 def test_one_context_is_refused_beyond_the_budget_as_well():
     given_ = Snapshot({}).given(budget_tokens=1_000)
     context = Context("data\n" * 20, {("Sources", 1): "t1"}, 40)
-    with pytest.raises(BudgetSpent, match=r"in 1 call; query\.budget_tokens is 1,000.*context_tokens"):
+    with pytest.raises(BudgetSpent, match=r"in 1 call, but query\.budget_tokens is 1,000.*context_tokens"):
         Snapshot({}).run(one_context.answer_from("Why?", given_, "vector", context))

@@ -114,7 +114,10 @@ def test_a_question_that_stands_alone_needs_no_note():
 
 def test_where_it_cannot_be_written_out_it_is_asked_as_it_stands_and_that_is_told():
     answer = driven(Question("And her?", history=TURNS), known(ONLINE), Ran(None, "no answer from there"))
-    assert answer.text == "And her?" and "could not be written out: no answer from there." in answer.notes[0]
+    assert (
+        answer.text == "And her?"
+        and "could not be rewritten and was used unchanged: no answer from there." in answer.notes[0]
+    )
 
 
 def test_the_offline_engine_is_not_asked_and_that_is_told():

@@ -268,7 +268,7 @@ def test_an_index_with_nothing_near_finds_nothing_and_asks_nothing():
 
 def test_the_budget_is_looked_at_before_anything_is_asked():
     snap = snapshot()
-    with pytest.raises(BudgetSpent, match=r"in 8 calls; .*lower query\.drift_depth"):
+    with pytest.raises(BudgetSpent, match=r"in 8 calls, .*lower query\.drift_depth"):
         asked(snap, budget_tokens=20_000)
     assert not snap.needs
 

@@ -213,7 +213,7 @@ def test_what_is_rated_and_read_stays_within_the_budget(tree: Tree, budget: int)
 
 def test_a_budget_too_small_for_the_first_level_is_refused_before_anything_is_asked():
     snap = snapshot({10})
-    with pytest.raises(BudgetSpent, match="rating C0, and reading one context of it, would take at most"):
+    with pytest.raises(BudgetSpent, match="Rating C0 and reading one context of it would take at most"):
         selected(snap, budget_tokens=5_000)
     assert not snap.needs[2:]
 
@@ -308,7 +308,7 @@ def test_the_answer_says_how_many_were_rated_and_how_many_read():
 
 def test_the_level_of_the_question_is_the_finest_that_is_rated():
     assert [r.id for r in asked(snapshot({10, 20, 31}), "C1").references] == [f"{20:032x}"]
-    with pytest.raises(LevelNotFound, match=r"no level 'C7'; this index has C0, C1, C2"):
+    with pytest.raises(LevelNotFound, match=r"no level 'C7': this index has C0, C1, C2"):
         asked(snapshot({10}), "C7")
 
 

@@ -62,7 +62,7 @@ def n_read(answer: Answer) -> int:
 )
 def test_auto_is_the_finest_level_within_the_budget(level: str | None, budget: int, chosen: int | None):
     if chosen is None:
-        with pytest.raises(BudgetSpent, match=r"even C0 would take at most .*query\.budget_tokens is 6,000"):
+        with pytest.raises(BudgetSpent, match=r"Even C0 would take at most .*query\.budget_tokens is 6,000"):
             asked(level, budget_tokens=budget)
         return
     answer = asked(level, budget_tokens=budget)
@@ -100,7 +100,7 @@ def test_a_level_that_does_not_fit_the_budget_is_refused_before_anything_is_aske
 
 
 def test_a_level_that_does_not_exist_names_those_that_do():
-    with pytest.raises(LevelNotFound, match=r"no level 'C3'; this index has C0, C1, C2$"):
+    with pytest.raises(LevelNotFound, match=r"no level 'C3': this index has C0, C1, C2$"):
         asked("C3", budget_tokens=10**9)
 
 

@@ -175,7 +175,7 @@ def test_a_report_is_of_the_finest_community_down_to_the_level_that_has_one():
 
 
 def test_a_level_that_does_not_exist_names_those_that_do():
-    with pytest.raises(LevelNotFound, match=r"no level 'C7'; this index has C0, C1, C2, C3"):
+    with pytest.raises(LevelNotFound, match=r"no level 'C7': this index has C0, C1, C2, C3"):
         shown(snapshot(), "?", level="C7")
 
 

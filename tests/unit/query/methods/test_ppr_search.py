@@ -226,7 +226,7 @@ def test_a_reply_that_is_a_chain_alone_is_answered_by_its_last_link() -> None:
 def test_a_step_that_fails_leaves_the_answer_and_is_told() -> None:
     model = Replies(walk_answer=["Insufficient"], next_questions=["fail"])
     answer = ask(snapshot(model))
-    assert any("could not be told: it is out of order" in note for note in answer.notes)
+    assert any("could not be determined: it is out of order" in note for note in answer.notes)
 
 
 def test_a_long_answer_keeps_its_references_and_needs_no_chain() -> None:

@@ -68,7 +68,7 @@ def test_what_is_about_to_be_read_is_told_before_any_model_is_asked():
     asked(snap, context_tokens=600)
     kinds = [type(n) for n in snap.needs]
     (told,) = (n.text for n in snap.needs if isinstance(n, Notice))
-    assert re.fullmatch(r"All \d+ chunks are read: at most [\d,]+ tokens in \d+ calls\.", told)
+    assert re.fullmatch(r"Reading \d+ chunks: at most [\d,]+ tokens in \d+ calls\.", told)
     assert kinds.index(Notice) < kinds.index(Dialogues)
 
 

@@ -117,5 +117,5 @@ def test_trex_reads_what_both_lists_have_in_front():
 def test_another_hierarchy_is_refused(way: Any):
     snap = Snapshot(tables(), near("c1"))
     given = given_of(snap, ("leiden", "tree"), hierarchy="leiden")
-    with pytest.raises(UsageError, match="search reads hierarchy tree, and no other: it cannot read leiden"):
+    with pytest.raises(UsageError, match="search reads only the hierarchy 'tree', not 'leiden'"):
         snap.run(way.search(Question("What about ALICE ?"), given))
