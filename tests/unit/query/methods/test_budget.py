@@ -166,7 +166,7 @@ def test_settings_that_leave_no_room_say_how_much_there_is():
     given_ = with_window(8_192)
     spec = map_spec(given_.settings, given_.prompts)
     left = 8_192 - instructions("Why?", spec, COUNT) - given_.settings.query.max_map_tokens
-    with pytest.raises(UsageError, match=f"set query.context_tokens to {left:,} or less"):
+    with pytest.raises(UsageError, match=f"Set query.context_tokens to {left:,} or less"):
         check_room("Why?", given_, [spec])
     fitting = with_window(8_000 + spec.max_tokens + instructions("Why?", spec, COUNT))
     check_room("Why?", fitting, [spec])
