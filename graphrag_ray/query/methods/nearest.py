@@ -53,10 +53,10 @@ def nearest_context(
         order = yield from rank(searches, env, k)
         ranked_chunks = [id_ for kind, id_ in order if kind == "text_unit"]
         while True:
-            first, are_all = [], True
+            likely, are_all = set[str](), True
             if ranked_chunks:
                 first, are_all = yield from prefix_that_fits(ranked_chunks, env, contexts)
-            likely = set(first)
+                likely = set(first)
             candidates = [one for one in order if one[0] != "text_unit" or one[1] in likely]
             records = yield from load_records((one for one in candidates if one not in read), env, chunks)
             read.update(candidates)
