@@ -19,7 +19,6 @@ from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.drive import run
 from graphrag_ray.query.methods.method import (
     Dialogues,
-    Given,
     Hit,
     LevelSearch,
     NameCounts,
@@ -28,6 +27,7 @@ from graphrag_ray.query.methods.method import (
     Ran,
     Rows,
     Search,
+    SearchEnv,
     Walk,
     WalkHit,
 )
@@ -59,7 +59,7 @@ class Snapshot:
         self.shards = [] if links is None else [shard_of(links, id_of=str)]
         self.needs: list[Need] = []
 
-    def given(self, **query: Any) -> Given:
+    def given(self, **query: Any) -> SearchEnv:
         """As for a snapshot with embeddings of everything. query: settings of that section."""
         n_rows = {name: len(rows) for name, rows in self.tables.items()}
         embedded = {f"embeddings_{kind}": 1 for kind in schema.EMBEDDINGS}
@@ -67,7 +67,7 @@ class Snapshot:
         if self.shards:
             embedded[schema.WALKS] = sum(map(len, self.shards))
         settings = parse_settings({"query": query})
-        return Given(settings, load_prompts(), COUNT, embedded | n_rows)
+        return SearchEnv(settings, load_prompts(), COUNT, embedded | n_rows)
 
     def run(self, method: Generator[Any, Any, T]) -> T:
         """Give it what it needs until it returns."""

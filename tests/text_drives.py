@@ -90,12 +90,12 @@ from graphrag_ray.offline import answer as offline_answer
 from graphrag_ray.offline import embed_many
 from graphrag_ray.offline.prune_names import lower_case_words, weak_names, word_hash
 from graphrag_ray.offline.question_terms import why_nothing
-from graphrag_ray.query.answer_streams import Written
+from graphrag_ray.query.answer_streams import StreamedText
 from graphrag_ray.query.methods import condense, methods, where
 from graphrag_ray.query.methods.asked_hierarchy import looked_at
-from graphrag_ray.query.methods.chain import checked, split_chain, stands_in
+from graphrag_ray.query.methods.chain import check_link, occurs_in, split_chain
 from graphrag_ray.query.methods.dynamic import with_below
-from graphrag_ray.query.methods.evidence import evidence, passages
+from graphrag_ray.query.methods.evidence import find_evidence, passages
 from graphrag_ray.query.methods.method import Question
 from graphrag_ray.query.methods.ppr_search import (
     ANSWER,
@@ -358,7 +358,7 @@ def asked(method: str, **query: Any) -> Drive:
         snapshot = Snapshot(tables_of(text), lambda search: [ROW], lambda request: ChatReply(text), links)
         question = Question(text, history=((text, text),))
         search, given = methods.find(method).search, online(snapshot.given(**query))
-        answer = quietly(lambda: snapshot.run(condense.following(search, question, given)))
+        answer = quietly(lambda: snapshot.run(condense.with_history(search, question, given)))
         return answer.as_dict() if answer else None
 
     return drive
@@ -382,12 +382,12 @@ def conditions(text: str) -> None:
     for condition in (text, f"metadata.a={text}", f"a>={text}", f"{text}=a", f"title~{text}"):
         parsed = quietly(lambda condition=condition: where.parse(condition))
         if parsed and set(where.columns([parsed])) <= set(documents.column_names):
-            quietly(lambda parsed=parsed: where.fulfilled([parsed], documents))
+            quietly(lambda parsed=parsed: where.satisfied([parsed], documents))
 
 
 def evidenced(text: str) -> Any:
     said = [s for cited in passages(text + " [Data: Reports (1)]").values() for s in cited]
-    found = evidence([text, *said], [text, "“A.” " + text]), evidence(said, [text[::-1]])
+    found = find_evidence([text, *said], [text, "“A.” " + text]), find_evidence(said, [text[::-1]])
     return found, best_sentence(text, [text[:9], "ACME"])
 
 
@@ -395,7 +395,7 @@ def stepped(text: str) -> Any:
     """The text as a chain, as what is to be looked up next, and as the reply that says so."""
     split_chain(f"{text}\nchain\n" * 9)
     answer, links = split_chain(f"{text}\n\nChain:\n- {text} -> {text} [Data: Sources ({ROW})]\n{text}")
-    found = [checked(link, {ROW: text}) for link in links], stands_in(text, text[::-1])
+    found = [check_link(link, {ROW: text}) for link in links], occurs_in(text, text[::-1])
     reply = json.dumps({"known": [text], "next": [text, text[::-1]], "facts": [text, 1]})
     spec, context = step_spec(NEXT, SETTINGS, PROMPTS), Context("x", {("Sources", 1): ROW}, 1)
     dialogues = (
@@ -410,7 +410,7 @@ def stepped(text: str) -> Any:
 def streamed(text: str) -> str:
     """As pieces of a reply come: of one character, then of a hundred."""
     number = {records.Reference(section, id_): 1 for (section, _), id_ in NUMBERING.items()}
-    written = Written(NUMBERING, number)
+    written = StreamedText(NUMBERING, number)
     return "".join(written.add(text[at : at + 100]) for at in range(0, len(text), 100))
 
 

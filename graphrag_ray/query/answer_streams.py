@@ -1,9 +1,10 @@
-"""An answer as a stream: its text piece by piece while it is written, then all that is known of it.
+"""Stream an answer: its text piece by piece while it is written, then the complete answer.
 
-with index.stream("What are the main themes?") as stream:
-    for piece in stream:
-        print(piece, end="", flush=True)
-print(stream.answer.references)
+Example:
+    with index.stream("What are the main themes?") as stream:
+        for piece in stream:
+            print(piece, end="", flush=True)
+    print(stream.answer.references)
 """
 
 from __future__ import annotations
@@ -24,55 +25,51 @@ T = TypeVar("T")
 
 Say: TypeAlias = Callable[[str], None]
 Answering: TypeAlias = Callable[[Say], Coroutine[Any, Any, Answer]]
-"""Answers, and says the pieces while it does."""
+"""Answers, and calls back with each piece of the text."""
 
 
 class StartsAgain(str):
-    """A piece of a stream that says: what was shown before it counts no more. The whole text follows."""
+    """A piece that retracts what was streamed before; the whole text follows."""
 
 
-FAILED_MIDWAY = "\n\n[The endpoint failed in the middle of the answer, which begins again:]\n\n"
-CORRECTED = "\n\n[What was shown above was not the final text, which follows:]\n\n"
+FAILED_MIDWAY = "\n\n[The endpoint failed in the middle of the answer, which starts again:]\n\n"
+CORRECTED = "\n\n[The text above was not final. The final text follows:]\n\n"
 
 
 class Telling:
-    """A `Listener` that says what of an answer's last reply may be shown already (`Written`).
-
-    told   what was said and still counts: a beginning of the answer's text
-    expected  makes what reads the next reply, once that is the answer's
-    """
+    """A `Listener` that streams what is certain of the last reply, parsed by what `expected` returns."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
-        self.expected: Callable[[], Written | None] = lambda: None
-        self._written: Written | None = None
-        self._told: list[str] = []
+        self.expected: Callable[[], StreamedText | None] = lambda: None
+        self._text: StreamedText | None = None
+        self._shown: list[str] = []
 
     def begins(self) -> None:
-        if self._told:
-            self._starts_again(FAILED_MIDWAY)
-        self._written = self.expected()
+        if self._shown:
+            self._start_again(FAILED_MIDWAY)
+        self._text = self.expected()
 
     def piece(self, text: str) -> None:
-        if self._written is not None and (shown := self._written.add(text)):
-            self._told.append(shown)
+        if self._text is not None and (shown := self._text.add(text)):
+            self._shown.append(shown)
             self._say(shown)
 
     def end(self, text: str) -> None:
-        """The answer is there: say what of its text was held back."""
-        if not text.startswith("".join(self._told)):
-            self._starts_again(CORRECTED)
-        if rest := text[len("".join(self._told)) :]:
-            self._told = [text]
+        """Stream the rest of the final text."""
+        if not text.startswith("".join(self._shown)):
+            self._start_again(CORRECTED)
+        if rest := text[sum(map(len, self._shown)) :]:
+            self._shown = [text]
             self._say(rest)
 
-    def _starts_again(self, why: str) -> None:
-        self._told = []
+    def _start_again(self, why: str) -> None:
+        self._shown = []
         self._say(StartsAgain(why))
 
 
 class Background:
-    """An event loop in a thread of its own, until it is closed: what still runs then is cancelled."""
+    """An event loop in a thread of its own. Closing it cancels what still runs."""
 
     def __init__(self) -> None:
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
@@ -87,57 +84,56 @@ class Background:
         self._loop, self._over = started.result()
 
     def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """What it comes to. Cancelled, it is done at once, and the work ends soon after."""
+        """Start a coroutine. A cancelled future is done at once; the coroutine ends soon after."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
         if self._thread.is_alive():
-            with suppress(RuntimeError):  # it has just ended
+            with suppress(RuntimeError):  # the loop has just closed
                 self._loop.call_soon_threadsafe(self._over.set)
             self._thread.join()
 
 
 ENDS_WITHIN_S = 10.0
-"""What was cancelled; it does not tell where it had not even begun."""
+"""Limit on waiting for a cancelled coroutine, which does not report its end if it had not begun."""
 
 
 class AnswerStream:
-    """Pieces of an answer's text, once each, for a caller without an event loop.
+    """The text of an answer in pieces, for a caller without an event loop.
 
-    Together they are `answer.text`, where no piece is a StartsAgain; else those after the last one are. What
-    fails is raised by the iteration. To stop early, leave its `with` block, or `close` it: what is in flight
-    is given up.
+    The pieces after the last StartsAgain, or all if there is none, add up to `answer.text`. Iteration raises
+    what fails. To stop early, leave the `with` block or call `close`, which cancels calls in flight.
     """
 
     def __init__(self, answering: Answering, background: Background | None = None) -> None:
-        """background: where it runs; None: in one of its own."""
-        self._said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        """Start answering in `background`, or in an own one if that is None."""
+        self._pieces: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._over = threading.Event()
 
         async def answered() -> Answer:
             try:
-                return await answering(self._said.put)
+                return await answering(self._pieces.put)
             finally:
                 self._over.set()
 
         self._own = Background() if background is None else None
         self._running = (self._own or background).run(answered())  # type: ignore[union-attr]
-        self._running.add_done_callback(lambda _: self._said.put(None))
+        self._running.add_done_callback(lambda _: self._pieces.put(None))
 
     @property
     def answer(self) -> Answer:
-        """The answer; there when the iteration has ended. Raises RuntimeError before."""
-        return _ended(self._running)
+        """The answer. Raises RuntimeError before the iteration has ended."""
+        return _result(self._running)
 
     def __iter__(self) -> Iterator[str]:
-        while (piece := self._said.get()) is not None:
+        while (piece := self._pieces.get()) is not None:
             yield piece
-        self._said.put(None)  # for another look
+        self._pieces.put(None)  # lets a second iteration end
         self.close()
         self._running.result()
 
     def close(self) -> None:
-        """Returns when it has ended."""
+        """Cancel the answer, and wait until it has ended."""
         self._running.cancel()
         if self._own:
             self._own.close()
@@ -151,29 +147,29 @@ class AnswerStream:
         self.close()
 
 
-def _ended(running: Future[Answer] | asyncio.Future[Answer]) -> Answer:
+def _result(running: Future[Answer] | asyncio.Future[Answer]) -> Answer:
     if running.done() and not running.cancelled() and running.exception() is None:
         return running.result()
-    raise RuntimeError("the stream has not ended: read all of its pieces first")
+    raise RuntimeError("The stream has not ended: read all of its pieces first")
 
 
 class AsyncAnswerStream:
-    """The same for a caller with an event loop: `async for`, `async with`, `aclose`."""
+    """Like `AnswerStream`, for a caller with an event loop: `async for`, `async with`, `aclose`."""
 
     def __init__(self, answering: Answering) -> None:
-        self._said: asyncio.Queue[str | None] = asyncio.Queue()
-        self._task = asyncio.ensure_future(answering(self._said.put_nowait))
-        self._task.add_done_callback(lambda _: self._said.put_nowait(None))
+        self._pieces: asyncio.Queue[str | None] = asyncio.Queue()
+        self._task = asyncio.ensure_future(answering(self._pieces.put_nowait))
+        self._task.add_done_callback(lambda _: self._pieces.put_nowait(None))
 
     @property
     def answer(self) -> Answer:
-        """The answer; there when the iteration has ended. Raises RuntimeError before."""
-        return _ended(self._task)
+        """The answer. Raises RuntimeError before the iteration has ended."""
+        return _result(self._task)
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        while (piece := await self._said.get()) is not None:
+        while (piece := await self._pieces.get()) is not None:
             yield piece
-        self._said.put_nowait(None)  # for another look
+        self._pieces.put_nowait(None)  # lets a second iteration end
         await self._task
 
     async def aclose(self) -> None:
@@ -191,18 +187,20 @@ _SCORE = re.compile(r"<\s{0,8}/?\s{0,8}ANSWER[\s_]{0,8}HELPFULNESS", re.IGNORECA
 _SCORE_LETTERS = "answerhelpfulness"
 _LONGEST_SCORE = 48
 _EMPHASIS = "*`"
-"""May stand around a score."""
+"""May surround a score."""
 _LONGEST_REFERENCE = 1_000
-"""A bracket that is open for longer is taken for text. Should it be a reference, the end corrects it."""
+"""A bracket that stays open for longer counts as text. If it is a reference, the final text corrects it."""
 _UNDECIDED = re.compile(rf"[\s{_EMPHASIS}]*")
 
 
-class Written:
-    """Takes the pieces of a reply, gives what may be shown: the beginning of the text that the whole reply
-    comes to, as far as it is certain. Its end, and what a score stands before, are held back for good.
+class StreamedText:
+    """Parses a reply while it arrives, and returns the prefix of the final text that is certain.
 
-    numbering   (section, local number) -> id of the records that the reply may cite
-    number      their short ids
+    The end of the text, and what precedes a score, are held back.
+
+    Args:
+        numbering: (section, local number) -> id of the records that the reply may cite.
+        number: Short ids of these records.
     """
 
     def __init__(self, numbering: Mapping[tuple[str, int], str], number: Mapping[Reference, int]) -> None:
@@ -214,11 +212,11 @@ class Written:
         self._over = False
 
     def add(self, piece: str) -> str:
-        """What can be shown now."""
+        """Add a piece of the reply, and return the text that has become certain."""
         if self._over:
             return ""
         self._pending.append(piece)
-        if _UNDECIDED.fullmatch(piece):  # however much of it comes, it is looked at once
+        if _UNDECIDED.fullmatch(piece):  # keeps a long run of white space linear
             return ""
         self._raw, self._pending = "".join([self._raw, *self._pending]), []
         self._over = _SCORE.search(self._raw) is not None
@@ -235,10 +233,9 @@ class Written:
 
 
 def _decided(text: str) -> int:
-    """How many characters of a text mean the same whatever follows: up to what is a score, or may become one,
-    and what may become a reference."""
-    if found := _SCORE.search(text):
-        text = text[: found.start()].rstrip(_EMPHASIS)
+    """Length of the prefix whose meaning is certain: up to a possible score or reference."""
+    if match := _SCORE.search(text):
+        text = text[: match.start()].rstrip(_EMPHASIS)
     elif len(text) - (last := text.rfind("<")) <= _LONGEST_SCORE and last >= 0:
         letters = re.sub(r"[\s_/]", "", text[last + 1 :]).lower()
         if _SCORE_LETTERS.startswith(letters):
@@ -246,5 +243,5 @@ def _decided(text: str) -> int:
     tail = max(0, len(text) - _LONGEST_REFERENCE)
     if (opened := may_become_reference(text[tail:])) is not None:
         text = text[: tail + opened]
-    # A reference takes the blanks before it with it, a score the marks.
+    # A reference swallows the blanks before it, and a score the emphasis.
     return min(len(text.rstrip(" \t")), len(text.rstrip(_EMPHASIS)))

@@ -1,8 +1,8 @@
-"""Many questions to one index: answered side by side, through one engine, one limiter and one journal.
+"""Answer many questions concurrently, with one engine, one limiter and one journal.
 
-Every question is answered as `Index.ask` would. What it asks of models becomes items of one sweep, on Ray or
-in this process; the replies are journalled beside the answers, and the index is only read. So a batch that is
-killed is continued by the same command, and asked again it costs nothing.
+Each question is answered as by `Index.ask`. Its dialogues become items of one sweep, on Ray or in this
+process; the replies are journalled beside the answers, and the index is only read. So the same command
+resumes a killed batch, and repeating a batch costs nothing.
 """
 
 from __future__ import annotations
@@ -43,6 +43,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+ANSWERING = ("map", "reduce", "answer")
+"""Stages whose models every answer needs."""
+OUTCOME = "outcome.json"
+"""File beside the answers that tells how the last batch, or attempt at one, ended, for those who do not see
+the exit code of a job. `_outcome` lists its keys."""
+LOCK_WAIT_S = 10.0
+"""How long to wait for the lock of a cache: a service that shares it holds the lock while it merges parts."""
+LOOK_S = 0.2
+
 
 def answer_batch(
     index: Index,
@@ -56,22 +65,25 @@ def answer_batch(
 ) -> Batch:
     """Answer the questions of a file, and write the answers (`question_files.ANSWERS`) to another.
 
-    questions   .csv, .jsonl or .parquet, with a column `question` or `question_text`, and maybe `id`; or what
-                was read
-    out         a .parquet file; the journal is the cache of the index, where it has one, else the folder of
-                this name with `.work` at its end. In that folder `outcome.json` tells how it ended
-    ask         how each is asked
-    on_ray      on Ray: the cluster of `address`, else as `index` finds or starts one; else in this process
-    observer    who is told how it goes; None: nobody
+    Args:
+        questions: A .csv, .jsonl or .parquet file with a column `question` or `question_text` and optionally
+            `id`; or its rows.
+        out: A .parquet file. The journal is the cache of the index if there is one, else the folder
+            `<out>.work`. In that folder `outcome.json` tells how the batch ended.
+        ask: How to ask each question.
+        on_ray: Run on Ray, at `address` or as `index` finds or starts a cluster, instead of in this process.
+        observer: Receives progress.
 
-    Raises UsageError for what cannot be asked, before anything is spent; RunStopped where it must not go on
-    (what was answered is kept, and nothing is written to `out`); StoreError.
+    Raises:
+        UsageError: A question or option is not valid; nothing has been spent.
+        RunStopped: The batch was stopped. Replies are kept, but nothing is written to `out`.
+        StoreError: The storage failed.
     """
     observer, ask = observer or Observer(), ask or Ask()
     settings, began = index.settings, time.monotonic()
     file = AnswersFile.at(out, settings.storage.of(out))
     note = f"query --batch {shown(questions) if isinstance(questions, str) else 'ask_all'}"
-    work, patience_s = index.cache or file.work, MERGED_WITHIN_S if index.cache else 0.0
+    work, patience_s = index.cache or file.work, LOCK_WAIT_S if index.cache else 0.0
     with ExitStack() as held:
         with attempted(file.work):
             models = Models.of(settings, index.manifest.usage)
@@ -85,16 +97,16 @@ def answer_batch(
             sweep = QuestionSweep(index, posed, work, ask)
             own = held.enter_context(locked(file.work, note, patience_s))
         about = {"snapshot": index.manifest.number, "questions": len(posed)}
-        told = held.enter_context(_told(file.work, own, about))
+        outcome = held.enter_context(_recorded(file.work, own, about))
         lock = own if work == file.work else held.enter_context(locked(work, note, patience_s))
         stop, spending = Stop(say=observer.note), Spending(settings.budget, time.monotonic())
 
-        def progressed(progress: SweepProgress) -> None:
+        def on_progress(progress: SweepProgress) -> None:
             observer.progress(sweep.progress(progress))
 
         with (
             question_executor(
-                work, settings, models, progressed, stop, spending, on_ray, address
+                work, settings, models, on_progress, stop, spending, on_ray, address
             ) as executor,
             observer,
             listening(stop),
@@ -103,7 +115,7 @@ def answer_batch(
             try:
                 accounts = sweep.run(executor)
             finally:
-                told |= {"failed": sweep.failed, "usage": executor.spending.before.to_dict()}
+                outcome |= {"failed": sweep.failed, "usage": executor.spending.before.to_dict()}
             file.write(sweep.rows())
             tidy(work, lock.check, FEW)
     return Batch(file.url, len(posed), sweep.failed, accounts, time.monotonic() - began)
@@ -112,22 +124,22 @@ def answer_batch(
 def answer_all(
     index: Index, questions: Any, ask: Ask, *, out: str | None, on_ray: bool | None, **how: Any
 ) -> Any:
-    """See `Index.ask_all`."""
-    given = GivenRows(questions)
-    dataset = given.dataset
+    """Implement `Index.ask_all`."""
+    given_rows = GivenRows(questions)
+    dataset = given_rows.dataset
     if dataset is None and not hasattr(questions, "__arrow_c_stream__"):
         each = [questions] if isinstance(questions, str) else questions
-        given = GivenRows([{"question": q} if isinstance(q, str) else q for q in each])
+        given_rows = GivenRows([{"question": q} if isinstance(q, str) else q for q in each])
 
-    def lacks(columns: Sequence[str]) -> str:
+    def problem(columns: Sequence[str]) -> str:
         wanted = " or ".join(QUESTION_COLUMNS)
-        there = set(columns) & set(QUESTION_COLUMNS)
-        return "" if there else f"no column {wanted}; it has {', '.join(columns)}"
+        present = set(columns) & set(QUESTION_COLUMNS)
+        return "" if present else f"no column {wanted}; it has {', '.join(columns)}"
 
-    given.open(lacks)
-    found = (row for batch in given for row in rows_of_batch(batch))
-    rows = (replace(row, number=number) for number, row in enumerate(found, start=1))
-    posed = posed_of(rows, str(given), "", MAX_QUESTION_CHARACTERS)
+    given_rows.open(problem)
+    rows = (row for batch in given_rows for row in rows_of_batch(batch))
+    numbered = (replace(row, number=number) for number, row in enumerate(rows, start=1))
+    posed = posed_of(numbered, str(given_rows), "", MAX_QUESTION_CHARACTERS)
     with ExitStack() as held:
         if out is None:
             out = str(Path(held.enter_context(TemporaryDirectory())) / "answers.parquet")
@@ -140,25 +152,13 @@ def answer_all(
     return dataset_from(answers)
 
 
-ANSWERING = ("map", "reduce", "answer")
-"""Stages without whose models there are no answers."""
-
-
 def asks_from_here(on_ray: bool, address: str | None) -> bool:
-    """Whether models are asked with this process's keys."""
+    """Whether models are called with the API keys of this process."""
     return not (on_ray or address) or will_be_private(address)
 
 
-OUTCOME = "outcome.json"
-"""Beside the answers, for whoever does not see the exit code of a job: how the last batch, or attempt at one,
-ended. Keys as in `_outcome`."""
-MERGED_WITHIN_S = 10.0
-"""A service that answers from the same cache holds its lock while it merges parts."""
-LOOK_S = 0.2
-
-
 def locked(work: Store, note: str, within_s: float) -> locks.Lock:
-    """Raises LockHeld where somebody else has the lock for longer."""
+    """Acquire a lock. Raises LockHeld if somebody else holds it for longer than `within_s`."""
     until = time.monotonic() + within_s
     while True:
         try:
@@ -171,11 +171,14 @@ def locked(work: Store, note: str, within_s: float) -> locks.Lock:
 
 @contextmanager
 def attempted(beside: Store, always: bool = True) -> Iterator[None]:
-    """Around what comes before a batch: where that ends with an error, it is the outcome. Nothing is told
-    where another batch is at work there: the outcome is that one's. To know that of one on another machine
-    takes up to 20 s: a job takes them; else nothing is told then, and nobody waits for a message.
+    """Record an error before the batch begins as its outcome.
 
-    always: also where no outcome stands there yet
+    Nothing is recorded if another batch is running there, since the outcome is that one's. Detecting one on
+    another machine takes up to 20 s: a job takes that time; otherwise nothing is recorded then, so that
+    nobody waits for an error message.
+
+    Args:
+        always: Record even if there is no outcome yet.
     """
     started = time.time()
     try:
@@ -184,52 +187,47 @@ def attempted(beside: Store, always: bool = True) -> Iterator[None]:
         raise
     except BaseException as e:
         try:
-            at_work = locks.living if submitted() else locks.holder
-            if (always or beside.exists(OUTCOME)) and at_work(beside) is None:
+            running = locks.living if submitted() else locks.holder
+            if (always or beside.exists(OUTCOME)) and running(beside) is None:
                 beside.write(OUTCOME, _outcome(started, ending(e)))
-        except GraphRagError as untold:
-            _log.info("beside the answers nobody is told of this: %s", untold)
+        except GraphRagError as failure:
+            _log.info("Could not record this error beside the answers: %s", failure)
         raise
 
 
 @contextmanager
-def _told(beside: Store, lock: locks.Lock, told: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """However the block ends, that is the outcome; until then, and for good where it is killed, "running".
-    The block adds what it comes to.
-
-    lock: of `beside`; where another took it over, the outcome is that one's
-    """
+def _recorded(beside: Store, lock: locks.Lock, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Record how the block ends, "running" until then, unless another batch has taken the lock."""
     started = time.time()
 
-    def tell() -> None:
+    def write() -> None:
         try:
             lock.check()
-            beside.write(OUTCOME, _outcome(started, told))
+            beside.write(OUTCOME, _outcome(started, record))
         except StoreError as e:
-            _log.warning("what became of this was not written beside the answers: %s", e)
+            _log.warning("Could not record the outcome beside the answers: %s", e)
 
-    told |= {"outcome": RUNNING}
+    record |= {"outcome": RUNNING}
     try:
-        tell()
-        yield told
-        told |= {"outcome": "answered", "exit_code": FAILED_ITEMS if told["failed"] else 0}
+        write()
+        yield record
+        record |= {"outcome": "answered", "exit_code": FAILED_ITEMS if record["failed"] else 0}
     except BaseException as e:
-        told |= ending(e)
+        record |= ending(e)
         raise
     finally:
-        tell()
+        write()
 
 
-def _outcome(started: float, told: Mapping[str, Any]) -> bytes:
-    """The keys are always the same; null is what is not known, or not yet. outcome: "answered", "running", or
-    in a word what stopped it (`record.OUTCOMES`)."""
-    code = told.get("exit_code")
+def _outcome(started: float, record: Mapping[str, Any]) -> bytes:
+    """Encode an outcome: "answered", "running" or one of `run_record.OUTCOMES`. Unknown values are null."""
+    code = record.get("exit_code")
     ended = {
-        "outcome": told["outcome"],
+        "outcome": record["outcome"],
         "exit_code": code,
         "exit_meaning": None if code is None else MEANINGS[code],
-        "message": told.get("message", ""),
+        "message": record.get("message", ""),
     }
-    known = {name: told.get(name) for name in ("snapshot", "questions", "failed", "usage")}
+    known = {name: record.get(name) for name in ("snapshot", "questions", "failed", "usage")}
     times = {"started_at": iso(started), "ended_at": None if code is None else iso(time.time())}
     return orjson.dumps(ended | known | times, option=orjson.OPT_INDENT_2)

@@ -1,5 +1,4 @@
-"""A conversation with an index: one question after the other, warm from the first on, each with what was said
-before."""
+"""A conversation with an index, which is loaded in advance and remembers earlier questions."""
 
 from __future__ import annotations
 
@@ -14,23 +13,19 @@ from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Ask
 from graphrag_ray.query.session import Asker
 
-REMEMBERED = 20
-"""Questions with their answers; of these a model is shown what fits (`query/methods/condense.py`)."""
+MAX_TURNS = 20
+"""Remembered questions with their answers. A model sees what fits (`query/methods/condense.py`)."""
 
 
 @dataclass
 class Chat:
-    """Connections, the limiter and what was read of the index stay from one question to the next. One
-    question at a time.
-
-    method, level, where   of the next question, as in `Index.ask`
-    """
+    """A conversation, one question at a time, that keeps connections, limiter, cached rows and options."""
 
     index: Index
     method: str = methods.DEFAULT
     level: str | int | None = None
     where: tuple[str, ...] = ()
-    turns: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    turns: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=MAX_TURNS))
     _background: Background = field(default_factory=Background)
     _asker: Asker | None = None
 
@@ -38,13 +33,13 @@ class Chat:
         self.open(self.index)
 
     def open(self, index: Index) -> None:
-        """Ask this one from now on; what was said stays."""
+        """Continue the conversation with another index."""
         self._disconnect()
         self.index, self._asker = index, index.asker()
         self._background.run(asyncio.to_thread(index.warm, self.method, self.level))
 
     def stream(self, question: str) -> AnswerStream:
-        """Raises UsageError for what cannot be asked."""
+        """Ask the next question. Raises UsageError."""
         answers = self.index.answering(Ask(question, self.level, self.where, tuple(self.turns), self.method))
         asker = self._asker
         assert asker is not None

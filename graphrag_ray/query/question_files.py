@@ -1,4 +1,4 @@
-"""A batch's two files: the questions that come in, the answers that go out."""
+"""The files of a batch: questions in, answers out."""
 
 from __future__ import annotations
 
@@ -23,48 +23,47 @@ from graphrag_ray.store.remote_files import is_storage_error, open_elsewhere
 
 QUESTION_COLUMNS = ("question", "question_text")
 ID_COLUMNS = ("id", "question_id")
-FAULTS_TOLD = 5
+MAX_FAULTS_LISTED = 5
 
 _REFERENCE = pa.struct({"section": pa.string(), "id": pa.string(), "human_readable_id": pa.int64()})
 _CONTEXT = pa.struct(
     [
         ("phase", pa.string()),
-        ("records", pa.int64()),  # how many it held
+        ("records", pa.int64()),  # number of records in it
         *((name, pa.int64()) for name in ("n_tokens", "left_out", "cut")),
         ("score", pa.float64()),
     ]
 )
 _LINK = pa.struct({"asked": pa.string(), "found": pa.string(), "stands": pa.bool_()})
 
-
 ANSWERS = pa.schema(
     [
-        # one row a question, in the order of the questions
-        ("question_id", pa.string()),  # column `id` or `question_id`; else the number of the row, from 1
+        # one row per question, in the order of the questions
+        ("question_id", pa.string()),  # column `id` or `question_id`, else the row number from 1
         ("question", pa.string()),
         ("method", pa.string()),
         ("level", pa.int64()),  # the k of C_k; null for methods without levels
-        ("text", pa.string()),  # markdown, references with human_readable_ids; null where there is an error
+        ("text", pa.string()),  # markdown, references with human_readable_ids; null if there is an error
         ("references", pa.list_(_REFERENCE)),  # every record that the text cites, in order
         ("found", pa.bool_()),  # false: the index holds nothing on the question, and the text says so
         ("failed_parts", pa.int64()),  # contexts without a usable reply: that part of the corpus is missing
-        ("dropped_references", pa.int64()),  # cited, but not in the context; taken out of the text
+        ("dropped_references", pa.int64()),  # citations of records not in the context, removed from the text
         ("contexts", pa.list_(_CONTEXT)),  # what models were shown, in order of use
-        ("calls", pa.int64()),  # replies that the answer rests on, whenever they were paid for
+        ("calls", pa.int64()),  # replies that the answer is based on, including reused ones
         ("tokens", pa.int64()),  # of these replies and their prompts
-        ("cost_usd", pa.float64()),  # of these; null where a price is unknown
-        ("seconds", pa.float64()),  # in this run, from when the question was begun
-        ("chain", pa.list_(_LINK)),  # of an answer that hops: its links, and whether a passage holds them
+        ("cost_usd", pa.float64()),  # of these replies; null if a price is unknown
+        ("seconds", pa.float64()),  # from the start of the question to its answer, in this run
+        ("chain", pa.list_(_LINK)),  # links of a multi-hop answer, and whether a passage supports each
         ("notes", pa.list_(pa.string())),
-        ("error", pa.string()),  # why there is no answer; null where there is one
+        ("error", pa.string()),  # why there is no answer; null if there is one
     ]
 )
-"""Columns of the answers' file."""
+"""Columns of the answers file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Posed:
-    """One row of the questions. fault: why it cannot be asked; "" where it can."""
+    """A row of the questions. `fault` says why it cannot be asked; "" if it can."""
 
     id: str
     text: str
@@ -72,94 +71,94 @@ class Posed:
 
 
 def read_questions(url: str, options: Mapping[str, Any], most_characters: int) -> list[Posed]:
-    """The questions of a .csv, .jsonl or .parquet file: a column `question` or `question_text`, and `id`
-    or `question_id` where there is one. A row that holds none is kept, with what is wrong with it.
+    """Read questions from a .csv, .jsonl or .parquet file.
 
-    options: how a URL is reached. Raises UsageError for a file that cannot be read, that has no such column
-    or no question, and for an id that two rows have.
+    The question is in the column `question` or `question_text`, its id in `id` or `question_id`, if present.
+    A row without a valid question is kept with its fault.
+
+    Args:
+        options: Storage options of the URL.
+
+    Raises:
+        UsageError: The file cannot be read, has no such column or no question, or an id occurs twice.
     """
     at, content = shown(url), content_of(url, options)
     extension = posixpath.splitext(at)[1].lower()
     if extension not in OPENERS:
-        raise UsageError(f"{at}: questions come as {', '.join(OPENERS)}, not as {extension or 'this'}")
+        raise UsageError(f"{at}: Unsupported format {extension!r}. Choose from: {', '.join(OPENERS)}.")
     columns: Sequence[str] = ()
     for column in QUESTION_COLUMNS:
         table = OPENERS[extension](io.BytesIO(content), Input(text_column=column))
         if isinstance(table, NotText):
             raise UsageError(f"{at}: {table.reason}")
-        if table.columns is None or column in table.columns:  # None: each row says for itself
+        if table.columns is None or column in table.columns:  # None: rows may differ
             return posed_of(table.rows, at, column if table.columns else "", most_characters)
         columns = table.columns
     wanted = " or ".join(QUESTION_COLUMNS)
     raise UsageError(f"{at} has no column {wanted}; it has {', '.join(columns) or 'none'}")
 
 
-def posed_of(given: Iterable[Row], at: str, column: str, most_characters: int) -> list[Posed]:
-    """Questions of rows. at: where these are, for people; column: "" for whichever each row has. Raises as
-    `read_questions`."""
+def posed_of(rows: Iterable[Row], at: str, column: str, most_characters: int) -> list[Posed]:
+    """Convert rows to questions. Raises UsageError like `read_questions`, with `at` as their place."""
     posed: list[Posed] = []
-    rows: dict[str, int] = {}
-    for row in given:
+    number_of: dict[str, int] = {}
+    for row in rows:
         if row.number == WHOLE_FILE:
             raise UsageError(f"{at}: {row.fault}")
         one = _posed(row, column, most_characters)
-        if one.id in rows:
-            raise UsageError(f"{at}: rows {rows[one.id]} and {row.number} have the same id, {one.id!r}")
-        rows[one.id] = row.number
+        if one.id in number_of:
+            raise UsageError(f"{at}: rows {number_of[one.id]} and {row.number} have the same id {one.id!r}")
+        number_of[one.id] = row.number
         posed.append(one)
-    if not any(not p.fault for p in posed):
-        told = "; ".join(f"row {rows[p.id]}: {p.fault}" for p in posed[:FAULTS_TOLD])
-        raise UsageError(f"{at} holds no question{f': {told}' if told else ''}")
+    if all(p.fault for p in posed):
+        faults = "; ".join(f"row {number_of[p.id]}: {p.fault}" for p in posed[:MAX_FAULTS_LISTED])
+        raise UsageError(f"{at} contains no question{f': {faults}' if faults else ''}")
     return posed
 
 
 def content_of(url: str, options: Mapping[str, Any]) -> bytes:
-    """The bytes of a file. Raises UsageError where it cannot be read."""
+    """Read a file. Raises UsageError."""
     try:
         fs, path = open_elsewhere(url, options)
         return bytes(fs.cat_file(path))
     except (ImportError, ValueError) as e:
-        raise UsageError(f"cannot read {shown(url)}: {without_secrets(str(e), url)}") from e
+        raise UsageError(f"Cannot read {shown(url)}: {without_secrets(str(e), url)}") from e
     except Exception as e:
         if not is_storage_error(e):
             raise
         gone = isinstance(e, FileNotFoundError)
         why = "there is no such file" if gone else without_secrets(str(e), url) or type(e).__name__
-        raise UsageError(f"cannot read {shown(url)}: {why}") from e
+        raise UsageError(f"Cannot read {shown(url)}: {why}") from e
 
 
 def _posed(row: Row, column: str, most_characters: int) -> Posed:
     if row.values is None:
         return Posed(str(row.number), "", row.fault)
-    given = (str(row.values[c]).strip() for c in ID_COLUMNS if row.values.get(c) is not None)
-    id_ = whole(next(filter(None, given), str(row.number)))
+    ids = (str(row.values[c]).strip() for c in ID_COLUMNS if row.values.get(c) is not None)
+    id_ = whole(next(filter(None, ids), str(row.number)))
     text = next((row.values[c] for c in ([column] if column else QUESTION_COLUMNS) if row.values.get(c)), "")
     fault = ""
     if not isinstance(text, str):
         text = repr(text)[:80]
-        fault = f"the question is no text: {whole(text)!r}"
+        fault = f"the question is not a text: {whole(text)!r}"
     elif not text.strip():
         fault = "the question is empty"
     elif len(whole(text)) > most_characters:
-        fault = f"the question has {len(text)} characters; at most {most_characters} can be asked"
+        fault = f"the question has {len(text)} characters; at most {most_characters} are allowed"
     return Posed(id_, whole(text), fault)
 
 
 def answer_row(posed: Posed, answer: Answer, number: Mapping[Reference, int]) -> dict[str, Any]:
-    """A row of ANSWERS. number: human_readable_ids of what the answer cites."""
+    """Build a row of ANSWERS. `number` has the human_readable_ids of what the answer cites."""
     phases = answer.phases.values()
+    copied = ("method", "level", "text", "found", "failed_parts", "dropped_references", "cost_usd", "seconds")
     return {
         "question_id": posed.id,
         "question": posed.text,
-        "method": answer.method,
-        "level": answer.level,
-        "text": answer.text,
+        **{name: getattr(answer, name) for name in copied},
         "references": [
             {"section": r.section, "id": r.id, "human_readable_id": number.get(r)} for r in answer.references
         ],
-        "found": answer.found,
-        "failed_parts": answer.failed_parts,
-        "dropped_references": answer.dropped_references,
         "contexts": [
             {name: getattr(c, name) for name in ("phase", "n_tokens", "left_out", "cut", "score")}
             | {"records": len(c.records)}
@@ -167,8 +166,6 @@ def answer_row(posed: Posed, answer: Answer, number: Mapping[Reference, int]) ->
         ],
         "calls": sum(p.calls for p in phases),
         "tokens": sum(p.prompt_tokens + p.completion_tokens for p in phases),
-        "cost_usd": answer.cost_usd,
-        "seconds": answer.seconds,
         "chain": [{"asked": k.asked, "found": k.found, "stands": k.stands} for k in answer.chain],
         "notes": list(answer.notes),
         "error": None,
@@ -176,15 +173,15 @@ def answer_row(posed: Posed, answer: Answer, number: Mapping[Reference, int]) ->
 
 
 def failed_row(posed: Posed, method: str, error: str) -> dict[str, Any]:
-    """A row of ANSWERS for a question without an answer."""
-    told = {"question_id": posed.id, "question": posed.text, "method": method, "error": error}
-    none: dict[str, Any] = {name: [] for name in ("references", "contexts", "chain", "notes")}
-    return dict.fromkeys(ANSWERS.names) | none | told
+    """Build a row of ANSWERS for a question without an answer."""
+    own = {"question_id": posed.id, "question": posed.text, "method": method, "error": error}
+    lists: dict[str, Any] = {name: [] for name in ("references", "contexts", "chain", "notes")}
+    return dict.fromkeys(ANSWERS.names) | lists | own
 
 
 @dataclass(frozen=True)
 class AnswersFile:
-    """Where the answers go. work: the journal of what was answered, beside it."""
+    """The file of the answers. `work` is the store of the journal beside it."""
 
     store: Store
     name: str
@@ -192,10 +189,10 @@ class AnswersFile:
 
     @classmethod
     def at(cls, url: str, options: Mapping[str, Any]) -> AnswersFile:
-        """Raises UsageError for what names no .parquet file, SettingsError."""
+        """Open a place for answers. Raises UsageError if the URL does not name a .parquet file."""
         name = posixpath.basename(url)
         if not name.lower().endswith(".parquet") or name.lower() == ".parquet":
-            raise UsageError(f"--out {url!r}: answers are written as a .parquet file; name one")
+            raise UsageError(f"--out {url!r} must name a .parquet file")
         store, _ = Store.of_file(url, options)
         return cls(store, name, store.child(f"{name}.work"))
 
@@ -204,13 +201,13 @@ class AnswersFile:
         return self.store.url_of(self.name)
 
     def read(self) -> pa.Table:
-        """What was written. Raises StoreError."""
+        """Read the answers. Raises StoreError."""
         import pyarrow.parquet as pq
 
         return pq.read_table(pa.BufferReader(self.store.read(self.name)))
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """All answers at once: readers see the whole file, or the one before. Raises StoreError."""
+        """Write all answers atomically. Raises StoreError."""
         from graphrag_ray.store import parquet
 
         self.store.write(self.name, parquet.encode(pa.Table.from_pylist(list(rows), schema=ANSWERS)))

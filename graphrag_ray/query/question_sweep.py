@@ -1,5 +1,4 @@
-"""The questions of a batch while they are asked: each a coroutine that reads the index and asks for
-dialogues, which all become items of one sweep."""
+"""Run the questions of a batch as coroutines whose dialogues become items of one sweep."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ from graphrag_ray.llm.accounting import Accounts, CallRecord, sum_usage
 from graphrag_ray.llm.pricing import cost_pico_usd, price_of
 from graphrag_ray.query.answer_streams import Background
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.budget import Most
+from graphrag_ray.query.methods.budget import CostBound
 from graphrag_ray.query.methods.method import Ask
 from graphrag_ray.query.question_files import Posed, answer_row, failed_row
 from graphrag_ray.query.session import Asks
@@ -39,6 +38,19 @@ from graphrag_ray.store.journal import JournalIndex
 
 if TYPE_CHECKING:
     from graphrag_ray.query.ask import Index
+
+T = TypeVar("T")
+
+READY = 256
+"""No further question begins while this many items wait to be sent."""
+MAX_OPEN = 1_000
+"""Maximum number of questions in progress, whose contexts are in memory."""
+MAX_BEGINNING = 4
+"""Maximum number of questions that are reading the index before their first call."""
+LOOK_S = 0.01
+MAX_ALIKE = 3
+"""If this many questions, the first of all, are refused for the same reason, the batch ends: the reason is
+not in the questions."""
 
 
 @contextmanager
@@ -53,11 +65,7 @@ def question_executor(
     address: str | None,
     bad_replies_count: bool = True,
 ) -> Iterator[Executor]:
-    """Where the dialogues of many questions run: in this process or on Ray.
-
-    store: of their journal; spending: what they may cost together; bad_replies_count: see
-    `leases.FailureWatch`
-    """
+    """Open an executor for the dialogues of many questions. `store` has their journal."""
     run = settings.run
     shared: dict[str, Any] = {
         "on_progress": on_progress,
@@ -69,7 +77,7 @@ def question_executor(
         flush_s = min(run.flush_s, WAITED_FOR_S)
         yield LocalExecutor(store, models, run.max_failed_fraction, flush_s, **shared)
         return
-    # Ray is imported here: it takes a second.
+    # Importing Ray takes a second.
     from graphrag_ray.engine.ray.cluster import check_nodes, connected
     from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
@@ -84,23 +92,9 @@ def question_executor(
             executor.close()
 
 
-T = TypeVar("T")
-
-
-READY = 256
-"""Items that wait to be sent; where so many do, no other question is begun."""
-MOST_OPEN = 1_000
-"""Questions that are being answered; what they were shown is in memory."""
-MOST_BEGINNING = 4
-"""Questions that read the index and have asked nothing yet."""
-LOOK_S = 0.01
-ALL_ALIKE = 3
-"""So many questions, the first of all, that cannot be asked for the same reason: it is not the questions."""
-
-
 @dataclass(frozen=True)
 class Batch:
-    """What a batch came to. url: of the answers; failed: questions without one, or that lack a part of it."""
+    """The result of a batch. `failed` counts questions without an answer, or with an incomplete one."""
 
     url: str
     questions: int
@@ -110,9 +104,11 @@ class Batch:
 
 
 def swept(executor: Executor, store: Store, ask_all: Callable[[Feed], Coroutine[Any, Any, None]]) -> Accounts:
-    """One sweep, of all dialogues that a coroutine asks for; it closes the feed. store: of the journal.
+    """Run one sweep over all dialogues that a coroutine asks for; the coroutine closes the feed.
 
-    Raises as `Executor.sweep`, and what the coroutine raises."""
+    Raises:
+        GraphRagError: As `Executor.sweep` and the coroutine.
+    """
     work: Work[Any] = Work(JOURNAL, started, label, returns=True)
     journal = JournalIndex.load(store, JOURNAL)
     feed = Feed(work, store, journal)
@@ -128,9 +124,15 @@ def swept(executor: Executor, store: Store, ask_all: Callable[[Feed], Coroutine[
 
 
 class QuestionSweep:
-    """Equal questions are asked once.
+    """Answers the questions of a batch; equal questions are asked once.
 
-    failed   questions so far that have no answer, or lack a part of one
+    Args:
+        store: Store of the journal.
+        ask: How to ask each question.
+        more: Computes columns besides those of `ANSWERS` from an answer and the usage of its replies.
+
+    Attributes:
+        failed: Number of questions so far without an answer, or with an incomplete one.
     """
 
     def __init__(
@@ -141,8 +143,6 @@ class QuestionSweep:
         ask: Ask,
         more: Callable[[Answer, Accounts], Mapping[str, Any]] = lambda *_: {},
     ) -> None:
-        """store: of the journal; ask: how each is asked; more: columns beside those of `ANSWERS`, of
-        questions that are answered, by the answer and the replies that it rests on."""
         self._index, self._posed, self._store = index, posed, store
         self._ask, self._more = ask, more
         self._times = Counter(p.text for p in posed if not p.fault)
@@ -159,12 +159,16 @@ class QuestionSweep:
         self.failed = len(posed) - self._times.total()
 
     def run(self, executor: Executor) -> Accounts:
-        """Ask all. Raises as `Executor.sweep`; what reading the index raises; UsageError where no question
-        can be asked in this way."""
+        """Answer all questions.
+
+        Raises:
+            UsageError: No question can be asked in this way.
+            GraphRagError: As `Executor.sweep`, or the index cannot be read.
+        """
         return swept(executor, self._store, self._ask_all)
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        """The answers, in the order of the questions."""
+        """Yield the answers in the order of the questions."""
         for p in self._posed:
             if p.fault:
                 yield failed_row(p, self._ask.method, p.fault)
@@ -172,7 +176,7 @@ class QuestionSweep:
                 yield self._rows[self._first[p.text]] | {"question_id": p.id}
 
     def progress(self, p: SweepProgress) -> SweepProgress:
-        """In questions, not in items: how many of these there will be, nobody knows."""
+        """Convert progress from items, whose number is unknown, to questions."""
         total = self._times.total()
         return replace(
             p, stage="questions", done=self._answered, total=total, failed=self.failed, turns_each=None
@@ -182,11 +186,11 @@ class QuestionSweep:
         prices = ReplyPrices(self._index.settings.models)
 
         def is_full() -> bool:
-            """Whether no other question is begun now. Raises what ends the batch."""
+            """Whether no further question may begin now. Raises what ends the batch."""
             if self._failure is not None:
                 raise self._failure
-            begins = self._beginning >= MOST_BEGINNING
-            return begins or feed.waiting >= READY or len(self._open) >= MOST_OPEN
+            beginning = self._beginning >= MAX_BEGINNING
+            return beginning or feed.waiting >= READY or len(self._open) >= MAX_OPEN
 
         def begun() -> None:
             self._beginning -= 1
@@ -196,7 +200,7 @@ class QuestionSweep:
                 while is_full():
                     await asyncio.sleep(LOOK_S)
                 self._beginning += 1
-                asker = _Asker(feed, number, self._posed[number].id, prices, begun)
+                asker = _FeedAsker(feed, number, self._posed[number].id, prices, begun)
                 self._open.add(asyncio.ensure_future(self._answer(number, asker)))
             while self._open:
                 is_full()
@@ -210,9 +214,9 @@ class QuestionSweep:
             for task in self._open:
                 task.cancel()
 
-    async def _answer(self, number: int, asker: _Asker) -> None:
+    async def _answer(self, number: int, asker: _FeedAsker) -> None:
         posed = self._posed[number]
-        lacks = True
+        incomplete = True
         try:
             answering = self._index.answering(replace(self._ask, text=posed.text))
             answer: Answer = await answering(asker, None)
@@ -222,7 +226,7 @@ class QuestionSweep:
             )
             more = await asyncio.to_thread(self._more, answer, asker.accounts)
             row = {**answer_row(posed, answer, numbers or {}), **more}
-            lacks = bool(answer.failed_parts)
+            incomplete = bool(answer.failed_parts)
         except StoreError as e:
             self._failure = self._failure or e
             return
@@ -230,9 +234,9 @@ class QuestionSweep:
             row = failed_row(posed, self._ask.method, str(e))
             if isinstance(e, UsageError):
                 self._refused[str(e)] += 1
-                if self._refused[str(e)] >= min(ALL_ALIKE, len(self._first)) > self._answered:
+                if self._refused[str(e)] >= min(MAX_ALIKE, len(self._first)) > self._answered:
                     self._failure = self._failure or e
-        except Exception as e:  # noqa: BLE001 - if it is the engine's, `_ask_all` raises it again
+        except Exception as e:  # noqa: BLE001 - `_ask_all` raises an engine error again
             if not is_unforeseen(e):
                 self._failure = self._failure or e
                 return
@@ -242,28 +246,24 @@ class QuestionSweep:
             self._open.discard(asyncio.current_task())
         self._rows[number] = row
         self._answered += self._times[posed.text]
-        self.failed += lacks * self._times[posed.text]
+        self.failed += incomplete * self._times[posed.text]
 
 
 @dataclass
-class _Asker(Asks):
-    """Asks for one question by way of the feed.
-
-    order   of the question among all
-    asks    called once: the question asks for something, or has ended
-    """
+class _FeedAsker(Asks):
+    """Calls models for the question at position `order` through a feed. `on_begun` hears the first call."""
 
     feed: Feed
     order: int
     id: str
     prices: ReplyPrices
-    asks: Callable[[], None]
+    on_begun: Callable[[], None]
     _begun: bool = False
 
     def begun(self) -> None:
         if not self._begun:
             self._begun = True
-            self.asks()
+            self.on_begun()
 
     async def run(
         self,
@@ -273,39 +273,39 @@ class _Asker(Asks):
         listener: Listener | None = None,
     ) -> list[Outcome[T]]:
         refused: dict[int, Outcome[T]] = {}
-        # What is counted against the question's budget for requests that are in flight.
-        held: dict[int, list[tuple[Most, Request]]] = {}
+        # What the question's budget has admitted for each dialogue.
+        admitted: dict[int, list[tuple[CostBound, Request]]] = {}
         for i, one in enumerate(start):
-            state = Driver(one()).state if self.allowance else None
+            state = Driver(one()).state if self.budget else None
             requests = state.requests if isinstance(state, Open) else ()
             try:
-                held[i] = [(self.allowance.admit(r, last), r) for r in requests if self.allowance]
+                admitted[i] = [(self.budget.admit(r, last), r) for r in requests if self.budget]
             except PermanentCallError as e:
                 refused[i] = Outcome("", "failed", error=str(e))
         name = f"question {self.id}, {stage}"
-        outcomes = await self.feed.ask(self.order, name, [start[i] for i in held], self.begun)
-        for outcome, own in zip(outcomes, held.values(), strict=True):
+        outcomes = await self.feed.ask(self.order, name, [start[i] for i in admitted], self.begun)
+        for outcome, bounds in zip(outcomes, admitted.values(), strict=True):
             for reply in outcome.replies:
                 self.accounts.add(self.prices.record(stage, reply))
             used = sum_usage(reply.usage for reply in outcome.replies) if outcome.replies else None
-            for most, request in own:
-                assert self.allowance is not None
-                self.allowance.settle(most, request, used)
+            for bound, request in bounds:
+                assert self.budget is not None
+                self.budget.settle(bound, request, used)
                 used = None
-        asked = dict(zip(held, outcomes, strict=True))
-        return [asked[i] if i in asked else refused[i] for i in range(len(start))]
+        done = refused | dict(zip(admitted, outcomes, strict=True))
+        return [done[i] for i in range(len(start))]
 
 
 class ReplyPrices:
-    """What a reply cost, by the settings of the questions."""
+    """Prices replies by the settings of the questions."""
 
     def __init__(self, models: Mapping[str, Model]) -> None:
         self._models = {m.model_id: m for m in models.values()} | {OFFLINE_MODEL_ID: Model()}
 
-    def record(self, stage: str, told: ReplyUsage) -> CallRecord:
+    def record(self, stage: str, reply: ReplyUsage) -> CallRecord:
         cost: int | None = None
-        if model := self._models.get(told.model_id):
-            at = next((e for e in model.endpoints if display_url(e.base_url) == told.endpoint), None)
-            cost = cost_pico_usd(told.usage, price_of(model, at))
-        who = told.prompt, told.model_id, told.endpoint
-        return CallRecord(stage, *who, "ok", told.usage, cost, told.latency_s, 1, 0, told.latency_s)
+        if model := self._models.get(reply.model_id):
+            endpoint = next((e for e in model.endpoints if display_url(e.base_url) == reply.endpoint), None)
+            cost = cost_pico_usd(reply.usage, price_of(model, endpoint))
+        origin = reply.prompt, reply.model_id, reply.endpoint
+        return CallRecord(stage, *origin, "ok", reply.usage, cost, reply.latency_s, 1, 0, reply.latency_s)

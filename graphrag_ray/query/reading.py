@@ -1,9 +1,9 @@
-"""What a way of answering needs of a snapshot: rows of its tables, read by need.
+"""Read rows of a snapshot's tables on demand.
 
-A table may be as large as the corpus, what a question needs of it is not. Rows that are named are found by
-the indexes of rows, and read by pages; what rows are chosen by stands in these indexes. Of a table without
-them only columns that are asked for are read, of parts that hold a wanted row. Columns and pages that were
-read are kept, up to a bound, for the next question.
+A table may be as large as the corpus, but a question needs little of it. Rows selected by id are found
+through row indexes, which also contain the columns that rows are selected by, and read in pages. For a table
+without row indexes, only the requested columns of parts with a matching row are read. Columns and pages are
+cached, up to a limit, for the next question.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ from graphrag_ray.store.search.row_index import RowEntries, RowIndex, group_name
 from graphrag_ray.store.snapshots import Manifest, being_read
 
 PARTS_AT_ONCE = 8
-KEPT_BYTES = 256 << 20
-"""Unless the settings say otherwise (`query.memory_mb`)."""
+CACHE_BYTES = 256 << 20
+"""Default size of the cache (`query.memory_mb`)."""
 LARGE_BYTES = 64 << 20
-"""A table that is stored in more is not worth keeping: its columns would drive out all others."""
+"""Tables stored in more bytes are not cached, since their columns would evict all others."""
 
 
-class Kept:
-    """Columns of parts that were read, or pages of them, by path and name, as far as there is room: the
-    memory that questions share. Parts never change, so none grows stale. What is mapped into memory is not
-    counted: the system takes that back when it needs the room.
+class ColumnCache:
+    """An LRU cache of columns of parts, or pages of them, by path and name; questions share it.
 
-    hits, misses: columns or pages that were looked for, and were there or not
+    Parts are immutable, so entries never become stale. Memory-mapped columns are not counted: the operating
+    system reclaims them.
     """
 
-    def __init__(self, limit_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
         self.limit_bytes, self.bytes = limit_bytes, 0
         self.hits = self.misses = 0
         self._columns: OrderedDict[tuple[str, str], pa.ChunkedArray] = OrderedDict()
         self._lock = threading.Lock()
 
     def told(self) -> dict[str, int]:
+        """Report the size and the numbers of hits and misses."""
         return {"bytes": self.bytes, "hits": self.hits, "misses": self.misses}
 
-    def of(self, path: str, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-        """Those of these columns that are kept."""
+    def get(self, path: str, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+        """Return those of the columns that are cached."""
         with self._lock:
             found = {name: self._columns[path, name] for name in names if (path, name) in self._columns}
             for name in found:
@@ -80,8 +80,8 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class IndexedParts:
-    """An index of rows, its path, and the parts that it covers."""
+class _IndexedParts:
+    """A row index, its path, and the parts that it covers."""
 
     path: str
     index: RowIndex
@@ -90,40 +90,44 @@ class IndexedParts:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads one snapshot. Raises SnapshotRemoved where `gc` has taken it away meanwhile, CorruptPart."""
+    """Reads one snapshot.
+
+    All methods raise SnapshotRemoved if `gc` has removed the snapshot, and CorruptPart.
+    """
 
     store: Store
     manifest: Manifest
-    kept: Kept = field(default_factory=Kept, repr=False, compare=False)
-    _indexes: dict[str, list[IndexedParts]] = field(default_factory=dict, repr=False, compare=False)
-    """Of rows, by table."""
+    kept: ColumnCache = field(default_factory=ColumnCache, repr=False, compare=False)
+    _indexes: dict[str, list[_IndexedParts]] = field(default_factory=dict, repr=False, compare=False)
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """A table of the snapshot (see schema.py), or some of its columns. Raises UsageError for a name or
-        column that there is not."""
+        """Read a table (see schema.py), or some of its columns. Raises UsageError for an unknown name."""
         _check(name, schema.TABLES, columns)
         with being_read(self.store, self.manifest):
             if columns is None:
                 return read_table(self.store, self.manifest.parts(name), None, schema.TABLES[name])
             empty = _empty(schema_of(name, columns))
-            return self._together(name, empty, lambda part: self._columns(name, part, columns))
+            return self._concat(name, empty, lambda part: self._columns(name, part, columns))
 
     def parts(self, name: str, columns: Sequence[str] | None = None) -> tuple[list[Part], pa.Schema]:
-        """The parts of a table, or of embeddings (`embeddings_entity`, …), and the schema of these columns.
-        Raises UsageError as `table` does."""
-        vectors = {
-            table: parts for table, parts in self.manifest.tables.items() if table[:11] == "embeddings_"
-        }
-        known = dict(schema.TABLES)
+        """List the parts of a table or of embeddings (`embeddings_entity`, …), and the schema of the columns.
+
+        Raises:
+            UsageError: There is no such table or column.
+        """
+        tables = self.manifest.tables
+        vectors = {table: parts for table, parts in tables.items() if table.startswith("embeddings_")}
+        schemas = dict(schema.TABLES)
         if vectors.get(name):
             with being_read(self.store, self.manifest):
-                known[name] = read_table(self.store, vectors[name][:1]).schema
-        _check(name, known | dict.fromkeys(vectors, pa.schema([])), columns)
-        of = known[name]
-        return self.manifest.parts(name), of if columns is None else pa.schema([of.field(c) for c in columns])
+                schemas[name] = read_table(self.store, vectors[name][:1]).schema
+        _check(name, schemas | {v: pa.schema([]) for v in vectors if v not in schemas}, columns)
+        full = schemas[name]
+        chosen = full if columns is None else pa.schema([full.field(c) for c in columns])
+        return self.manifest.parts(name), chosen
 
     def rows(self, need: Rows) -> pa.Table:
-        """The rows that are needed. Where they are named, a large table is read only where it holds one."""
+        """Read rows. Rows selected by id are read only from where they are stored."""
         if need.ids is None:
             return self.table(need.table, need.columns)
         columns = schema_of(need.table, need.columns)
@@ -133,32 +137,31 @@ class Reader:
             group = group_name((need.by,) if isinstance(need.by, str) else need.by)
             indexes = self._row_indexes(need.table)
             if indexes and all(indexed.index.has(group) for indexed in indexes):
-                return self._indexed(need, group, indexes)
-            assert isinstance(need.by, str), "several columns are looked up by an index"
+                return self._indexed_rows(need, group, indexes)
+            assert isinstance(need.by, str), "selecting by several columns needs a row index"
             by, is_large = need.by, self._is_large(need.table)
-            of_column = schema.TABLES[need.table].field(by).type
-            kind = of_column.value_type if pa.types.is_list(of_column) else of_column
-            wanted = pa.array(sorted(set(need.ids), key=str), kind)
+            type_ = schema.TABLES[need.table].field(by).type
+            id_type = type_.value_type if pa.types.is_list(type_) else type_
+            wanted = pa.array(sorted(set(need.ids), key=str), id_type)
 
-            def of(part: Part) -> pa.Table:
+            def matching(part: Part) -> pa.Table:
                 if is_large:
                     found = read_rows(self.store, part, need.columns, by, wanted)
                     return conformed(self.store, part, found, columns)
-                # A small part is read in one request, whatever of it is wanted.
+                # A small part takes one request, whatever is read of it.
                 first = [by, *need.columns] if part.bytes <= WHOLE_BYTES else [by]
-                held = is_one_of(self._columns(need.table, part, list(dict.fromkeys(first)))[by], wanted)
-                if not pc.any(held).as_py():
+                mask = is_one_of(self._columns(need.table, part, list(dict.fromkeys(first)))[by], wanted)
+                if not pc.any(mask).as_py():
                     return _empty(columns)
-                return self._columns(need.table, part, need.columns).filter(held)
+                return self._columns(need.table, part, need.columns).filter(mask)
 
-            return self._together(need.table, _empty(columns), of)
+            return self._concat(need.table, _empty(columns), matching)
 
     def _is_large(self, table: str) -> bool:
         return sum(part.bytes for part in self.manifest.parts(table)) > LARGE_BYTES
 
-    def _row_indexes(self, table: str) -> list[IndexedParts]:
-        """The indexes of a table's rows; [] where there are none. Raises CorruptPart where they are those of
-        other parts."""
+    def _row_indexes(self, table: str) -> list[_IndexedParts]:
+        """Open the row indexes of a table; [] if there are none. Raises CorruptPart."""
         if table not in self._indexes:
             types = row_index.entry_types(schema.carried(table))
 
@@ -167,17 +170,17 @@ class Reader:
 
             stored = self.manifest.parts(schema.rows_table(table))
             left = deque(self.manifest.parts(table))
-            found = []
+            indexes = []
             for part, index in zip(stored, in_threads(opened, stored, PARTS_AT_ONCE), strict=True):
                 own = [left.popleft() for _ in index.ends if left]
                 if np.cumsum([p.rows for p in own]).tolist() != index.ends.tolist():
-                    raise index.source.refused("it is of other parts of the table")
-                found.append(IndexedParts(part.path, index, own))
-            self._indexes[table] = found if not left else []
+                    raise index.source.refused("it does not match the parts of the table")
+                indexes.append(_IndexedParts(part.path, index, own))
+            self._indexes[table] = indexes if not left else []
         return self._indexes[table]
 
-    def _indexed(self, need: Rows, group: str, indexes: Sequence[IndexedParts]) -> pa.Table:
-        """`rows` by the indexes of a table."""
+    def _indexed_rows(self, need: Rows, group: str, indexes: Sequence[_IndexedParts]) -> pa.Table:
+        """Read rows through the row indexes of a table."""
         numbers = [n for n in need.ids or () if isinstance(n, int)]
         ids = [] if numbers else known([str(id_) for id_ in need.ids or ()])
         high, low = halves(ids)
@@ -192,12 +195,14 @@ class Reader:
             for indexed, entries in zip(indexes, found, strict=True)
             if len(entries.rows)
         ]
+        is_remote = self.store.local_path(indexes[0].path) is None
+        read = partial(in_threads, threads=PARTS_AT_ONCE) if is_remote else map
         wanted = [(name, *rows) for rows in chosen for name in need.columns]
-        far = self.store.local_path(indexes[0].path) is None
-        read = partial(in_threads, threads=PARTS_AT_ONCE) if far else map
-        arrays = list(read(lambda x: self._column(need, ids, *x), wanted))
+        arrays = list(read(lambda one: self._column(need, ids, *one), wanted))
         columns, n = schema_of(need.table, need.columns), len(need.columns)
-        tables = [pa.table(arrays[at : at + n], columns.names) for at in range(0, len(arrays), max(1, n))]
+        tables = [
+            pa.table(arrays[first : first + n], columns.names) for first in range(0, len(arrays), max(1, n))
+        ]
         return pa.concat_tables([_empty(columns), *(table.cast(columns) for table in tables)])
 
     def _column(
@@ -205,17 +210,17 @@ class Reader:
         need: Rows,
         ids: Sequence[str],
         name: str,
-        indexed: IndexedParts,
+        indexed: _IndexedParts,
         one_of_each: RowEntries,
         every: RowEntries,
     ) -> pa.Array | pa.ChunkedArray:
-        """A column of rows. one_of_each: an entry of each row; every: all entries, by their rows."""
+        """Read a column of rows, from one entry per row or all entries sorted by row."""
         column, rows, entry = schema.TABLES[need.table].field(name), one_of_each.rows, one_of_each.entry
         if name in (entry.dtype.names or ()):
             if pa.types.is_list(column.type):
                 if need.only_these and name == need.by:
                     ends = np.searchsorted(every.rows, rows, "right")
-                    held = strings(ids[at] for at in every.whose.tolist())
+                    held = strings(ids[place] for place in every.whose.tolist())
                     return pa.ListArray.from_arrays(arrow(np.append(0, ends).astype(np.int32)), held)
             elif column.type == pa.string():
                 array = strings(ids_of(entry[name]["high"], entry[name]["low"]))
@@ -225,11 +230,11 @@ class Reader:
                 try:
                     return _null_where(pc.is_nan(values), values).cast(column.type)
                 except pa.ArrowException as e:
-                    raise indexed.index.source.refused(f"a number is none of column {name}") from e
+                    raise indexed.index.source.refused(f"a number is not valid for column {name}") from e
         pages = indexed.index.page_of(name, rows)
         if pages is not None:
             return self._paged(indexed, column, pages, rows)
-        # Rows of a column that has no pages of its own.
+        # This column is not stored in pages.
         part_of_row = np.searchsorted(indexed.index.ends, rows, "right")
         before = np.append(0, indexed.index.ends)
         chunks: list[pa.Array] = []
@@ -245,81 +250,76 @@ class Reader:
         return pa.chunked_array(chunks, column.type)
 
     def _paged(
-        self, indexed: IndexedParts, column: pa.Field, page_of_row: Ints, rows: Ints
+        self, indexed: _IndexedParts, column: pa.Field, page_of_row: Ints, rows: Ints
     ) -> pa.ChunkedArray:
-        """Rows of a column, of which only the pages that hold them are read."""
+        """Read rows of a column from only the pages that contain them."""
         wanted = np.unique(page_of_row)
         names = [f"{column.name}/{page}" for page in wanted.tolist()]
-        found = self.kept.of(indexed.path, names)
-        lacking = [n for n, name in enumerate(names) if name not in found]
+        cached = self.kept.get(indexed.path, names)
+        missing = [n for n, name in enumerate(names) if name not in cached]
         places = indexed.index.pages(column.name, wanted)
         by_part: dict[int, list[int]] = {}
-        for n in lacking:
+        for n in missing:
             by_part.setdefault(int(places.part[n]), []).append(n)
-        asked = [
-            Wanted(indexed.parts[part], places.rows[own].tolist(), places.page[own].tolist())
-            for part, own in by_part.items()
-        ]
-        if asked:
-            read = read_pages(self.store, column, asked)
-            new = {names[n]: pa.chunked_array([array]) for n, array in zip(lacking, read, strict=True)}
+        if missing:
+            requests = [
+                Wanted(indexed.parts[part], places.rows[own].tolist(), places.page[own].tolist())
+                for part, own in by_part.items()
+            ]
+            read = read_pages(self.store, column, requests)
+            new = {names[n]: pa.chunked_array([array]) for n, array in zip(missing, read, strict=True)}
             self.kept.add(indexed.path, new)
-            found |= new
-        joined = pa.chunked_array([chunk for name in names for chunk in found[name].chunks], column.type)
+            cached |= new
+        joined = pa.chunked_array([chunk for name in names for chunk in cached[name].chunks], column.type)
         before = np.cumsum(places.rows) - places.rows
         place = np.searchsorted(wanted, page_of_row)
         return joined.take(arrow(before[place] + rows - places.first[place]))
 
     def scan(self, name: str, columns: Sequence[str], of: Callable[[pa.Table], pa.Table]) -> pa.Table:
-        """What `of` makes of some columns of a table, part by part: for what no id leads to."""
+        """Apply `of` to some columns of each part, and concatenate the results."""
         empty = of(_empty(schema_of(name, columns)))
         with being_read(self.store, self.manifest):
-            return self._together(name, empty, lambda part: of(self._columns(name, part, columns)))
+            return self._concat(name, empty, lambda part: of(self._columns(name, part, columns)))
 
     def pieces(self, name: str, columns: Sequence[str], rows: int | None = None) -> Iterator[pa.Table]:
-        """A table of the snapshot piece by piece, in order: one part is in memory at a time, and none is
-        kept.
-
-        rows: of a piece, at most; None: a piece is a part
-        """
+        """Read a table in order, without caching: parts, or pieces of them of at most `rows` rows."""
         with being_read(self.store, self.manifest):
             for part in self.manifest.parts(name):
                 table = read_table(self.store, [part], columns, schema.TABLES[name])
                 step = rows or max(1, table.num_rows)
-                yield from (table.slice(at, step) for at in range(0, table.num_rows, step))
+                yield from (table.slice(first, step) for first in range(0, table.num_rows, step))
 
-    def _together(self, table: str, empty: pa.Table, of: Callable[[Part], pa.Table]) -> pa.Table:
-        """What is read of each part, in their order."""
-        parts = self.manifest.parts(table)
+    def _concat(self, table: str, empty: pa.Table, read: Callable[[Part], pa.Table]) -> pa.Table:
+        """Read all parts in threads, and concatenate the results in order."""
         with ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="parts") as pool:
-            found = [empty, *pool.map(of, parts)]
-        return pa.concat_tables(found, promote_options="default")
+            tables = [empty, *pool.map(read, self.manifest.parts(table))]
+        return pa.concat_tables(tables, promote_options="default")
 
     def _columns(self, table: str, part: Part, names: Sequence[str]) -> pa.Table:
-        found = self.kept.of(part.path, names)
-        if missing := [name for name in names if name not in found]:
+        cached = self.kept.get(part.path, names)
+        if missing := [name for name in names if name not in cached]:
             read = read_table(self.store, [part], missing, schema.TABLES[table])
             new = {name: read[name] for name in missing}
             self.kept.add(part.path, new)
-            found |= new
-        return pa.table({name: found[name] for name in names}, schema=schema_of(table, names))
+            cached |= new
+        return pa.table({name: cached[name] for name in names}, schema=schema_of(table, names))
 
 
 def _check(name: str, tables: Mapping[str, pa.Schema], columns: Sequence[str] | None) -> None:
     if name not in tables:
-        raise UsageError(f"there is no table {name!r}; there are {', '.join(tables)}")
-    known = tables[name].names
-    if unknown := [c for c in columns or [] if c not in known]:
-        raise UsageError(f"table {name} has no column {unknown[0]!r}; it has {', '.join(known)}")
+        raise UsageError(f"Unknown table {name!r}. Choose from: {', '.join(tables)}.")
+    names = tables[name].names
+    if unknown := [c for c in columns or [] if c not in names]:
+        raise UsageError(f"Table {name} has no column {unknown[0]!r}. Choose from: {', '.join(names)}.")
 
 
 def schema_of(table: str, columns: Sequence[str]) -> pa.Schema:
     return pa.schema([schema.TABLES[table].field(name) for name in columns])
 
 
-def _empty(of: pa.Schema) -> pa.Table:
-    return pa.Table.from_batches([], of)  # `of.empty_table()` imports pandas
+def _empty(columns: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches([], columns)  # `Schema.empty_table` imports pandas
 
 
-def _null_where(these: pa.Array, values: pa.Array) -> pa.Array:
-    return pc.if_else(these, pa.nulls(len(values), values.type), values)
+def _null_where(mask: pa.Array, values: pa.Array) -> pa.Array:
+    return pc.if_else(mask, pa.nulls(len(values), values.type), values)

@@ -1,4 +1,4 @@
-"""Searching a snapshot, by the vectors of its records or by their words."""
+"""Search a snapshot by embeddings or by keywords."""
 
 from __future__ import annotations
 
@@ -30,22 +30,18 @@ from graphrag_ray.store.search.walk import count_holders, walk
 from graphrag_ray.store.snapshots import being_read
 
 SHARDS_AT_ONCE = 8
-"""That are opened."""
 _READ: dict[str, Callable[[ByteSource], Any]] = {
     "vector": vectors.read,
     "keyword": keyword.read,
     "levels": chnsw.read,
     "names": name_links.read,
 }
-"""How a shard is opened, by the end of its table's name."""
+"""How to open a shard, by the suffix of its table's name."""
 
 
 @dataclass(frozen=True)
 class Searcher:
-    """Searches one snapshot; what it has opened stays open for the next question.
-
-    settings: of the questions
-    """
+    """Searches one snapshot with the settings of the questions. Indexes stay open for the next question."""
 
     reader: Reader
     settings: Settings
@@ -54,7 +50,7 @@ class Searcher:
     _opening: threading.Lock = field(default_factory=threading.Lock)
 
     def shards(self, table: str) -> list[Any]:
-        """Of a table of indexes, opened; [] where the snapshot has none."""
+        """Open the shards of a search index; [] if the snapshot has none."""
         if table not in self._opened:
             store, manifest = self.reader.store, self.reader.manifest
             read = _READ[table.rpartition("_")[2]]
@@ -66,51 +62,50 @@ class Searcher:
         return self._opened[table]
 
     def open_as(self, other: Searcher) -> None:
-        """Open what another one has open, as far as this snapshot has it."""
+        """Open the indexes that another searcher has open, if this snapshot has them."""
         for table in other._opened.keys() & self.reader.manifest.tables.keys():
             self.shards(table)
 
     def ids_by_level(self, kind: HierarchyKind) -> list[list[str]]:
-        """Ids of the reports of each level, those of the finest first."""
+        """List the ids of the reports of each level, finest first."""
         if kind.name not in self._levels:
-            of_level: dict[int, list[str]] = {}
+            by_level: dict[int, list[str]] = {}
             for row in self.reader.rows(Rows(kind.reports_table, ["id", "level"])).to_pylist():
-                of_level.setdefault(row["level"], []).append(row["id"])
-            self._levels[kind.name] = [of_level[level] for level in sorted(of_level, reverse=True)]
+                by_level.setdefault(row["level"], []).append(row["id"])
+            self._levels[kind.name] = [by_level[level] for level in sorted(by_level, reverse=True)]
         return self._levels[kind.name]
 
     def embedder(self) -> Embedder:
-        """How the snapshot's texts were embedded. Raises UsageError where the settings of the questions say
-        otherwise: vectors of two models have nothing in common."""
+        """Return the embedder for questions. Raises UsageError if the embeddings do not match it."""
         number = self.reader.manifest.number
         built, own = parse_settings(of_index(self.reader.manifest.settings)), Embedder.of(self.settings)
         then = Embedder.of(built)
         if not built.embeddings.enabled:
             raise UsageError(
-                f"snapshot {number} has no embeddings, which vector search needs: it was indexed with "
-                "embeddings.enabled: false. Run `graphrag-ray index` again with --set "
-                "embeddings.enabled=true; nothing but the embeddings is paid for"
+                f"Vector search needs embeddings, but snapshot {number} was indexed with embeddings.enabled: "
+                "false. Run `graphrag-ray index` again with --set embeddings.enabled=true; only the "
+                "embeddings will be requested."
             )
         if (then.call.model_id, then.dimensions) != (own.call.model_id, own.dimensions):
-            said = [
+            models = [
                 f"{one.call.model_id}{f' with {one.dimensions} dimensions' if one.dimensions else ''}"
                 for one in (then, own)
             ]
             raise UsageError(
-                f"the embeddings of snapshot {number} are those of {said[0]}, and these settings name "
-                f"{said[1]}. Ask with the settings of the index, or run `graphrag-ray index` with these"
+                f"The embeddings of snapshot {number} come from {models[0]}, but the settings name "
+                f"{models[1]}. Use the settings of the index, or run `graphrag-ray index` with these."
             )
         return own
 
     def search(self, need: Search, vector: Floats | None) -> list[Hit]:
-        """vector: of the text, where the search is by vectors."""
+        """Search by `vector`, the embedding of the text, or by keywords if it is None."""
         among = None if need.among is None else known(need.among)
         with being_read(self.reader.store, self.reader.manifest):
             shards = self.shards(schema.search_table(need.kind, need.by))
             if vector is None:
                 return _hits(keyword.search(shards, need.text, need.k, among))
             self._check_dimensions(shards, vector)
-            # A text without a direction is near to nothing.
+            # A zero vector is near nothing.
             return _hits(vectors.search(shards, vector, need.k, among)) if vector.any() else []
 
     def search_levels(self, need: LevelSearch, vector: Floats) -> list[list[Hit]]:
@@ -121,7 +116,7 @@ class Searcher:
                 return [[]]
             for shard in shards:
                 if shard.n_levels != shards[0].n_levels:
-                    raise shard.source.refused("its levels are not those of the other shards")
+                    raise shard.source.refused("its levels differ from those of the other shards")
             levels = zip(*(shard.nearest(vector, need.k) for shard in shards), strict=True)
             ordered = (sorted(chain(*level), key=lambda found: (-found[1], found[0])) for level in levels)
             return [_hits(level[: need.k]) for level in ordered]
@@ -139,34 +134,32 @@ class Searcher:
             return [WalkHit(*one) for one in found]
 
     def _check_dimensions(self, shards: Sequence[Any], vector: Floats) -> None:
-        """Raises UsageError."""
         for shard in shards if vector.any() else ():
             if shard.dimensions != len(vector):
                 raise UsageError(
-                    f"the embeddings of snapshot {self.reader.manifest.number} have {shard.dimensions} "
-                    f"dimensions, and the embedding of the question has {len(vector)}: does another model "
-                    "answer now under that name? Run `graphrag-ray index` again"
+                    f"The embeddings of snapshot {self.reader.manifest.number} have {shard.dimensions} "
+                    f"dimensions, but the embedding of the question has {len(vector)}. Another model may now "
+                    "have the same name. Run `graphrag-ray index` again."
                 )
 
 
 @dataclass(frozen=True)
 class Searching:
-    """The searches of one question: a text is embedded once, however many searches it is for."""
+    """The searches of one question. A text is embedded once for all of them."""
 
     searcher: Searcher
     asker: Asks
     _embedded: dict[str, asyncio.Task[Floats]] = field(default_factory=dict)
 
     async def find(self, need: Search) -> list[Hit]:
-        """Raises UsageError where the snapshot lacks what the search needs; GraphRagError where the text
-        could not be embedded; what reading a snapshot raises."""
+        """Run a search. Raises UsageError if its index is missing, GraphRagError if embedding fails."""
         if need.k <= 0 or (need.among is not None and not need.among):
             return []
         vector = await self._vector(need.text) if need.by == "vector" else None
         return await asyncio.to_thread(self.searcher.search, need, vector)
 
     async def find_levels(self, need: LevelSearch) -> list[list[Hit]]:
-        """By one index of all levels, else level by level. Raises as `find`."""
+        """Search all levels with one index if there is one, else level by level. Raises like `find`."""
         table = schema.search_table(need.hierarchy, "levels")
         if table in self.searcher.reader.manifest.tables and chnsw.has_loops():
             vector = await self._vector(need.text)
@@ -178,7 +171,7 @@ class Searching:
         return list(await asyncio.gather(*map(self.find, searches)))
 
     async def close(self) -> None:
-        """Give up what is still being embedded."""
+        """Cancel pending embedding calls."""
         tasks = list(self._embedded.values())
         for task in tasks:
             task.cancel()
@@ -187,12 +180,12 @@ class Searching:
     async def _vector(self, text: str) -> Floats:
         async def embed() -> Floats:
             embedder = await asyncio.to_thread(self.searcher.embedder)
-            sendable = text.encode(errors="replace").decode()  # half of a character, from a terminal, say
+            sendable = text.encode(errors="replace").decode()  # a terminal may send half of a character
             (outcome,) = await self.asker.run("embed", [partial(embedder.embed, sendable)])
             if outcome.result is None:
-                raise GraphRagError(f"the question could not be embedded: {outcome.error}")
-            found: Floats = vectors.unit(np.frombuffer(outcome.result, "<f4").reshape(1, -1))[0]
-            return found
+                raise GraphRagError(f"The question could not be embedded: {outcome.error}")
+            vector: Floats = vectors.unit(np.frombuffer(outcome.result, "<f4").reshape(1, -1))[0]
+            return vector
 
         if text not in self._embedded:
             self._embedded[text] = asyncio.ensure_future(embed())

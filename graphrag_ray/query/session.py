@@ -1,5 +1,4 @@
-"""How a question asks models: within its budget (`Allowance`), and waiting long for an endpoint that answers,
-briefly for one that is not there."""
+"""Call models for a question: within its budget, and without waiting long for an unreachable endpoint."""
 
 from __future__ import annotations
 
@@ -25,105 +24,114 @@ from graphrag_ray.llm.model_client import Called
 from graphrag_ray.llm.pricing import cost_usd, dearest_price
 from graphrag_ray.llm.request_sizes import output_limit, prompt_size, text_size, thought_room
 from graphrag_ray.query import traces
-from graphrag_ray.query.methods.budget import Most, budget_in_words
+from graphrag_ray.query.methods.budget import CostBound, budget_in_words
+
+T = TypeVar("T")
+
+FIRST_ATTEMPTS = 4
+"""Attempts before an endpoint counts as unreachable, with waits of at most 0.5, 1 and 2 s between them. A run
+of hours should outlast a restart of the endpoint, but somebody waiting for one answer should learn that
+nothing is listening."""
+REFUSED_FOR_S = 30.0
+"""Time until an endpoint that refused all our requests is tried again: while a service or a conversation is
+running, a quota may be raised or a proxy repaired."""
 
 
 @dataclass
-class Allowance:
-    """A question's budget while it is asked: a call that could exceed it is not sent.
+class QuestionBudget:
+    """The budget of a question in progress. A call that could exceed it is not sent.
 
-    What was answered counts as it was, at the dearest endpoint's price; what is in flight as the most that it
-    can come to. So calls that run at once cannot exceed the budget together; what can is a request that was
-    never answered and may be billed, a hedge, and what an endpoint counts otherwise than we do. The first of
-    these is counted when its call is over.
+    Answered calls count with their usage at the price of the most expensive endpoint, calls in flight with
+    their upper bound, so concurrent calls cannot exceed the budget together. What can exceed it: requests
+    that were never answered and may be billed, which count when their call ends; hedged calls; and endpoints
+    that count tokens differently.
 
-    kept_back: for the call that writes the answer, without which all others were paid in vain."""
+    Attributes:
+        reserve: Bound of the call that writes the answer, without which all others are wasted.
+    """
 
     query: Query
     models: Mapping[str, Model]
-    kept_back: Most = field(default_factory=Most)
-    _spent: Most = field(default_factory=Most)
-    _in_flight: Most = field(default_factory=Most)
+    reserve: CostBound = field(default_factory=CostBound)
+    _spent: CostBound = field(default_factory=CostBound)
+    _in_flight: CostBound = field(default_factory=CostBound)
 
     def around(self, ask: Ask, last: bool) -> Ask:
-        """The same way to the models, within the budget. last: see `admit`."""
+        """Wrap `ask` so that it respects the budget. `last` is that of `admit`."""
 
         async def within(request: Request, stage: str) -> Called[Reply]:
-            own = self.admit(request, last)
+            bound = self.admit(request, last)
             usage: Usage | None = None
             try:
                 answer = await ask(request, stage)
                 usage = answer.reply.usage
             finally:
-                self.settle(own, request, usage)
+                self.settle(bound, request, usage)
             return answer
 
         return within
 
-    def admit(self, request: Request, last: bool) -> Most:
-        """Count a request as in flight, to be settled; the most that it can come to.
+    def admit(self, request: Request, last: bool) -> CostBound:
+        """Count a request as in flight, and return its bound, which `settle` needs.
 
-        Where nothing is left for it: raises BudgetSpent for the call that writes the answer (`last`) and for
-        an embedding, without which nothing is found; PermanentCallError for any other, whose part is missing.
+        Raises:
+            BudgetSpent: There is no room for a necessary call: an embedding, or with `last` the call that
+                writes the answer.
+            PermanentCallError: There is no room for any other call; its part will be missing.
         """
         model = self.models.get(request.call.model, Model())
         if isinstance(request, EmbeddingRequest):
-            own = self._taken(request, Usage(text_size(request.text, model)))
+            bound = self._cost(request, Usage(text_size(request.text, model)))
         else:
             prompt = prompt_size(request, model)
             room = thought_room(request, model, prompt, request.call.reasoning_tokens)
-            own = self._taken(request, Usage(prompt, output_limit(request, model) + room))
+            bound = self._cost(request, Usage(prompt, output_limit(request, model) + room))
         needed = last or isinstance(request, EmbeddingRequest)
-        later = Most() if needed else self.kept_back
-        if not (self._spent + self._in_flight + own + later).within(self.query):
-            spent = (self._spent + self._in_flight).tokens
-            message = f"{budget_in_words(self.query)}, and {spent:,} tokens are spent or asked for: not sent"
+        reserve = CostBound() if needed else self.reserve
+        if not (self._spent + self._in_flight + bound + reserve).within(self.query):
+            used = (self._spent + self._in_flight).tokens
+            message = f"Not sent: {budget_in_words(self.query)}, and {used:,} tokens are spent or in flight"
             raise BudgetSpent(message) if needed else PermanentCallError(message)
-        self._in_flight += own
-        return own
+        self._in_flight += bound
+        return bound
 
-    def settle(self, own: Most, request: Request, usage: Usage | None) -> None:
-        """It came back. own: as admitted; usage: of its reply, None where it has none."""
-        self._in_flight -= own
+    def settle(self, bound: CostBound, request: Request, usage: Usage | None) -> None:
+        """Replace the bound of a request by the usage of its reply; None if there was no reply."""
+        self._in_flight -= bound
         if usage is not None:
-            self._spent += self._taken(request, usage)
+            self._spent += self._cost(request, usage)
 
     def note(self, call: CallRecord) -> None:
-        """A call is over: its requests that were sent and never answered."""
+        """Count the unanswered requests of a call that has ended."""
         priced = [m for m in self.models.values() if m.model_id == call.model_id]
         for usage in call.unanswered:
             costs = [cost_usd(usage, dearest_price(model)) for model in priced]
             known = [cost for cost in costs if cost is not None]
             tokens = usage.prompt_tokens + usage.completion_tokens
-            self._spent += Most(1, tokens, max(known, default=None))
+            self._spent += CostBound(1, tokens, max(known, default=None))
 
-    def _taken(self, request: Request, usage: Usage) -> Most:
+    def _cost(self, request: Request, usage: Usage) -> CostBound:
         model = self.models.get(request.call.model, Model())
-        usage = Usage(usage.prompt_tokens, usage.completion_tokens)  # what is cached may be cheaper
-        return Most(1, usage.prompt_tokens + usage.completion_tokens, cost_usd(usage, dearest_price(model)))
-
-
-T = TypeVar("T")
-
-FIRST_ATTEMPTS = 4
-"""With waits of 0.5, 1 and 2 s at most between them. A run of hours should outlast an endpoint that is
-restarted; somebody who waits for one answer should rather be told that nothing listens there."""
-REFUSED_FOR_S = 30.0
-"""An endpoint that refused us as a whole is tried again after this: a quota is topped up, and a proxy that
-takes us for somebody else is put right, while a service or a conversation goes on."""
+        usage = Usage(
+            usage.prompt_tokens, usage.completion_tokens
+        )  # cached tokens may be cheaper: ignore that
+        tokens = usage.prompt_tokens + usage.completion_tokens
+        return CostBound(1, tokens, cost_usd(usage, dearest_price(model)))
 
 
 @dataclass(kw_only=True)
 class Asks:
-    """Asks models for one question at a time.
+    """Base class of what calls models for one question at a time.
 
-    accounts   what the question came to; allowance: its budget, None where it has none
-    kept       how many of its replies were in the cache, and how many there were
+    Attributes:
+        accounts: Usage of the question.
+        budget: None if the question has none.
+        cached: How many of its replies came from the cache, and how many there were.
     """
 
     accounts: Accounts = field(default_factory=Accounts)
-    allowance: Allowance | None = None
-    kept: tuple[int, int] = (0, 0)
+    budget: QuestionBudget | None = None
+    cached: tuple[int, int] = (0, 0)
 
     async def run(
         self,
@@ -132,24 +140,33 @@ class Asks:
         last: bool = False,
         listener: Listener | None = None,
     ) -> list[Outcome[T]]:
-        """Start and run dialogues at once. last: they write the answer; listener: hears their replies. Raises
-        ModelRefused when no request will succeed, BudgetSpent."""
+        """Start and run dialogues concurrently.
+
+        Args:
+            last: They write the answer.
+            listener: Hears their replies as they arrive.
+
+        Raises:
+            ModelRefused: No request will succeed.
+            BudgetSpent: A necessary call could exceed the budget.
+        """
         raise NotImplementedError
 
 
-_asking: ContextVar[Asker] = ContextVar("asking")
-"""For whom a call is made: gateways are shared by questions that are asked at once."""
+_current_asker: ContextVar[Asker] = ContextVar("asking")
+"""Whom a call is for: concurrent questions share gateways."""
 
 
 @dataclass
 class Connections:
-    """The ways to the models, under one limiter; shared by any number of questions. Belong to one event loop.
+    """Gateways to the models with one limiter, shared by any number of questions of one event loop.
 
-    limiter   None: one of their own
-    ask_key   where a key may be had that neither the environment nor a file holds
-    aside     where the offline engine answers; None: in the event loop, which serves nobody else
-    questions that use them now, as far as somebody counts
-    open      closes what is opened here, and what its owner adds
+    Attributes:
+        limiter: None creates one.
+        ask_key: Asks for an API key that neither the environment nor a file has.
+        aside: Executor of the offline engine; None runs it in the event loop, for a caller with one question.
+        questions: Number of questions in progress, if the owner counts them.
+        open: Closes the gateways, and what the owner adds.
     """
 
     models: Models
@@ -158,47 +175,50 @@ class Connections:
     aside: Executor | None = None
     questions: int = 0
     open: AsyncExitStack = field(default_factory=AsyncExitStack)
-    _ways: dict[int, AskAloud] = field(default_factory=dict)
+    _gateways: dict[int, AskAloud] = field(default_factory=dict)
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         if self.limiter is None:
             self.limiter = LocalLimiter(self.models.online, self.models.default_in_flight, lend_first=True)
 
-    async def way(self, before: int) -> AskAloud:
-        """For the first FIRST_ATTEMPTS of a call, or for those that the settings allow after so many. What it
-        comes to is told to the question that asks; an embedding call that several share, to the first."""
+    async def gateway(self, attempts_before: int) -> AskAloud:
+        """Return the gateway for the first FIRST_ATTEMPTS of a call, or for those after `attempts_before`.
+
+        Usage is reported to the question that makes the call; that of a shared embedding call, to the first.
+        """
         async with self._opening:
-            if before not in self._ways:
+            if attempts_before not in self._gateways:
                 most = self.models.max_attempts
                 opened = open_gateway(
-                    replace(self.models, max_attempts=most if before else min(FIRST_ATTEMPTS, most)),
+                    replace(self.models, max_attempts=most if attempts_before else min(FIRST_ATTEMPTS, most)),
                     self.limiter,
                     _note,
                     self.ask_key,
-                    attempts_before=before,
+                    attempts_before=attempts_before,
                     aside=self.aside,
                     dropped_for_s=REFUSED_FOR_S,
                 )
-                self._ways[before] = await self.open.enter_async_context(opened)
-        return self._ways[before]
+                self._gateways[attempts_before] = await self.open.enter_async_context(opened)
+        return self._gateways[attempts_before]
 
 
 def _note(call: CallRecord) -> None:
-    asker = _asking.get()
+    asker = _current_asker.get()
     asker.accounts.add(call)
-    if asker.allowance:
-        asker.allowance.note(call)
+    if asker.budget:
+        asker.budget.note(call)
     traces.note_call(call)
 
 
 @dataclass
 class Asker(Asks):
-    """Asks over connections. For several questions at once, give each an asker over the same ones.
+    """Calls models over connections, which several askers may share.
 
-    cache   of replies; None: each is asked for
-    instead answers in place of the models, but for embeddings; without a cache
-    told    of each phase that begins or has ended: its name, how many dialogues it has, whether it has ended
+    Attributes:
+        cache: Cache of replies; None calls the model every time.
+        instead: Answers in place of the models, except for embeddings, and without the cache.
+        told: Callback when a phase begins or ends: its name, number of dialogues, and whether it has ended.
     """
 
     connections: Connections
@@ -213,7 +233,7 @@ class Asker(Asks):
         await self.close()
 
     async def close(self) -> None:
-        """What is for the cache is written, and the connections are no more."""
+        """Flush the cache, and close the connections."""
         try:
             if self.cache:
                 await asyncio.to_thread(self.cache.flush)
@@ -227,40 +247,44 @@ class Asker(Asks):
         last: bool = False,
         listener: Listener | None = None,
     ) -> list[Outcome[T]]:
-        """A call makes FIRST_ATTEMPTS, and then, unless no endpoint has answered any of them at all, were it
-        with an error, what is left of those of the settings."""
+        """Run dialogues like `Asks.run`.
+
+        A call makes FIRST_ATTEMPTS, then the remaining attempts of the settings if an endpoint responded to
+        any of the calls, even with an error.
+        """
         if self.instead and stage != "embed":
             return await run_dialogues(stage, [s() for s in start], self.instead)
-        heard, asking, decided = False, 0, asyncio.Event()
+        responded, pending, decided = False, 0, asyncio.Event()
 
-        async def patiently(request: Request, stage: str) -> Called[Reply]:
-            nonlocal heard, asking
-            asking += 1
+        async def ask_patiently(request: Request, stage: str) -> Called[Reply]:
+            nonlocal responded, pending
+            pending += 1
             try:
-                way = await self.connections.way(0)
-                answer = await way(request, stage, listener)
-                heard = True
+                gateway = await self.connections.gateway(0)
+                answer = await gateway(request, stage, listener)
+                responded = True
                 return answer
             except CallError as e:
-                heard = heard or e.status is not None
+                responded = responded or e.status is not None
                 if not isinstance(e, GaveUp) or self.connections.models.max_attempts <= FIRST_ATTEMPTS:
                     raise
                 gave_up = e
             finally:
-                asking -= 1
-                if heard or not asking:
+                pending -= 1
+                if responded or not pending:
                     decided.set()
-            await decided.wait()  # until it is known whether anything answers
-            if not heard:
+            await decided.wait()
+            if not responded:
                 raise gave_up
-            again = await self.connections.way(FIRST_ATTEMPTS)
-            return await again(request, stage, listener)
+            gateway = await self.connections.gateway(FIRST_ATTEMPTS)
+            return await gateway(request, stage, listener)
 
-        _asking.set(self)
-        ask = self.allowance.around(patiently, last) if self.allowance else patiently
+        _current_asker.set(self)
+        ask = self.budget.around(ask_patiently, last) if self.budget else ask_patiently
         self.told(stage, len(start), False)
         outcomes = await run_dialogues(stage, [s() for s in start], ask, self.cache)
         self.told(stage, len(start), True)
-        known = sum(len(o.replies) - o.turns for o in outcomes)
-        self.kept = self.kept[0] + known, self.kept[1] + sum(len(o.replies) for o in outcomes)
+        replies = sum(len(o.replies) for o in outcomes)
+        known = replies - sum(o.turns for o in outcomes)
+        self.cached = self.cached[0] + known, self.cached[1] + replies
         return outcomes

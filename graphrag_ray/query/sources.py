@@ -1,5 +1,4 @@
-"""What lies under a cited record, of whichever section: what it rests on, down to the sentences in the
-documents."""
+"""Trace a cited record of any section to what it rests on, down to sentences in the documents."""
 
 from __future__ import annotations
 
@@ -14,15 +13,12 @@ from graphrag_ray.corpus.document import columns_of, metadata_lines
 from graphrag_ray.corpus.document_titles import label, own_title
 from graphrag_ray.corpus.quotes import best_sentence
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.evidence import evidence, passages
+from graphrag_ray.query.methods.evidence import find_evidence, passages
 
 MAX_CHUNKS = 500
-"""Chunks that are read for one cited record, those that hold most of what it rests on: a name that stands in
-half of a large corpus would lead to all of it."""
-
+"""Maximum number of chunks per cited record, by how much of what it rests on they contain."""
 MAX_REPORTS = 2_000
-"""That are read for all cited records, of those one level below: the top of a large tree of summaries would
-lead to all of it."""
+"""Maximum number of reports per lower level: the top of a large tree would lead to all."""
 
 _COLUMNS: Mapping[str, list[str]] = {
     **{section: ["title", "rank", "references"] for section in REPORT_SECTIONS},
@@ -38,37 +34,35 @@ _SHOWN: Mapping[str, Sequence[str]] = {
     "Claims": ("subject_id", "object_id", "description"),
     "Sources": ("start", "end"),
 }
-"""What is told of a record beside its short number."""
+"""Columns that are shown of a record besides its short number."""
 _ELEMENTS = ("Relationships", "Claims", "Entities")
-
 _ENDS = {"Relationships": ("source_id", "target_id"), "Claims": ("subject_entity_id",)}
+
 DOCUMENT_COLUMNS = ["id", "path", "row", "title", "creation_date", "raw_data"]
 _OF_DOCUMENT = ("document", "row", "place", "title", "date", "metadata")
 
-Rows: TypeAlias = dict[str, dict[str, Any]]
-"""By id."""
-Read: TypeAlias = Callable[[str, Iterable[str], Sequence[str]], Rows]
-"""(table, ids, columns) -> its rows with these ids, in the table's order."""
+RowsById: TypeAlias = dict[str, dict[str, Any]]
+Read: TypeAlias = Callable[[str, Iterable[str], Sequence[str]], RowsById]
+"""Reads (table, ids, columns), in table order."""
 _Rest: TypeAlias = dict[str, dict[str, None]]
 """Ids of what a record rests on, by section, in order."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A cited record and what it rests on: plain values for JSON.
+    """A cited record and what it rests on, as plain values for JSON.
 
-    record            section, id, human_readable_id, name (see `named`), and some columns of its table; of a
-                      chunk also title and date of its document
-    entities          with relationships and claims: what a report was written from; the ends of a
-                      relationship; the subject of a claim; and the record itself where it is one
-    chunks            document, row, place ("file" or "file, row 3": a row's id or number), title, date and
-                      metadata of its document; start, end, text; its sentence to read first: quote,
-                      quote_start
-    chunks_left_out   further chunks, which were not read
-    evidence          sentences that carry what an answer says with reference to the record, best first:
-                      passage (of the answer), quote, start and end in the document's text, verbatim, share
-                      (see evidence.py), chunk, and the columns of its document. [] where no answer
-                      was given
+    Attributes:
+        record: section, id, human_readable_id, name (see `cited_records`) and columns of its table; for a
+            chunk also title and date of its document.
+        entities: With relationships and claims: what a report was written from; the ends of a relationship;
+            the subject of a claim; and the record itself.
+        chunks: document, row, place ("file" or "file, row 3", with the row's id or number), title, date and
+            metadata of the document; start, end, text; and the sentence to read first: quote, quote_start.
+        chunks_left_out: Number of further chunks, which were not read.
+        evidence: Sentences that support what the answer says about the record, best first: passage (of the
+            answer), quote, start and end in the document's text, verbatim, share (see evidence.py), chunk,
+            and the columns of its document. Empty without an answer.
     """
 
     record: Mapping[str, Any]
@@ -89,44 +83,43 @@ class Cited:
     name: str
 
 
-def named(references: Iterable[Reference], read: Read, columns: Sequence[str] = ()) -> list[Cited]:
-    """The cited records that the snapshot holds, section by section, each in the order of the references:
-    by the title of a report or entity, the ends of a relationship, what a claim says, the title, date and
-    place of a chunk. columns: of its document's metadata, which are said, too
+def cited_records(references: Iterable[Reference], read: Read, columns: Sequence[str] = ()) -> list[Cited]:
+    """Name the cited records that exist, section by section, in the order of the references.
+
+    Names are the title of a report or entity, the ends of a relationship, the description of a claim, and
+    title, date and place of a chunk.
+
+    Args:
+        columns: Metadata columns of a chunk's document to include.
     """
     wanted = list(references)
-    out = []
+    cited = []
     for section in SECTIONS:
         ids = [r.id for r in wanted if r.section == section]
         rows = _read(section, ids, read, without=("references", "text_unit_ids", "text"))
         documents = _documents(rows, read) if section == "Sources" else {}
-        there = [rows[i] for i in ids if i in rows]
-        out += [Cited(section, r["human_readable_id"], _name(section, r, documents, columns)) for r in there]
-    return out
+        for row in (rows[i] for i in ids if i in rows):
+            cited.append(Cited(section, row["human_readable_id"], _name(section, row, documents, columns)))
+    return cited
 
 
-def under(
+def sources_of(
     references: Iterable[Reference], read: Read, *, shown: Collection[str] = (), columns: Sequence[str] = ()
 ) -> list[Source]:
-    """A Source for each reference to a record that the snapshot holds.
-
-    shown: ids of chunks that the answer's contexts held; where a record has too many, these are read first
-    columns: as for `named`
-    """
+    """Build a Source for each existing record. Chunks in `shown`, those of the contexts, come first."""
     wanted = list(references)
     rows = {s: _reports(s, [r.id for r in wanted if r.section == s], read) for s in REPORT_SECTIONS}
     rests = {r: _rests_on(r, rows.get(r.section, {})) for r in wanted}
-    for section in _ELEMENTS:  # entities last: those that relationships and claims name are known by then
-        rows[section] = _read(
-            section, (id_ for rest in rests.values() for id_ in rest.get(section, ())), read
-        )
+    for section in _ELEMENTS:  # entities last, since relationships and claims refer to them
+        ids = (id_ for rest in rests.values() for id_ in rest.get(section, ()))
+        rows[section] = _read(section, ids, read)
         for reference, rest in rests.items():
             if reference.section == section and reference.id in rows[section]:
                 row = rows[section][reference.id]
                 ends = (row[c] for c in _ENDS.get(section, ()) if row[c])
                 rest.setdefault("Entities", {}).update(dict.fromkeys(ends))
-    # Each record's chunks: those that were shown, then those that hold most of what it rests on. A
-    # relationship or claim rests on its own chunks, not on all that name its ends.
+    # The chunks of each record: first those in a context, then those that contain most of what it rests on. A
+    # relationship or claim rests on its own chunks, not on all that mention its ends.
     chunks: dict[Reference, tuple[dict[str, tuple[bool, int]], int]] = {}
     for reference, rest in rests.items():
         held = Counter(rest.get("Sources", {}).keys())
@@ -134,17 +127,17 @@ def under(
             for id_, row in rows.get(section, {}).items():
                 if id_ in rest.get(section, ()):
                     held.update(row["text_unit_ids"])
-        place = {chunk: (chunk not in shown, -n) for chunk, n in held.items()}
-        first = sorted(place, key=place.__getitem__)[:MAX_CHUNKS]
-        chunks[reference] = {chunk: place[chunk] for chunk in first}, len(held) - len(first)
-    units = rows["Sources"] = _read("Sources", (c for place, _ in chunks.values() for c in place), read)
+        order = {chunk: (chunk not in shown, -n) for chunk, n in held.items()}
+        first = sorted(order, key=order.__getitem__)[:MAX_CHUNKS]
+        chunks[reference] = {chunk: order[chunk] for chunk in first}, len(held) - len(first)
+    units = rows["Sources"] = _read("Sources", (c for order, _ in chunks.values() for c in order), read)
     documents = _documents(units, read)
-    found = []
+    sources = []
     for reference, rest in rests.items():
         if reference.id not in rows[reference.section]:
             continue
-        place, n_more = chunks[reference]
-        row, of_chunk = rows[reference.section][reference.id], reference.section == "Sources"
+        order, left_out = chunks[reference]
+        row, is_chunk = rows[reference.section][reference.id], reference.section == "Sources"
         own = {s: [r for id_, r in rows[s].items() if id_ in rest.get(s, ())] for s in _ELEMENTS}
         record = {
             "section": reference.section,
@@ -152,69 +145,67 @@ def under(
             "human_readable_id": row["human_readable_id"],
             "name": _name(reference.section, row, documents, columns),
             **{column: row[column] for column in _SHOWN[reference.section]},
-            **({c: documents[row["document_id"]][c] for c in ("title", "date")} if of_chunk else {}),
+            **({c: documents[row["document_id"]][c] for c in ("title", "date")} if is_chunk else {}),
         }
         entities, relationships, claims = (
             [{c: r[c] for c in ("human_readable_id", *_SHOWN[s])} for r in own[s]]
             for s in ("Entities", "Relationships", "Claims")
         )
         names = [e["title"] for e in own["Entities"]]
-        order = sorted((id_ for id_ in units if id_ in place), key=place.__getitem__)
-        shown_chunks = [_chunk(units[id_], names, documents) for id_ in order]
-        found.append(Source(record, entities, relationships, claims, shown_chunks, n_more))
-    return found
+        ordered = sorted((id_ for id_ in units if id_ in order), key=order.__getitem__)
+        own_chunks = [_chunk(units[id_], names, documents) for id_ in ordered]
+        sources.append(Source(record, entities, relationships, claims, own_chunks, left_out))
+    return sources
 
 
-def specific(sources: Sequence[Source], answer: Answer) -> list[Source]:
-    """The same sources with what carries the answer first: `evidence` filled, chunks by how much of what
-    the answer says with reference to the record they hold, entities that this evidence names first."""
+def rank_by_answer(sources: Sequence[Source], answer: Answer) -> list[Source]:
+    """Order chunks and elements by how much of what the answer says they support, and fill in `evidence`."""
     links = (f"{link.asked} {link.found}" for link in answer.chain)
     said = passages("\n\n".join([answer.text, *links]))
     return [
-        _specific(s, said.get(Reference(s.record["section"], str(s.record["human_readable_id"])), []))
+        _ranked(s, said.get(Reference(s.record["section"], str(s.record["human_readable_id"])), []))
         for s in sources
     ]
 
 
-def _specific(source: Source, said: Sequence[str]) -> Source:
+def _ranked(source: Source, said: Sequence[str]) -> Source:
     chunks = list(source.chunks)
-    found, shares = evidence(said, [c["text"] for c in chunks], [c["start"] == 0 for c in chunks])
+    found, shares = find_evidence(said, [c["text"] for c in chunks], [c["start"] == 0 for c in chunks])
     if not found:
         return source
-    carrying: list[dict[str, Any]] = []
-    for f in reversed(found):  # the best one of a chunk is what it shows
+    evidence: list[dict[str, Any]] = []
+    for f in reversed(found):  # a chunk keeps the best quote, which comes last
         chunk = source.chunks[f.text]
         start, quote = chunk["start"] + f.start, chunk["text"][f.start : f.end]
         place = {"start": start, "end": chunk["start"] + f.end}
         about = {"verbatim": f.verbatim, "share": round(f.share, 3), "chunk": chunk["human_readable_id"]}
-        of_document = {column: chunk[column] for column in _OF_DOCUMENT}
-        carrying.insert(0, {"passage": f.passage, "quote": quote, **place, **about, **of_document})
+        document = {column: chunk[column] for column in _OF_DOCUMENT}
+        evidence.insert(0, {"passage": f.passage, "quote": quote, **place, **about, **document})
         chunks[f.text] = {**chunk, "quote": quote, "quote_start": start}
     best = dict.fromkeys(f.text for f in found)
     rest = [n for n in range(len(chunks)) if n not in best]
-    spoken = " ".join([*(f.passage for f in found), *(one["quote"] for one in carrying)]).casefold()
+    text = " ".join([*(f.passage for f in found), *(one["quote"] for one in evidence)]).casefold()
     return replace(
         source,
-        entities=sorted(source.entities, key=lambda e: e["title"].casefold() not in spoken),
+        entities=sorted(source.entities, key=lambda e: e["title"].casefold() not in text),
         relationships=sorted(
             source.relationships,
-            key=lambda r: -sum(r[end].casefold() in spoken for end in ("source", "target")),
+            key=lambda r: -sum(r[end].casefold() in text for end in ("source", "target")),
         ),
         chunks=[chunks[n] for n in [*best, *sorted(rest, key=lambda n: -shares[n])]],
-        evidence=carrying,
+        evidence=evidence,
     )
 
 
-def _read(section: str, ids: Iterable[str], read: Read, without: Collection[str] = ()) -> Rows:
+def _read(section: str, ids: Iterable[str], read: Read, without: Collection[str] = ()) -> RowsById:
     wanted = list(dict.fromkeys(ids))
     columns = ["id", "human_readable_id", *(c for c in _COLUMNS[section] if c not in without)]
     return read(OF_SECTION[section].table, wanted, columns) if wanted else {}
 
 
-def _reports(section: str, ids: Iterable[str], read: Read) -> Rows:
-    """These reports, and those that they were written from, down to the last: of each level below the first
-    MAX_REPORTS."""
-    found: Rows = {}
+def _reports(section: str, ids: Iterable[str], read: Read) -> RowsById:
+    """Read reports and, recursively, those they were written from: at most MAX_REPORTS per level below."""
+    found: RowsById = {}
     todo = list(ids)
     while todo:
         rows = _read(section, todo, read)
@@ -224,14 +215,13 @@ def _reports(section: str, ids: Iterable[str], read: Read) -> Rows:
     return found
 
 
-def _rests_on(reference: Reference, reports: Rows) -> _Rest:
-    """What a record rests on, as far as reports tell: what it cites, and what the reports cite that it was
-    written from; any other record rests on itself."""
+def _rests_on(reference: Reference, reports: RowsById) -> _Rest:
+    """Collect what a report cites, also through other reports; any other record rests on itself."""
     if reference.section not in REPORT_SECTIONS:
         return {reference.section: {reference.id: None}}
     cited: _Rest = {}
     todo = [reference.id]
-    for id_ in todo:  # grows while we go through it
+    for id_ in todo:  # grows during the loop
         for below in (reports[id_]["references"] or ()) if id_ in reports else ():
             of_section = cited.setdefault(below["section"], {})
             if below["id"] not in of_section:
@@ -243,7 +233,7 @@ def _rests_on(reference: Reference, reports: Rows) -> _Rest:
 def _chunk(
     unit: Mapping[str, Any], names: Sequence[str], documents: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """A chunk with the sentence that holds most of the names."""
+    """Describe a chunk, with the sentence that contains most of the names."""
     start, end = best_sentence(unit["text"], names, is_start=unit["start"] == 0)
     return {
         "human_readable_id": unit["human_readable_id"],
@@ -265,8 +255,8 @@ def _name(
         return str(row["description"])
     if section != "Sources":
         return str(row["title"])
-    # `Minutes (2023-09-14): minutes.csv, row 9, characters 0–80`; without a title that only repeats the
-    # file's name.
+    # `Minutes (2023-09-14): minutes.csv, row 9, characters 0–80`, without a title that only repeats the file
+    # name.
     document = documents[row["document_id"]]
     title = own_title(document["title"], document["document"], document["row"])
     more = metadata_lines(columns_of(document["metadata"]), columns)
@@ -275,15 +265,15 @@ def _name(
     return f"{about}: {where}" if about else where
 
 
-def _documents(units: Rows, read: Read) -> dict[str, dict[str, Any]]:
-    """By id, the documents of chunks."""
+def _documents(units: RowsById, read: Read) -> dict[str, dict[str, Any]]:
+    """Describe the documents of chunks, by id."""
     ids = dict.fromkeys(u["document_id"] for u in units.values())
     rows = read("documents", ids, DOCUMENT_COLUMNS) if ids else {}
     return {id_: of_document(row) for id_, row in rows.items()}
 
 
 def of_document(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a chunk says of its document (see Source.chunks); row: DOCUMENT_COLUMNS of its table."""
+    """Describe the document of a chunk (see Source.chunks) from its DOCUMENT_COLUMNS."""
     return {
         "document": row["path"],
         "row": row["row"],

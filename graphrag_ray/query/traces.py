@@ -1,9 +1,9 @@
-"""OpenTelemetry traces of questions: a span for each question, for what it reads, searches and asks, and for
-each call of a model, with the attribute names of the semantic conventions for generative AI where these fit.
+"""OpenTelemetry traces: spans for questions, their reads, searches and phases, and calls of models.
 
-Spans hold names and numbers, no text of questions, documents or replies. They go wherever the program that
-uses this package sends its own; `exported` sends those of a command where the standard variables say. Where
-nobody has imported OpenTelemetry, nothing of it is imported here, and nothing is done.
+Attribute names follow the semantic conventions for generative AI where these apply. Spans contain names and
+numbers, but no text of questions, documents or replies. They go to the exporter of the host program;
+`exported` configures one for a command if the standard variables ask for it. If nobody has imported
+OpenTelemetry, this module neither imports it nor does anything.
 """
 
 from __future__ import annotations
@@ -23,16 +23,20 @@ from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import LevelSearch, NameCounts, Need, Notice, Rows, Search, Walk
 from graphrag_ray.version import __version__
 
-_EXPORTED_BY = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-"""Standard variables of which any asks for traces."""
+_EXPORT_VARIABLES = (
+    "OTEL_TRACES_EXPORTER",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+)
+"""Standard variables, each of which asks for traces."""
 
 
 @contextmanager
 def of_question(method: str, snapshot: int) -> Iterator[Callable[[Answer], None]]:
-    """A span around a question, which is told the answer."""
+    """Open a span around a question. Call the yielded function with the answer."""
     name = f"graphrag {method}"
-    about = {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": name}
-    with _span(f"invoke_workflow {name}", {**about, "graphrag.snapshot": snapshot}) as span:
+    attributes = {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": name}
+    with _span(f"invoke_workflow {name}", {**attributes, "graphrag.snapshot": snapshot}) as span:
 
         def note(answer: Answer) -> None:
             if span is not None:
@@ -45,7 +49,7 @@ def of_question(method: str, snapshot: int) -> Iterator[Callable[[Answer], None]
                         "graphrag.found": answer.found,
                         "graphrag.references": len(answer.references),
                         "graphrag.contexts": len(answer.contexts),
-                        **_if(level=answer.level, cost_usd=answer.cost_usd),
+                        **_known(level=answer.level, cost_usd=answer.cost_usd),
                     }
                 )
 
@@ -53,7 +57,7 @@ def of_question(method: str, snapshot: int) -> Iterator[Callable[[Answer], None]
 
 
 def note_call(call: CallRecord) -> None:
-    """A span for a call that has ended, below the one that asked for it."""
+    """Record a span for a call that has ended, below the current span."""
     tracer = _tracer()
     if tracer is None:
         return
@@ -72,7 +76,7 @@ def note_call(call: CallRecord) -> None:
         "graphrag.phase": call.stage,
         "graphrag.attempts": call.attempts,
         "graphrag.rate_limited": call.rate_limited,
-        **_if(cost_usd=call.cost_usd),
+        **_known(cost_usd=call.cost_usd),
     }
     if call.status != "ok":
         attributes["error.type"] = call.status
@@ -93,12 +97,17 @@ def note_call(call: CallRecord) -> None:
 
 @contextmanager
 def exported(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Where the standard variables ask for it, the traces of what runs in this block go to an OTLP endpoint
-    (`OTEL_EXPORTER_OTLP_ENDPOINT`), or as lines of JSON to stderr (`OTEL_TRACES_EXPORTER=console`). Raises
-    UsageError for what cannot be exported to."""
-    asked = any(environ.get(name) for name in _EXPORTED_BY)
+    """Export the traces of this block if the standard variables ask for it.
+
+    They go to an OTLP endpoint (`OTEL_EXPORTER_OTLP_ENDPOINT`) or, with `OTEL_TRACES_EXPORTER=console`, as
+    lines of JSON to stderr.
+
+    Raises:
+        UsageError: The exporter is unknown or not installed.
+    """
+    requested = any(environ.get(name) for name in _EXPORT_VARIABLES)
     kind = environ.get("OTEL_TRACES_EXPORTER") or "otlp"
-    if not asked or kind == "none" or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+    if not requested or kind == "none" or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         yield
         return
     from opentelemetry import trace
@@ -115,10 +124,13 @@ def exported(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         except ImportError:
-            raise UsageError("to export traces, `pip install '.[traces]'` in the project's folder") from None
+            raise UsageError(
+                "Exporting traces needs the extra `traces`. Run `pip install '.[traces]'` in the project's "
+                "folder."
+            ) from None
         exporter = OTLPSpanExporter()
     else:
-        raise UsageError(f"OTEL_TRACES_EXPORTER: {kind!r} is none of otlp, console, none")
+        raise UsageError(f"Unknown OTEL_TRACES_EXPORTER {kind!r}. Choose from: otlp, console, none.")
     named = "service.name" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "") or environ.get("OTEL_SERVICE_NAME")
     resource = Resource.create({} if named else {"service.name": "graphrag-ray"})
     provider = TracerProvider(resource=resource)
@@ -131,15 +143,14 @@ def exported(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
 
 
 def _tracer() -> Any:
-    """None where nobody listens."""
+    """The tracer, or None if OpenTelemetry is not imported."""
     api = sys.modules.get("opentelemetry.trace")
     return api.get_tracer("graphrag_ray", __version__) if api else None
 
 
 @contextmanager
 def _span(name: str, attributes: Mapping[str, Any]) -> Iterator[Any]:
-    """A span that is the current one meanwhile; None where nobody listens. Of what fails it tells the type: a
-    message may quote a text."""
+    """Open a span, or yield None without a tracer. Errors are recorded by type: messages may quote text."""
     tracer = _tracer()
     if tracer is None:
         yield None
@@ -158,28 +169,27 @@ def _span(name: str, attributes: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def of_need(need: Need) -> AbstractContextManager[Any]:
-    """A span for something that a method needs."""
+    """Open a span for something that a search method asked for."""
     retrieval: dict[str, Any] = {"gen_ai.operation.name": "retrieval"}
     if isinstance(need, Rows):
-        about = {"graphrag.table": need.table, **_if(ids=need.ids and len(need.ids))}
-        return _span(f"read {need.table}", about)
+        attributes = {"graphrag.table": need.table, **_known(ids=need.ids and len(need.ids))}
+        return _span(f"read {need.table}", attributes)
     if isinstance(need, Search):
-        about = retrieval | {"graphrag.kind": need.kind, "graphrag.by": need.by, "graphrag.k": need.k}
-        return _span(f"retrieval {need.kind}", about)
+        attributes = {"graphrag.kind": need.kind, "graphrag.by": need.by, "graphrag.k": need.k}
+        return _span(f"retrieval {need.kind}", retrieval | attributes)
     if isinstance(need, LevelSearch):
-        about = {"graphrag.hierarchy": need.hierarchy, "graphrag.by": "vector", "graphrag.k": need.k}
-        return _span(f"retrieval {need.hierarchy}", retrieval | about)
+        attributes = {"graphrag.hierarchy": need.hierarchy, "graphrag.by": "vector", "graphrag.k": need.k}
+        return _span(f"retrieval {need.hierarchy}", retrieval | attributes)
     if isinstance(need, NameCounts):
         return _span("count names", {"graphrag.names": len(need.names)})
     if isinstance(need, Walk):
-        begins = {"graphrag.names": len(need.names), "graphrag.chunks": len(need.chunks)}
-        return _span("walk", retrieval | begins | {"graphrag.k": need.k})
+        starts = {"graphrag.names": len(need.names), "graphrag.chunks": len(need.chunks)}
+        return _span("walk", retrieval | starts | {"graphrag.k": need.k})
     if isinstance(need, Notice):
         return _span("notice", {})
-    about = {"graphrag.phase": need.phase, "graphrag.dialogues": len(need.start)}
-    return _span(f"phase {need.phase}", about)
+    return _span(f"phase {need.phase}", {"graphrag.phase": need.phase, "graphrag.dialogues": len(need.start)})
 
 
-def _if(**values: Any) -> dict[str, Any]:
-    """Of our own attributes, those that are known."""
+def _known(**values: Any) -> dict[str, Any]:
+    """Build attributes of our own from the values that are known."""
     return {f"graphrag.{name}": value for name, value in values.items() if value is not None}

@@ -65,7 +65,7 @@ def test_the_model_without_data_is_refused_with_where_it_can_be_asked(
 
 def test_a_conversation_that_asks_for_it_goes_on_with_its_method(demo: Path, run: Command):
     done = run("chat", "--root", demo, said="/method none\n/method\n")
-    assert "`graphrag-ray evaluate` alone" in done.stderr
+    assert "a baseline for `graphrag-ray evaluate`" in done.stderr
     assert (
         "Method global. Methods: global, text" in done.stdout
         and "none" not in done.stdout.split("Methods: ")[1]

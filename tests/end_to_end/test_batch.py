@@ -163,12 +163,12 @@ def test_a_batch_that_was_refused_is_not_taken_for_the_one_before_it(
         ({}, ["--config", tmp_path / "none.yaml"], "there is no settings file"),
         ({}, ["--config", broken], "unknown setting 'storage.regoin'"),
         ({}, ["--snapshot", 7], "snapshot 7"),
-        ({}, ["--level", "C9"], "there is no level 'C9'"),
+        ({}, ["--level", "C9"], "There is no level 'C9'"),
         ({}, ["Who?"], "give a question, or a file of them"),
         (
             {"--batch": f"https://me:{password}@127.0.0.1:9/q.csv"},
             [],
-            "cannot read https://127.0.0.1:9/q.csv",
+            "Cannot read https://127.0.0.1:9/q.csv",
         ),
     ]
     file = Path(f"{out(town)}.work/outcome.json")
@@ -197,7 +197,7 @@ def test_a_refusal_does_not_stand_for_the_batch_that_is_at_work_there(town: Worl
     command = ["query", "--root", town.root, "--out", out(town), "--batch"]
     with locks.acquire(Store(f"{out(town)}.work"), note="somebody else"):
         assert run(*command, questions(town)).exit_code == 2
-        assert "holds no question" not in str(outcome(town)["message"])
+        assert "contains no question" not in str(outcome(town)["message"])
         held = run(*command, questions(town, *about("DAVE")))
         assert held.exit_code == 1 and "somebody else" in held.stderr
     assert outcome(town) == before
@@ -427,7 +427,7 @@ def test_a_row_that_holds_no_question_is_a_row_with_its_error(town: World):
     done = ask(town, "What about DAVE ?", " ", "x" * 20_001)
     assert done.failed == 2
     assert [r["error"] for r in answers(town)] == [
-        None, "the question is empty", "the question has 20001 characters; at most 20000 can be asked"
+        None, "the question is empty", "the question has 20001 characters; at most 20000 are allowed"
     ]  # fmt: skip
 
 
@@ -446,7 +446,7 @@ def test_an_endpoint_that_fails_most_ends_the_batch(town: World):
 
 def test_what_no_question_can_be_asked_with_is_told_before_anything_is_spent(town: World):
     asked = town.asked()
-    with pytest.raises(LevelNotFound, match="there is no level 'C9'"):
+    with pytest.raises(LevelNotFound, match="There is no level 'C9'"):
         ask(town, *about(*NAMES), level="C9")
     with pytest.raises(UsageError, match="vector search has no levels"):
         ask(town, *about(*NAMES), method="vector", level="C0")
@@ -482,7 +482,7 @@ def test_the_command_says_what_came_of_it(town: World, run: Command):
         (["Who?", "--batch", "q.csv", "--out", "a.parquet"], "give a question, or a file"),
         (["--batch", "q.csv"], "--batch needs --out"),
         (["Who?", "--out", "a.parquet"], "--out, --ray and --address are for --batch"),
-        (["--batch", "q.csv", "--out", "a.csv"], "answers are written as a .parquet file"),
+        (["--batch", "q.csv", "--out", "a.csv"], "must name a .parquet file"),
     ],
 )
 def test_what_does_not_go_together_is_wrong_usage(
@@ -516,5 +516,5 @@ def test_a_table_is_a_frame_too_embeddings_included(town: World):
     assert frame.to_dict("records") == index.table("entities", ["title", "degree"]).to_pylist()
     vectors = index.frame("embeddings_entity")
     assert set(vectors["id"]) == set(index.table("entities", ["id"])["id"].to_pylist())
-    with pytest.raises(UsageError, match="there is no table 'entitys'; there are documents"):
+    with pytest.raises(UsageError, match=r"Unknown table 'entitys'\. Choose from: documents"):
         index.frame("entitys")

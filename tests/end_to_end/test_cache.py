@@ -24,7 +24,7 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.local_files import LocalFiles
 
 ABOUT_DAVE = "What about DAVE ?"
-FREE = "Every reply was in the cache: no model was asked."
+FREE = "Every reply came from the cache: no model was called."
 
 
 @pytest.fixture
@@ -66,12 +66,12 @@ def test_it_is_free_when_another_snapshot_is_asked_the_same(town: World, cache: 
 
 def test_a_question_of_which_only_a_part_was_answered_pays_for_the_rest(town: World, cache: Path):
     town.endpoint.respond = lambda body: BROKEN if prompt_of(body) == "reduce" else toy_model.respond(body)
-    with pytest.raises(Exception, match="could not be put together"):
+    with pytest.raises(Exception, match="could not be combined"):
         opened(town, cache, run={"max_attempts": 1}).ask(ABOUT_DAVE)
     town.endpoint.respond = toy_model.respond
     asked = town.asked()
     answer = opened(town, cache).ask(ABOUT_DAVE)
-    assert town.prompts(asked) == {"reduce": 1} and "1 of 2 replies were in the cache." in answer.notes
+    assert town.prompts(asked) == {"reduce": 1} and "1 of 2 replies came from the cache." in answer.notes
 
 
 def test_another_question_is_not_answered_from_the_cache(town: World, cache: Path):
@@ -147,7 +147,7 @@ def test_a_full_disk_costs_no_answer(town: World, cache: Path, monkeypatch: pyte
     monkeypatch.setattr(LocalFiles, "write", full)
     answer = opened(town, cache).ask(ABOUT_DAVE)
     assert "ERIN" in answer.text
-    assert any("could not be kept in the cache: Cannot write" in note for note in answer.notes)
+    assert any("could not be cached: Cannot write" in note for note in answer.notes)
 
 
 def test_the_journal_of_a_batch_is_a_cache_and_a_cache_is_one_for_a_batch(town: World, cache: Path):
@@ -191,7 +191,7 @@ def test_a_batch_waits_while_a_service_merges_the_cache_and_not_for_longer(
 
     with locks.acquire(Store(str(cache)), note="merging the parts of a cache") as merging:
         with monkeypatch.context() as impatient:
-            impatient.setattr(batch, "MERGED_WITHIN_S", 0.0)
+            impatient.setattr(batch, "LOCK_WAIT_S", 0.0)
             with pytest.raises(LockHeld, match="merging the parts of a cache"):
                 answer_batch(*given)
         assert (held := outcome())["outcome"] == "held" and "merging the parts" in held["message"]

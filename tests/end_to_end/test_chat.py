@@ -81,7 +81,7 @@ def test_what_was_said_before_can_be_forgotten(town: World, run: Command):
 def test_a_question_that_cannot_be_written_out_is_asked_as_it_stands(town: World, run: Command):
     condensing(town, REJECTED)
     done = run("chat", "--root", town.root, said="What about ERIN ?\nWhat about DAVE ?\n")
-    assert "could not be written out" in done.stdout
+    assert "could not be rewritten" in done.stdout
     assert "- DAVE, ERIN" in done.stdout.split("What about DAVE ?")[1]
 
 
@@ -125,7 +125,7 @@ def test_help_lists_what_can_be_said_and_quit_ends_it(town: World, run: Command,
     [
         ("/nope", "there is no command /nope; there are /method, "),
         ("/method nope", "Unknown search method 'nope'. Choose from: global"),
-        ("/level C9\nWhat about DAVE ?", "there is no level 'C9'"),
+        ("/level C9\nWhat about DAVE ?", "There is no level 'C9'"),
         ("/snapshot first", "/snapshot takes a number, or newest"),
         ("x" * 20_001, "has 20001 characters"),
     ],
@@ -215,7 +215,7 @@ def test_a_question_that_failed_or_was_stopped_is_not_remembered(town: World):
     with Chat(town.open(run={"max_attempts": 1})) as chat:
         reduce_fails = lambda body: BROKEN if prompt_of(body) == "reduce" else toy_model.respond(body)  # noqa: E731
         town.endpoint.respond = reduce_fails
-        with pytest.raises(Exception, match="could not be put together"), chat.stream(ABOUT_DAVE) as stream:
+        with pytest.raises(Exception, match="could not be combined"), chat.stream(ABOUT_DAVE) as stream:
             list(stream)
         town.endpoint.respond = toy_model.respond
         chat.stream(ABOUT_DAVE).close()

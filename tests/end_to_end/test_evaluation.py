@@ -205,7 +205,7 @@ def test_settings_of_a_condition_are_its_own(town: World):
     ("how", "told"),
     [
         ({"conditions": ["a=global"]}, "1 of at least 2 conditions"),
-        ({"conditions": ["a=global:C9", "b=vector"]}, "condition a: there is no level 'C9'"),
+        ({"conditions": ["a=global:C9", "b=vector"]}, "condition a: There is no level 'C9'"),
         ({"conditions": ["a=global", "b=vector:C0"]}, "condition b: vector search has no levels"),
         ({"conditions": ["a=global", "b=vector,query.nonsense=1"]}, "condition b: .*nonsense"),
         ({"conditions": ["a=global", "b=none:C0"]}, "condition b: none search has no levels"),

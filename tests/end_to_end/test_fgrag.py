@@ -47,7 +47,7 @@ def test_a_question_takes_two_calls_and_two_for_each_thing_that_it_is_about(worl
 def test_what_it_cannot_do_is_refused_before_anything_is_asked(world: World, built: Built, run: Command):
     town = world.take(built(TOWN))
     before = town.asked()
-    with pytest.raises(UsageError, match=r"fgrag search cannot be restricted.*--method local"):
+    with pytest.raises(UsageError, match=r"fgrag search does not support conditions.*--method local"):
         town.open().ask("What about ALICE ?", method="fgrag", where=["path=01.txt"])
     with pytest.raises(UsageError, match="fgrag search has no levels"):
         town.open().ask("What about ALICE ?", 0, method="fgrag")

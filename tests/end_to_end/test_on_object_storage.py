@@ -354,7 +354,7 @@ def test_a_service_follows_the_index_there_and_outlives_storage_that_fails(
     try:
         assert served.ask(QUESTION).json()["snapshot"] == 1
         asked = cloud.local.asked()
-        assert "Every reply was in the cache: no model was asked." in served.ask(QUESTION).json()["notes"]
+        assert "Every reply came from the cache: no model was called." in served.ask(QUESTION).json()["notes"]
         assert cloud.local.asked() == asked
         cloud.write({"zoo.txt": "ZOE feeds YURI."})
         assert run(*cloud.index_command(*small)).exit_code == 0
@@ -363,7 +363,7 @@ def test_a_service_follows_the_index_there_and_outlives_storage_that_fails(
         proxy.choose = lambda seen: "503" if seen.method == "PUT" else ""
         assert "ZOE" in served.ask("What about YURI ?").json()["text"]
         # A reply is written within seconds, so it may be an answer after it that says so.
-        until(lambda: "could not be kept in the cache" in " ".join(served.ask(QUESTION).json()["notes"]))
+        until(lambda: "could not be cached" in " ".join(served.ask(QUESTION).json()["notes"]))
         # It is gone: what was read already is asked, and the rest is told.
         proxy.choose = lambda seen: "hang up"
         until(lambda: "cannot" in problem())

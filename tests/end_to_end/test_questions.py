@@ -82,7 +82,7 @@ def test_every_level_can_be_asked_and_the_next_one_cannot(deep: World):
     assert n_levels >= 3
     for k in range(n_levels):
         assert opened.ask("What are the THEMES?", level=k).found
-    with pytest.raises(LevelNotFound, match=f"there is no level 'C{n_levels}'.*C0, .*C{n_levels - 1}$"):
+    with pytest.raises(LevelNotFound, match=f"There is no level 'C{n_levels}'.*C0, .*C{n_levels - 1}$"):
         opened.ask("What are the THEMES?", level=f"C{n_levels}")
 
 
@@ -190,7 +190,7 @@ def test_a_report_that_failed_is_told_and_those_below_it_stand_in(deep: World):
     assert deep.index(**DEEPER).failed == 1
     asked = deep.asked()
     answer = deep.open().ask("What are the THEMES?", level=0)
-    assert any("reports of their sub-communities stand in" in note for note in answer.notes)
+    assert any("reports of their sub-communities represent them" in note for note in answer.notes)
     by_number = {r["community"]: r["title"] for r in deep.table("community_reports")}
     assert lost["community"] not in by_number
     assert {by_number[k] for k in lost["children"]} <= set(shown_reports(deep, asked))
@@ -269,7 +269,7 @@ def test_an_index_shows_itself_in_a_few_words(town: World):
 
 
 def test_a_table_or_column_that_is_not_there_is_answered_with_those_that_are(town: World):
-    with pytest.raises(UsageError, match=r"no table 'nope'; there are .*documents, .*communities"):
+    with pytest.raises(UsageError, match=r"Unknown table 'nope'; there are .*documents, .*communities"):
         town.open().table("nope")
     with pytest.raises(UsageError, match=r"entities has no column 'nope'; it has id, .*title"):
         town.open().table("entities", ["id", "nope"])

@@ -15,7 +15,7 @@ from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.indexing.stages import document_parts, finish_stage
 from graphrag_ray.indexing.stages.finish_stage import WantedIndex, covered_by_each, make_index
 from graphrag_ray.query.methods.method import Rows
-from graphrag_ray.query.reading import Kept, Reader
+from graphrag_ray.query.reading import ColumnCache, Reader
 from graphrag_ray.store import pages
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part
@@ -76,7 +76,7 @@ def looked_through(whole: Reader, need: Rows) -> pa.Table:
 
 def test_they_are_the_same_rows_in_the_same_order(reader: Reader):
     whole = without_indexes(reader)
-    small = Reader(reader.store, reader.manifest, Kept(limit_bytes=0))
+    small = Reader(reader.store, reader.manifest, ColumnCache(limit_bytes=0))
     for need in needs(reader):
         expected = looked_through(whole, need)
         assert reader.rows(need).equals(expected), need

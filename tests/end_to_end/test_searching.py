@@ -25,7 +25,7 @@ from graphrag_ray.offline import embed_many
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.method import Given, Hit, Kind, Method, Question, Search
+from graphrag_ray.query.methods.method import Hit, Kind, Method, Question, Search, SearchEnv
 from graphrag_ray.query.searching import Searching
 from graphrag_ray.query.session import Asker, Connections
 from graphrag_ray.store import blobs
@@ -125,7 +125,7 @@ def test_nothing_is_near_to_a_text_without_a_word(town: World):
 
 
 def a_method(*searches: Search) -> Any:
-    def search(question: Question, given: Given) -> Method:
+    def search(question: Question, given: SearchEnv) -> Method:
         hits: Sequence[list[Hit]] = yield searches
         return Answer(question.text, " ".join(hit.id for found in hits for hit in found), "test")
 
@@ -196,7 +196,7 @@ def test_a_model_that_changed_its_dimensions_under_the_same_name_is_refused(worl
     world.write(TOWN)
     world.index(models=models)
     world.endpoint.dimensions += 1
-    with pytest.raises(UsageError, match=r"dimensions.*does another model answer now"):
+    with pytest.raises(UsageError, match=r"dimensions.*Another model may now"):
         ids(world.open(), "entity", "vector", "Who?", 5)
 
 

@@ -191,7 +191,7 @@ def test_an_async_stream_that_is_left_early_ends_too(town: World):
 
 
 def test_what_cannot_be_asked_is_told_before_anything_is_streamed(town: World):
-    with pytest.raises(UsageError, match="the question is empty"):
+    with pytest.raises(UsageError, match="The question is empty"):
         town.open().stream("  \n")
     with pytest.raises(UsageError, match="Unknown search method 'nope'"):
         town.open().stream_async(THEMES, method="nope")
@@ -202,7 +202,7 @@ def test_what_fails_is_raised_by_the_iteration(town: World):
     stream: AnswerStream = town.open().stream(THEMES)
     with pytest.raises(ModelRefused):
         list(stream)
-    with pytest.raises(UsageError, match="there is no level 'C9'"):
+    with pytest.raises(UsageError, match="There is no level 'C9'"):
         list(town.open().stream(THEMES, "C9"))
 
 

@@ -156,4 +156,4 @@ def test_an_exporter_that_is_not_known_is_told_as_wrong_usage(
     world.take(built(TOWN))
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
     done = run("query", QUESTION, "--root", world.root, *model_options(world))
-    assert done.exit_code == 2 and "'zipkin' is none of otlp, console, none" in done.output
+    assert done.exit_code == 2 and "'zipkin'. Choose from: otlp, console, none" in done.output

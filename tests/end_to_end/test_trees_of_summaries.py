@@ -328,9 +328,9 @@ def test_an_index_without_a_tree_says_how_to_add_it(world: World):
     world.write(chain(10))
     world.index()
     for method in ("trex", "raptor"):
-        with pytest.raises(UsageError, match="--set hierarchies=leiden,tree adds it"):
+        with pytest.raises(UsageError, match="--set hierarchies=leiden,tree"):
             world.open().ask("What about AAX ?", method=method)
-        with pytest.raises(UsageError, match=f"{method} search cannot be restricted to some documents"):
+        with pytest.raises(UsageError, match=f"{method} search does not support conditions on documents"):
             world.open().ask("What about AAX ?", method=method, where=["path=01.txt"])
 
 

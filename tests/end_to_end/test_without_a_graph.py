@@ -42,7 +42,7 @@ def test_the_ways_that_need_no_graph_find_chunks_and_reports_and_the_others_say_
         assert opened.ask("Who met BOB at the council?", method=method).found
     assert world.open(query={"dynamic": True}).ask("Who met BOB?").found
     for method in ("local", "drift", "fgrag", "lightrag"):
-        with pytest.raises(UsageError, match="this index has no graph"):
+        with pytest.raises(UsageError, match="This index has no graph"):
             opened.ask("Who met BOB?", method=method)
 
 

@@ -48,7 +48,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "history": lambda text: condense.history([(text, text)] * 3, 2_000, lambda shown: len(shown) // 4),
     "conversation": conversation,
     "inspected": find._LEVEL_AND_NUMBER.fullmatch,
-    "mentions": question_names.mentions,
+    "mentions": question_names.find_mentions,
     "words": words.words,
 }
 BEGINNINGS = (

@@ -30,7 +30,7 @@ from graphrag_ray.graph.extraction_dialogue import (
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import report, report_spec
 from graphrag_ray.query.methods.condense import condense
-from graphrag_ray.query.methods.drift_search import LOCAL, PRIMER, drift_spec, looked_up, primer
+from graphrag_ray.query.methods.drift_search import LOCAL, PRIMER, drift_spec, look_up, primer
 from graphrag_ray.query.methods.dynamic import HIGHEST, rate_reports, rate_spec
 from graphrag_ray.query.methods.map_reduce import (
     MapAnswer,
@@ -210,7 +210,7 @@ def test_a_step_of_drift_has_an_answer_and_no_more_follow_ups_than_asked_for(rec
             yield result(primer(QUESTION, one.context, spec, 3), one)
         for one in of(recorded, LOCAL):
             spec = drift_spec(LOCAL, SETTINGS, PROMPTS)
-            yield result(looked_up(QUESTION, "And then?", one.context, spec, 3), one)
+            yield result(look_up(QUESTION, "And then?", one.context, spec, 3), one)
 
     for step in steps():
         assert 0 < step.answer.score <= 100 and whole(step.answer)

@@ -1,4 +1,4 @@
-"""The one answer type of every way of answering."""
+"""The answer type that all search methods share."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ UNREADABLE = "No part of the index could be read for this question: every call f
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What one phase of an answer (map, reduce, rate, search, …) cost.
-
-    failed     items that ended without a result
-    cost_usd   None where the model's price is unknown
-    """
+    """Usage of one phase of an answer, such as map or reduce. `cost_usd` is None if a price is unknown."""
 
     calls: int = 0
     failed: int = 0
@@ -30,13 +26,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class ContextUsed:
-    """One context that a model was shown.
+    """A context that was shown to a model.
 
-    records    what it held, in order
-    n_tokens   of its data
-    left_out   records that belonged there and did not fit
-    cut        records that were shown without their end
-    score      how helpful the answer from it said to be, 0–100; None where it was not scored
+    Attributes:
+        records: The records it contained, in order.
+        n_tokens: Size of its data.
+        left_out: Number of relevant records that did not fit.
+        cut: Number of records that were truncated.
+        score: Helpfulness that the reply claims, 0–100; None if it was not scored.
     """
 
     phase: str
@@ -49,20 +46,21 @@ class ContextUsed:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer with all that is needed to check it.
+    """An answer with everything needed to check it.
 
-    text                 markdown; references hold human_readable_ids
-    references           every record that the text cites, by string id, distinct, in order
-    method, level        how it was found; level: the k of C_k, None for methods without levels
-    found                False: the index holds nothing on the question, and the text says so
-    contexts             what the models were shown, in order of use
-    phases               by name, in order of use
-    failed_parts         contexts without a usable reply: that part of the corpus is missing
-    dropped_references   cited numbers that the context did not hold; taken out of the text
-    notes                what the reader should know, as sentences
-    chain                of an answer that hops: the links that led to it
-    paths                by number of a cited chunk, as text: how a walk from the question came to it
-    seconds              from question to answer; None until somebody with a clock fills it in
+    Attributes:
+        text: Markdown whose references use human_readable_ids.
+        references: The records that the text cites, by id, distinct and in order.
+        level: The k of C_k; None for methods without levels.
+        found: False if the index holds nothing on the question; the text says so.
+        contexts: What models were shown, in order of use.
+        phases: Usage per phase, in order of use.
+        failed_parts: Contexts without a usable reply: the answer ignores that part of the corpus.
+        dropped_references: Number of citations removed from the text because the context lacked the record.
+        notes: Remarks for the reader, as sentences.
+        chain: The links of a multi-hop answer.
+        paths: Human-readable id of a cited chunk -> how a walk from the question reached it, as text.
+        seconds: Time from question to answer; None until the caller fills it in.
     """
 
     question: str
@@ -82,16 +80,15 @@ class Answer:
 
     @property
     def unread(self) -> bool:
-        """Whether it says no more than that every call failed, and why."""
+        """Whether every call failed, so that the text only reports the failure."""
         return self.failed_parts > 0 and self.text.startswith(UNREADABLE)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Convert to plain values for JSON."""
         return asdict(self)
 
     @property
     def cost_usd(self) -> float | None:
-        """All phases together; None as soon as one price is unknown."""
+        """Cost of all phases; None if one of them is unknown."""
         costs = [phase.cost_usd for phase in self.phases.values()]
-        known = [cost for cost in costs if cost is not None]
-        return sum(known) if len(known) == len(costs) else None
+        return None if None in costs else sum(cost for cost in costs if cost is not None)

@@ -1,16 +1,15 @@
-"""What a question may take at most, before anything is asked: its budget, and the room in a context window.
+"""Upper bounds on what a question may cost, checked before any call: its budget and the context window.
 
-A bound and no forecast: every reply has the length that it is limited to, and no context is filled better
-than it must be. Sizes from tables are in the indexing model's tokens; `recounted` raises them by
-a sample where the answering model's are more. Corrections and calls that are sent again are not in it;
-`query/session.py` stops before these exceed the budget.
+These are bounds, not forecasts: every reply is assumed to reach its length limit, and contexts to be filled
+as badly as possible. Table sizes are in tokens of the indexing model; `recount_tokens` scales them by a
+sample if the answering model counts more. Corrections and resent calls are not included; `query/session.py`
+stops before these exceed the budget.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,38 +21,39 @@ from graphrag_ray.base.index_settings import Price, Query
 from graphrag_ray.base.wording import plural, price_setting
 from graphrag_ray.graph.plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS
 from graphrag_ray.graph.report_context import Count, shown_content
+from graphrag_ray.query.methods.levels import Ints
 from graphrag_ray.query.methods.map_reduce import AnswerSpec, mapper, reduce_spec, variables_of
-from graphrag_ray.query.methods.method import Given, Kind, Rows
-
-Ints = npt.NDArray[np.int64]
+from graphrag_ray.query.methods.method import Kind, Rows, SearchEnv, Steps
 
 MESSAGE_TOKENS = 4
-"""What a chat template adds to each message, roughly."""
+"""Approximate overhead of a chat template per message."""
 LINE_TOKENS = 32
-"""Of a record beside its text: number, title, quotation marks."""
+"""Overhead of a record: number, title, quotation marks."""
 LINE_SHARE = 0.05
-"""What marks that CSV doubles may add to a text."""
+"""Relative overhead of CSV escaping."""
+SAMPLE = 50
+"""Rows that `recount_tokens` counts, evenly spaced so that all documents or levels are represented."""
 
 
 @dataclass(frozen=True, slots=True)
-class Most:
-    """The most that some calls take. cost_usd: None where a price is unknown."""
+class CostBound:
+    """An upper bound on what some calls cost. `cost_usd` is None if a price is unknown."""
 
     calls: int = 0
     tokens: int = 0
     cost_usd: float | None = 0.0
 
-    def __add__(self, other: Most) -> Most:
+    def __add__(self, other: CostBound) -> CostBound:
         known = self.cost_usd is not None and other.cost_usd is not None
         cost = (self.cost_usd or 0.0) + (other.cost_usd or 0.0) if known else None
-        return Most(self.calls + other.calls, self.tokens + other.tokens, cost)
+        return CostBound(self.calls + other.calls, self.tokens + other.tokens, cost)
 
-    def __sub__(self, other: Most) -> Most:
+    def __sub__(self, other: CostBound) -> CostBound:
         cost = None if other.cost_usd is None else -other.cost_usd
-        return self + Most(-other.calls, -other.tokens, cost)
+        return self + CostBound(-other.calls, -other.tokens, cost)
 
     def within(self, query: Query) -> bool:
-        """Raises SettingsError for a budget in dollars where a price is unknown."""
+        """Whether this is within the budget. Raises SettingsError for a budget in USD without prices."""
         if query.budget_usd is not None and self.cost_usd is None:
             raise _unpriced()
         tokens = query.budget_tokens is None or self.tokens <= query.budget_tokens
@@ -69,16 +69,15 @@ def has_budget(query: Query) -> bool:
 
 
 def check_prices(query: Query, prices: Iterable[Price | None]) -> None:
-    """prices: of the models that write answers. Raises SettingsError where there is a budget in dollars and
-    all of them are unknown: no question could be answered."""
+    """Raise SettingsError for a budget in USD if no answering model has a known price."""
     if query.budget_usd is not None and all(price is None for price in prices):
         raise _unpriced()
 
 
 def _unpriced() -> SettingsError:
     return SettingsError(
-        f"query.budget_usd is set, but the price of a model is unknown. Say it: {price_setting()}, or set "
-        "query.budget_tokens instead"
+        f"query.budget_usd is set, but the price of a model is unknown. Set {price_setting()}, or use "
+        "query.budget_tokens instead."
     )
 
 
@@ -90,73 +89,77 @@ def budget_in_words(query: Query) -> str:
     return " and ".join(limit for limit in limits if limit)
 
 
-def refuse_beyond(most: Most, query: Query, advice: str, what: str = "the question") -> None:
-    """Raises BudgetSpent where a question could take more than its budget."""
-    if not most.within(query):
+def check_budget(bound: CostBound, query: Query, advice: str, what: str = "The question") -> None:
+    """Raise BudgetSpent if a question could exceed its budget."""
+    if not bound.within(query):
         raise BudgetSpent(
-            f"{what} would take {most}; {budget_in_words(query)}. No answer was asked for. {advice}"
+            f"{what} would take {bound}, but {budget_in_words(query)}. No call was made for the answer. "
+            f"{advice}"
         )
 
 
-def reading(question: str, given: Given, n_tokens: npt.ArrayLike) -> Most:
-    """Map and reduce over records whose texts have so many tokens."""
-    spec, _ = mapper(given.settings, given.prompts)
-    mapping = showing(question, given, "map", spec, n_tokens)
-    return mapping + reducing(question, given) if mapping.calls else mapping
+def map_reduce_bound(question: str, env: SearchEnv, n_tokens: npt.ArrayLike) -> CostBound:
+    """Bound map and reduce over records whose texts have `n_tokens` tokens each."""
+    spec, _ = mapper(env.settings, env.prompts)
+    mapping = packed_bound(question, env, "map", spec, n_tokens)
+    return mapping + reduce_bound(question, env) if mapping.calls else mapping
 
 
-def showing(
+def packed_bound(
     question: str,
-    given: Given,
+    env: SearchEnv,
     stage: str,
     spec: AnswerSpec,
     n_tokens: npt.ArrayLike,
-    most: int | None = None,
-) -> Most:
-    """Asking contexts that `map_reduce.pack` makes of such records, at most `most` in one."""
-    context_tokens = given.settings.query.context_tokens
+    max_records: int | None = None,
+) -> CostBound:
+    """Bound one call per context that `map_reduce.pack` makes, with at most `max_records` records each."""
+    context_tokens = env.settings.query.context_tokens
     room = context_tokens - HEADING_TOKENS
-    lines = np.minimum(lines_of(n_tokens), room)
-    calls = contexts_at_most(lines, room, most)
+    lines = np.minimum(line_tokens(n_tokens), room)
+    calls = max_contexts(lines, room, max_records)
     data = min(int(lines.sum()) + calls * HEADING_TOKENS, calls * context_tokens)
-    return asking(question, given, stage, spec, calls, data)
+    return calls_bound(question, env, stage, spec, calls, data)
 
 
-def reducing(question: str, given: Given) -> Most:
-    """The call that writes the answer, from a context of any kind."""
-    spec = reduce_spec(given.settings, given.prompts)
-    return asking(question, given, "reduce", spec, 1, given.settings.query.context_tokens)
+def reduce_bound(question: str, env: SearchEnv) -> CostBound:
+    """Bound the call that writes the answer, from any context."""
+    spec = reduce_spec(env.settings, env.prompts)
+    return calls_bound(question, env, "reduce", spec, 1, env.settings.query.context_tokens)
 
 
-def asking(question: str, given: Given, stage: str, spec: AnswerSpec, calls: int, data: int) -> Most:
-    """Calls of one stage that show `data` tokens together."""
+def calls_bound(
+    question: str, env: SearchEnv, stage: str, spec: AnswerSpec, calls: int, data_tokens: int
+) -> CostBound:
+    """Bound the calls of one stage, which show `data_tokens` in total."""
     if not calls:
-        return Most()
-    prompts = calls * instructions(question, spec, given.count) + data
-    replies = calls * (reply_tokens(given, spec) + spec.call.reasoning_tokens)
-    cost, price = None, given.prices.get(stage)
+        return CostBound()
+    prompts = calls * instructions(question, spec, env.count) + data_tokens
+    replies = calls * (reply_tokens(env, spec) + spec.call.reasoning_tokens)
+    cost, price = None, env.prices.get(stage)
     if price is not None:
         cost = (prompts * price.input_usd_per_mtok + replies * price.output_usd_per_mtok) / 1e6
-    return Most(calls, prompts + replies, cost)
+    return CostBound(calls, prompts + replies, cost)
 
 
-def lines_of(n_tokens: npt.ArrayLike) -> Ints:
-    """Tokens of records in a context, at most, from those of their texts."""
+def line_tokens(n_tokens: npt.ArrayLike) -> Ints:
+    """Bound the tokens of records in a context from those of their texts."""
     texts = np.asarray(n_tokens, dtype=np.int64)
     return np.asarray(np.ceil(texts * (1 + LINE_SHARE)) + LINE_TOKENS, dtype=np.int64)
 
 
-def contexts_at_most(lines: Ints, room: int, most: int | None = None) -> int:
-    """Contexts of `room` tokens that `map_reduce.pack` makes of lines of at most `room`, `most` in one.
+def max_contexts(lines: Ints, room: int, max_records: int | None = None) -> int:
+    """Bound the number of contexts of `room` tokens that `map_reduce.pack` makes of lines.
 
-    A context that is not the last has more than `room` together with the first line of the next, and each
-    line is first once: so they are at most twice the total by `room`. Each is filled up to the longest line.
+    Every context but the last exceeds `room` together with the first line of the next one, and each line is
+    first at most once: hence at most twice the total divided by `room`. Each is also filled up to `room` less
+    the longest line.
     """
     if not len(lines):
         return 0
     total, longest = int(lines.sum()), int(lines.max())
     full = min(2 * total // (room + 1), (total - 1) // max(1, room - longest + 1))
-    return min(len(lines), full + 1 + (len(lines) // most if most else 0))
+    return min(len(lines), full + 1 + (len(lines) // max_records if max_records else 0))
 
 
 _DATA = ["context", "answers", "asked", "follow_up", "n_follow_ups", "if_missing", "n_facts", "entity"]
@@ -164,52 +167,51 @@ _DATA += ["questions", "n_entities", "n_questions"]
 
 
 def instructions(question: str, spec: AnswerSpec, count: Count) -> int:
-    """Tokens of a prompt without its data. Any data placeholder may be the spec's."""
+    """Count the tokens of a prompt without its data."""
     messages = spec.prompt.fill({**dict.fromkeys(_DATA, ""), **variables_of(question, spec)})
     return sum(count(m.content) + MESSAGE_TOKENS for m in messages)
 
 
-def reply_tokens(given: Given, spec: AnswerSpec) -> int:
-    return spec.call.max_output_tokens or given.settings.model(spec.call.model).max_output_tokens
+def reply_tokens(env: SearchEnv, spec: AnswerSpec) -> int:
+    return spec.call.max_output_tokens or env.settings.model(spec.call.model).max_output_tokens
 
 
 def check_room(
     question: str,
-    given: Given,
+    env: SearchEnv,
     specs: Sequence[AnswerSpec],
-    beside: int = 0,
+    extra_tokens: int = 0,
     setting: str = "context_tokens",
 ) -> None:
-    """Raises UsageError where a prompt with a full context would not fit its model's window.
+    """Raise UsageError if a prompt with a full context would not fit into its model's context window.
 
-    beside: tokens that the prompt holds beside instructions, question and data
-    setting: of `query`, which says how many tokens the context may have
+    The context is limited by `query.<setting>`; `extra_tokens` are those besides instructions, question and
+    data.
     """
-    data = getattr(given.settings.query, setting)
+    data = getattr(env.settings.query, setting)
     for spec in specs:
-        model = given.settings.model(spec.call.model)
-        prompt, reply = instructions(question, spec, given.count) + beside, reply_tokens(given, spec)
+        model = env.settings.model(spec.call.model)
+        prompt = instructions(question, spec, env.count) + extra_tokens
+        reply = reply_tokens(env, spec)
         if prompt + data + reply <= model.context_window:
             continue
         left = model.context_window - prompt - reply
-        lower = f"set query.{setting} to {left:,} or less"
-        advice = lower if left >= MIN_CONTEXT_TOKENS else "ask a shorter one, or a model with a larger window"
+        lower = f"Set query.{setting} to {left:,} or less."
+        advice = lower if left >= MIN_CONTEXT_TOKENS else "Shorten it, or use a model with a larger window."
         raise UsageError(
-            f"the question does not fit: the {spec.prompt.name!r} prompt has {prompt:,} tokens (the question "
-            f"has {given.count(question):,}, and stands in it twice), its data may have {data:,}, its reply "
-            f"{reply:,}, and the context window of {model.model or 'the model'} is {model.context_window:,}: "
+            f"The question does not fit: the {spec.prompt.name!r} prompt has {prompt:,} tokens (the question "
+            f"has {env.count(question):,} and appears twice), its data may have {data:,} and its reply "
+            f"{reply:,}, but the context window of {model.model or 'the model'} is {model.context_window:,}. "
             f"{advice}"
         )
 
 
-SAMPLE = 50
-"""Rows that are counted, evenly over the table, so over its documents or levels."""
+def recount_tokens(kind: Kind, rows: pa.Table, env: SearchEnv) -> Steps[pa.Table]:
+    """Scale `n_tokens` of rows with ids if the answering model counts more than the indexing model.
 
-
-def recounted(kind: Kind, rows: pa.Table, given: Given) -> Generator[Any, Any, pa.Table]:
-    """Rows with their `n_tokens` raised where the answering model counts more; as they are without a budget,
-    which is all that the sizes are bounds for. rows: at least the columns id and n_tokens."""
-    if not rows.num_rows or not has_budget(given.settings.query):
+    Without a budget the rows are returned unchanged, since only bounds need the sizes.
+    """
+    if not rows.num_rows or not has_budget(env.settings.query):
         return rows
     places = np.unique(np.linspace(0, rows.num_rows - 1, SAMPLE).astype(np.int64))
     sample = rows.take(pa.array(places))
@@ -218,7 +220,7 @@ def recounted(kind: Kind, rows: pa.Table, given: Given) -> Generator[Any, Any, p
     texts = yield Rows(SEARCHED[kind].table, ["id", column], list(size))
     worst = 1.0
     for id_, text in zip(texts["id"].to_pylist(), texts[column].to_pylist(), strict=True):
-        n_tokens = given.count(shown_content(text) if kind in REPORTS else text)
+        n_tokens = env.count(shown_content(text) if kind in REPORTS else text)
         worst = max(worst, n_tokens / max(1, size[id_]))
-    raised = np.ceil(rows["n_tokens"].to_numpy() * worst).astype(np.int64)
-    return rows.set_column(rows.column_names.index("n_tokens"), "n_tokens", pa.array(raised))
+    scaled = np.ceil(rows["n_tokens"].to_numpy() * worst).astype(np.int64)
+    return rows.set_column(rows.column_names.index("n_tokens"), "n_tokens", pa.array(scaled))

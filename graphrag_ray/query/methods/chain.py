@@ -1,30 +1,30 @@
-"""The chain of an answer that hops: what was asked on the way to it, what was found, and in which passage.
+"""The reasoning chain of a multi-hop answer: what was asked on the way, what was found, and in which passage.
 
-Each link is checked: what it says that it found must stand in a passage that it names. That is told by words
-alone: all numbers and names of it, or where it has none, half of its words. What is said in other words may
-fail, and what stands there may mean something else. A link that fails says so, and is left in its place.
+Each link is verified: what it claims to have found must occur in a passage that it cites. Verification
+compares words only: all numbers and names, or if there are none, half of the words. So a paraphrase may fail,
+and matching words may mean something else. A link that fails is marked and kept.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from graphrag_ray.base.ids import NO_SPACES, bounded_marks, name_words
 from graphrag_ray.base.records import Reference, references_in, strip_references, without_unfinished
 
 MOST_LINKS = 12
 MOST_CHARACTERS = 500
-"""Of what a link asks, or found."""
+"""Characters of a link's question or finding."""
 MOST_LINES = 200
-"""At the end of a reply, among which its chain is looked for."""
+"""Lines at the end of a reply that are searched for a chain."""
 MOST_BELOW = 2
-"""Lines that may stand below a chain."""
+"""Lines that may follow a chain."""
 HALF = 0.5
 
-# Possessive, since \w and [\s*_] share the underscore: otherwise a long run of it is divided in every way.
+# Possessive, since \w and [\s*_] share the underscore: a long run of it would be divided in every way.
 _HEADING = re.compile(r"[\s*_#>]*+chain(?:\s\w++){0,3}+[\s*_]*+:?[\s*_]*+", re.IGNORECASE)
 _LABEL = re.compile(r"[\s*_#>]*chain\s*:[\s*_]*", re.IGNORECASE)
 _BULLET = re.compile(r"\s*(?:[-*•–—+>]|\(?\d{1,3}[.):])\s+")
@@ -35,8 +35,7 @@ _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
-    """asked, found: texts. references: the passages that `found` names; none where the link is missing.
-    stands: one of them holds it."""
+    """A question on the way, its answer, and whether (`stands`) a passage that it cites supports it."""
 
     asked: str
     found: str
@@ -45,9 +44,9 @@ class ChainLink:
 
 
 def split_chain(text: str) -> tuple[str, list[ChainLink]]:
-    """An answer without the chain at its end, and the links, not yet checked. References hold string ids."""
+    """Split the chain, not yet verified, off the end of an answer. References hold string ids."""
     lines = text.strip().split("\n")
-    if _FENCE.fullmatch(lines[0]):  # of code around a reply
+    if _FENCE.fullmatch(lines[0]):  # a code fence around the reply
         lines = lines[1:-1] if _FENCE.fullmatch(lines[-1]) else lines[1:]
     whole = "\n".join(lines).strip()
     links: list[ChainLink] = []
@@ -57,9 +56,9 @@ def split_chain(text: str) -> tuple[str, list[ChainLink]]:
         label = _LABEL.match(line)
         if _HEADING.fullmatch(line) or label:
             first = _link(line[label.end() :]) if label else None
-            found = [*([first] if first else []), *reversed(links)]
-            return "\n".join(lines[:n]).strip(), found[:MOST_LINKS]
-        if n > 0 and _ARROW.match(line.strip()):  # a link that was written in two lines
+            chain = [*([first] if first else []), *reversed(links)]
+            return "\n".join(lines[:n]).strip(), chain[:MOST_LINKS]
+        if n > 0 and _ARROW.match(line.strip()):  # the second line of a link
             lines[n - 1] = f"{lines[n - 1]} {line.strip()}"
         elif (link := _link(line)) is not None:
             links.append(link)
@@ -70,26 +69,26 @@ def split_chain(text: str) -> tuple[str, list[ChainLink]]:
     return whole, []
 
 
-def checked(link: ChainLink, passages: Mapping[str, str]) -> ChainLink:
-    """passages: the texts of the chunks that may be cited, by id."""
+def check_link(link: ChainLink, passages: Mapping[str, str]) -> ChainLink:
+    """Verify a link against the texts of the chunks that may be cited, by id."""
     texts = [passages[r.id] for r in link.references if r.id in passages]
-    stands = any(stands_in(link.found, text) for text in texts)
-    return ChainLink(link.asked, link.found, link.references, stands)
+    return replace(link, stands=any(occurs_in(link.found, text) for text in texts))
 
 
-def stands_in(found: str, text: str) -> bool:
-    """Whether the names and numbers of what was found, or else half of its words, stand in a text. In scripts
-    without spaces, a word stands where its characters stand in a row."""
-    said, there = _folded(strip_references(found)), _folded(text)
-    numbers, known = set(_NUMBER.findall(said)), {*name_words(there), *_NUMBER.findall(there)}
-    written = name_words(strip_references(found))
-    names = [w for w in written if w[:1] != w[:1].lower() and len(w) > 1]
-    firm = [*numbers, *map(_folded, names)]
-    words = firm or [_folded(w) for w in written]
-    held = [word in known or (NO_SPACES.search(word) is not None and word in there) for word in words]
-    if firm:
-        return all(held)
-    return bool(held) and sum(held) >= HALF * len(held)
+def occurs_in(claim: str, text: str) -> bool:
+    """Whether the names and numbers of a claim, or else half of its words, occur in a text.
+
+    In scripts without spaces, a word occurs wherever its characters occur in sequence.
+    """
+    claim = strip_references(claim)
+    folded, folded_text = _folded(claim), _folded(text)
+    known = {*name_words(folded_text), *_NUMBER.findall(folded_text)}
+    words = name_words(claim)
+    names = [w for w in words if w[:1] != w[:1].lower() and len(w) > 1]
+    firm = [*set(_NUMBER.findall(folded)), *map(_folded, names)]
+    wanted = firm or [_folded(w) for w in words]
+    held = [w in known or (NO_SPACES.search(w) is not None and w in folded_text) for w in wanted]
+    return all(held) if firm else bool(held) and sum(held) >= HALF * len(held)
 
 
 def _folded(text: str) -> str:
@@ -98,8 +97,7 @@ def _folded(text: str) -> str:
 
 def _link(line: str) -> ChainLink | None:
     bullet = _BULLET.match(line)
-    body = (line[bullet.end() :] if bullet else line).strip()
-    parts: Sequence[str] = _ARROW.split(body)
+    parts = _ARROW.split((line[bullet.end() :] if bullet else line).strip())
     asked, found = parts[0].strip(" *_"), " → ".join(part.strip() for part in parts[1:]).strip()
     if len(parts) < 2 or not asked or not found:
         return None

@@ -1,8 +1,7 @@
-"""Follow-up questions: what they take from the conversation is written into them before they are looked up.
+"""Follow-up questions: rewrite them to include what they take from the conversation.
 
-Every way of answering looks up what a question says. "And who opposed him?" says too little; a model that
-sees what was said before writes out what is meant. The offline engine cannot: it takes such a question as it
-stands.
+Search methods look up the words of a question. "And who opposed him?" says too little, so a model that sees
+the conversation writes out what is meant. The offline engine cannot, and uses the question unchanged.
 """
 
 from __future__ import annotations
@@ -16,49 +15,46 @@ from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, D
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.graph.report_context import Count, clean, longest_start
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.method import Dialogues, Given, Method, Question
+from graphrag_ray.query.methods.method import Dialogues, Method, Question, SearchEnv
 
 STAGE = "condense"
 HISTORY_TOKENS = 2_000
-"""Of the conversation, as a model is shown it: its end, as far as it fits."""
+"""Tokens of the conversation's end that the model sees."""
 ANSWER_TOKENS = 400
-"""Of one answer in it: what a question leans on is mostly said at the beginning."""
+"""Tokens of each earlier answer: follow-up questions mostly refer to its beginning."""
 MAX_OUTPUT_TOKENS = 500
 MAX_TURNS, MAX_CHARACTERS = 100, 20_000
-"""Of the conversation's end that is looked at, and of a question or an answer in it."""
+"""Turns of the conversation, and characters of each question or answer, that are considered."""
 MORE_CHARACTERS = 2_000
-"""A question that grows by more is not the same question any more."""
+"""A rewritten question that grows by more is rejected as a different question."""
 
 COLUMNS = ("question", "answer")
-NOT_REWRITTEN = (
-    "The offline engine does not write out what a question takes from the conversation: this one was asked "
-    "as it stands."
-)
+NOT_REWRITTEN = "The offline engine does not rewrite follow-up questions: this one was used unchanged."
 
 
-def following(search: Callable[[Question, Given], Method], question: Question, given: Given) -> Method:
-    """A search method that first writes out what a question takes from its history, if it has one. The answer
-    is to the question as it was asked; a note says how it was understood."""
+def with_history(
+    search: Callable[[Question, SearchEnv], Method], question: Question, env: SearchEnv
+) -> Method:
+    """Run a search method, after rewriting a question that has a history. A note tells the new text."""
     if not question.history:
-        return (yield from search(question, given))
-    settings, understood, note = given.settings, question, NOT_REWRITTEN
+        return (yield from search(question, env))
+    settings, understood, note = env.settings, question, NOT_REWRITTEN
     if settings.model(settings.model_name(STAGE)).provider != "offline":
-        shown = history(question.history, HISTORY_TOKENS, given.count)
+        shown = history(question.history, HISTORY_TOKENS, env.count)
         call = settings.call(STAGE, MAX_OUTPUT_TOKENS)
-        (ran,) = yield Dialogues(STAGE, [partial(condense, question.text, shown, given.prompts[STAGE], call)])
+        (ran,) = yield Dialogues(STAGE, [partial(condense, question.text, shown, env.prompts[STAGE], call)])
         if ran.result is None:
             why = f": {ran.error}" if ran.error else ""
-            note = f"What this question takes from the conversation could not be written out{why}."
+            note = f"The follow-up question could not be rewritten and was used unchanged{why}."
         else:
             understood = replace(question, text=ran.result)
             note = "" if ran.result.split() == question.text.split() else f"Understood as: {ran.result}"
-    found: Answer = yield from search(understood, given)
-    return replace(found, question=question.text, notes=(*([note] if note else []), *found.notes))
+    answer: Answer = yield from search(understood, env)
+    return replace(answer, question=question.text, notes=(*([note] if note else []), *answer.notes))
 
 
 def history(turns: Sequence[tuple[str, str]], tokens: int, count: Count) -> str:
-    """The end of a conversation as a table of at most so many tokens, without references, which mean nothing
-    in it."""
+    """Render the end of a conversation as a table of at most `tokens`, without references."""
     lines: list[str] = []
     heading = records.heading("Conversation", COLUMNS)
     for question, answer in reversed(turns[-MAX_TURNS:]):
@@ -71,7 +67,7 @@ def history(turns: Sequence[tuple[str, str]], tokens: int, count: Count) -> str:
 
 
 def condense(question: str, history: str, prompt: Prompt, call: CallParameters) -> Dialogue[str | None]:
-    """The question as it is understood without its history; None where the reply is none."""
+    """Ask for the question rewritten to stand alone; None if the reply is not usable."""
     variables = {"question": question, "history": history}
     reply: ChatReply = yield ChatRequest(STAGE, prompt.fill(variables), call, variables)
     text = reply.text.strip().strip('"“”')

@@ -1,11 +1,10 @@
-"""From an answer back to the text: which sentences of the chunks under a cited record carry what the answer
-says with reference to that record.
+"""Find the sentences of the chunks under a cited record that support what the answer says about it.
 
-A passage of the answer is what stands before a reference, back to the reference before it or to the start
-of the paragraph. What it quotes is looked for as it stands; for what it says in words of its own, the
-sentence that shares most of its words, weighted by their rarity (idf), is taken. Words are compared by
-their first letters, the plainest of all stemmers and the only one that fits most languages (McNamee and
-Mayfield 2004, "Character n-gram tokenization for European language text retrieval").
+A passage of the answer is the text before a reference, back to the previous reference or the start of the
+paragraph. Quotations in it are searched verbatim. For its own words, the sentence is chosen that shares most
+of them, weighted by their rarity (idf). Words are compared by their first letters, the simplest stemmer and
+the only one that suits most languages (McNamee and Mayfield 2004, "Character n-gram tokenization for European
+language text retrieval").
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from graphrag_ray.corpus.quotes import (
 )
 
 MIN_SHARE = 0.25
-"""Of a passage's words, by weight: with less in common a sentence is no evidence."""
+"""Weighted share of a passage's words that a sentence must contain to be evidence."""
 DIGITS = 12
 MAX_FOUND = 5
-"""For one record. Quotations that were found as they stand are never left out."""
+"""Maximum number of sentences per record. Verbatim quotations are always kept."""
 
 _PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*•]|\d+[.)]|#+)\s)")
 _HEADING = re.compile(r"^[^\S\n]*(?:[-*•]\s+)?\*\*[^*\n]+\*\*:?|^[^\S\n]*#+ [^\n]*", re.MULTILINE)
@@ -44,13 +43,10 @@ _ALIKE = {"'": "['’‘]", "’": "['’‘]", "‘": "['’‘]", '"': '["“�
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A stretch of a chunk that carries something of the answer.
+class Evidence:
+    """A span of the chunk at position `text` that supports a passage of the answer, or quotes it verbatim.
 
-    text         number of the chunk; start, end: where in it
-    passage      what of the answer it carries
-    verbatim     the answer quotes it
-    share        of the passage's words, by weight, that it holds; 1 where it is quoted
+    Its share is the weighted share of the passage's words that it contains; 1 for a quotation.
     """
 
     text: int
@@ -62,33 +58,36 @@ class Found:
 
 
 def passages(answer: str) -> dict[Reference, list[str]]:
-    """Each record that an answer cites, by the number that it shows -> what it says with reference to it."""
-    found: dict[Reference, list[str]] = {}
-    at, before = 0, ""
+    """Map each cited record, by the number that the answer shows, to the passages that cite it."""
+    cited: dict[Reference, list[str]] = {}
+    position, before = 0, ""
     for start, marker in find_references(answer):
-        parts = [p for p in _PARAGRAPH.split(answer[at:start]) if _words(_HEADING.sub("", p))]
-        said = _HEADING.sub("", parts[-1]).strip() if parts else ""
-        before = said if _words(said) else before  # a reference next to another is to the same passage
-        at = marker.end()
+        parts = [p for p in _PARAGRAPH.split(answer[position:start]) if _words(_HEADING.sub("", p))]
+        passage = _HEADING.sub("", parts[-1]).strip() if parts else ""
+        before = passage if _words(passage) else before  # adjacent references share a passage
+        position = marker.end()
         for reference in references_in(marker.group()):
-            said_of = found.setdefault(reference, [])
-            if before and before not in said_of:
-                said_of.append(before)
-    return found
+            known = cited.setdefault(reference, [])
+            if before and before not in known:
+                known.append(before)
+    return cited
 
 
-def evidence(
+def find_evidence(
     said: Sequence[str], texts: Sequence[str], starts: Sequence[bool] = ()
-) -> tuple[list[Found], list[float]]:
-    """What carries the passages, quotations first, then by falling share; and [len(texts)] the greatest
-    share of each chunk, by which chunks can be ranked.
+) -> tuple[list[Evidence], list[float]]:
+    """Find evidence for passages in the texts of chunks.
 
-    At most MAX_FOUND, but every quotation that is found. Of equal sentences the first is taken.
+    Args:
+        said: The passages.
+        starts: Whether each text starts a document; empty if all do.
 
-    starts: of each text, whether a document begins with it; of none: all do
+    Returns:
+        Quotations first, then sentences by falling share, at most MAX_FOUND besides quotations; and the
+        greatest share of each chunk, by which chunks can be ranked. Of equal sentences the first is chosen.
     """
     normal = [_normal(t) for t in texts]
-    verbatim: list[Found] = []
+    verbatim: list[Evidence] = []
     paraphrased: list[str] = []
     for passage in said:
         curly = quoted(passage)
@@ -96,7 +95,7 @@ def evidence(
         quotes = [q for q in dict.fromkeys([*curly, *straight]) if can_be_found(q)]
         for quote in quotes:
             if place := _find(quote, texts, normal):
-                verbatim.append(Found(*place, quote, verbatim=True, share=1.0))
+                verbatim.append(Evidence(*place, quote, verbatim=True, share=1.0))
             else:
                 paraphrased.append(quote)
         rest = _without(passage, quotes)
@@ -104,7 +103,7 @@ def evidence(
     best, shares = _overlap(paraphrased, texts, starts or [True] * len(texts))
     for found in verbatim:
         shares[found.text] = 1.0
-    kept: list[Found] = []
+    kept: list[Evidence] = []
     for found in [*verbatim, *sorted(best, key=lambda f: -f.share)]:
         if not found.verbatim and len(kept) >= MAX_FOUND:
             break
@@ -120,8 +119,7 @@ def _without(passage: str, quotes: Sequence[str]) -> str:
 
 
 def _find(quote: str, texts: Sequence[str], normal: Sequence[str]) -> tuple[int, int, int] | None:
-    """(chunk, start, end) of the first place where a quotation stands, but for white space, capitals and
-    the form of quotation marks; where it stands nowhere, of its longest part between omissions."""
+    """Find chunk, start and end of a quotation or its longest part, ignoring case and spacing."""
     longest = max(quotes_in(quote), key=len, default="")
     parts = dict.fromkeys((longest, longest.strip(" ,;.:")))
     for wanted in [quote, *filter(can_be_found, parts)]:
@@ -140,8 +138,8 @@ def _normal(text: str) -> str:
 
 def _overlap(
     said: Sequence[str], texts: Sequence[str], starts: Sequence[bool]
-) -> tuple[list[Found], list[float]]:
-    """The best sentence for each passage, where one is good enough; the greatest share of each chunk."""
+) -> tuple[list[Evidence], list[float]]:
+    """Find the best sentence for each passage, and the greatest share of each chunk."""
     spans, words = [], []
     for number, text in enumerate(texts if said else ()):
         for start, end in quotable(text, starts[number]):
@@ -155,8 +153,8 @@ def _overlap(
     for place, own in enumerate(words):
         for word in own:
             holding[word].append(place)
-    places = {word: np.array(at) for word, at in holding.items()}
-    idf = {w: math.log((1 + len(words)) / len(at)) for w, at in places.items()}
+    places = {word: np.array(own) for word, own in holding.items()}
+    idf = {w: math.log((1 + len(words)) / len(own)) for w, own in places.items()}
     unknown = math.log(1 + len(words))
     numbers, lengths = np.array([number for number, _, _ in spans]), np.array([len(own) for own in words])
     by_chance = 0.75 + 0.25 * lengths / lengths.mean()  # a long sentence shares words by chance
@@ -172,12 +170,12 @@ def _overlap(
                 share[places[word]] += idf[word]
         share /= total
         np.maximum.at(shares, numbers, share)
-        # Rounded, so that sentences that are equal but for the order of a sum are equal.
+        # Round, so that sentences whose sums differ only in their order are equal.
         best = int(np.argmax(np.where(share >= MIN_SHARE, (share / by_chance).round(DIGITS), -1.0)))
         if share[best] >= MIN_SHARE:
             number, start, end = spans[best]
             end = shortened(texts[number], start, end)
-            found.append(Found(number, start, end, passage, verbatim=False, share=float(share[best])))
+            found.append(Evidence(number, start, end, passage, verbatim=False, share=float(share[best])))
     return found, shares.tolist()
 
 

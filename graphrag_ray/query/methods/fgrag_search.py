@@ -1,18 +1,16 @@
-"""FG-RAG (Hong et al. 2025): what a question is about, each of these things looked up and summarised for the
-question, one answer.
+"""FG-RAG (Hong et al. 2025): summarise each thing that a question is about, then write one answer.
 
-Query entities: one call lists what the question is about. Questions: for each, what a user would ask around
-it. Context-aware expansion: from the entities nearest to it (weak context) and those nearest to these
-(strong context), breadth-first over the graph. Query-level summary: one call for each query entity writes
-what its entities and relationships say to its questions. Answer: one call draws the summaries together, as
-the reduce call of global search does with its answers. So a question has at most 2 + 2n calls, those of one
-step at once.
+Query entities: one call lists what the question is about. Questions: for each, what a user would ask about
+it. Context-aware expansion: breadth-first over the graph from the entities nearest to it (weak context) and
+those nearest to these (strong context). Query-level summary: one call per query entity writes what its
+entities and relationships say to its questions. Answer: one call combines the summaries like the reduce call
+of global search. So a question makes at most 2 + 2n calls, those of one step concurrently.
 
-Where we differ: entities that a query entity names literally come first in its weak context, since their
-embeddings, of name and description, need not be the nearest; a summary may say that its records are beside
-the question, and is left out then; where no query entity is found, the question as a whole is the only one,
-and its only question (the authors' code adds it always); the expansion has two more bounds (`expand`);
-and of its 150 descriptions a summary is shown the first that fit into `query.fgrag_tokens`.
+Where we differ: entities that a query entity mentions literally come first in its weak context, since their
+embeddings, of name and description, need not be the nearest. A summary may say that its records are
+irrelevant, and is dropped then. If no query entity is found, the question is the only one, and its only
+question (the authors' code always adds it). The expansion has two more bounds (`expand`), and of its 150
+descriptions a summary sees the first that fit into `query.fgrag_tokens`.
 """
 
 from __future__ import annotations
@@ -35,32 +33,43 @@ from graphrag_ray.graph.report_context import Context, clean
 from graphrag_ray.query.methods.asked_hierarchy import check_embedded, check_graph
 from graphrag_ray.query.methods.budget import (
     MESSAGE_TOKENS,
-    asking,
+    calls_bound,
+    check_budget,
     check_room,
     instructions,
-    refuse_beyond,
     reply_tokens,
 )
 from graphrag_ray.query.methods.filling import Share, fill
-from graphrag_ray.query.methods.local_search import EDGES, Row, by_turns, worth
-from graphrag_ray.query.methods.map_parts import Mapped, answered, merged
+from graphrag_ray.query.methods.local_search import EDGES, by_importance, by_turns
+from graphrag_ray.query.methods.map_parts import PartialAnswers, combined_answer, reduce_answers
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     MapAnswer,
-    asked_for,
+    ask_for_reply,
     correction_of,
+    parse_text,
     reduce_spec,
     request_of,
-    resolved_answer,
+    resolve_answer,
     spec_of,
     variables_of,
-    written_in,
 )
-from graphrag_ray.query.methods.method import Dialogues, Given, Hit, Kind, Method, Question, Ran, Rows, Search
+from graphrag_ray.query.methods.method import (
+    Dialogues,
+    Hit,
+    Kind,
+    Method,
+    Question,
+    Ran,
+    Rows,
+    Search,
+    SearchEnv,
+    Steps,
+)
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.one_context import first_line, is_insufficient
-from graphrag_ray.query.methods.question_names import mentions, rarest_first
-from graphrag_ray.query.methods.record_rows import loaded
+from graphrag_ray.query.methods.question_names import find_mentions, rarest_first
+from graphrag_ray.query.methods.record_rows import Row, load_records
 
 NAME = "fgrag"
 NEAREST = 20
@@ -68,17 +77,13 @@ NEAREST = 20
 ADVICE = "Raise the budget, or lower query.fgrag_entities or query.fgrag_tokens."
 
 
-def search(question: Question, given: Given) -> Method:
-    """Answer from what stands around each thing that the question is about.
-
-    Raises UsageError for an index without a graph or embeddings of entities, and for a question that leaves
-    no room for data; BudgetSpent.
-    """
-    check_graph(given)
-    check_embedded(given, NAME, ["entity"])
-    text, query = question.text, given.settings.query
-    specs = [fgrag_spec(name, given.settings, given.prompts) for name in (ENTITIES, QUESTIONS, SUMMARY)]
-    _check(text, given, *specs)
+def search(question: Question, env: SearchEnv) -> Method:
+    """Answer from what surrounds each thing that the question is about."""
+    check_graph(env)
+    check_embedded(env, NAME, ["entity"])
+    text, query = question.text, env.settings.query
+    specs = [fgrag_spec(name, env.settings, env.prompts) for name in (ENTITIES, QUESTIONS, SUMMARY)]
+    _check_costs(text, env, *specs)
     (ran,) = yield Dialogues(STAGE, [partial(query_entities, text, specs[0], query.fgrag_entities)])
     named: QueryEntities | None = ran.result
     if named is None:
@@ -89,28 +94,27 @@ def search(question: Question, given: Given) -> Method:
     else:
         names, notes = named.names, [f"Looked up: {'; '.join(named.names)}."]
         asked: list[Ran[tuple[str, ...]]] = yield Dialogues(
-            STAGE,
-            [partial(entity_questions, text, n, named, specs[1], query.fgrag_questions) for n in names],
+            STAGE, [partial(entity_questions, text, n, named, specs[1], query.fgrag_questions) for n in names]
         )
         questions = [one.result or (text,) for one in asked]
         if errors := [one.error for one in asked if one.result is None]:
             notes.append(
-                f"Questions around {len(errors)} of {plural(len(asked), 'subject')} could not be written, so "
-                f"that the question itself stood for them. {errors[0]}"
+                f"Questions about {len(errors)} of {plural(len(asked), 'subject')} could not be written; the "
+                f"original question was used instead. {errors[0]}"
             )
-    contexts = yield from _contexts(names, given)
-    # An empty context is not asked.
+    contexts = yield from _contexts(names, env)
+    # There is nothing to ask of an empty context.
     shown = [one for one in zip(names, questions, contexts, strict=True) if one[2].numbering]
-    said = Mapped()
+    parts = PartialAnswers()
     start = [partial(entity_summary, text, *one, specs[2]) for one in shown]
     summaries: list[Ran[MapAnswer]] = yield Dialogues(STAGE, start)
     for place, ((_, _, context), summary) in enumerate(zip(shown, summaries, strict=True)):
-        found = [replace(summary.result, place=place)] if summary.result else None
-        said.add(STAGE, context, found, summary.error)
-    what = yield from merged(text, given, said, ANSWER)
-    if is_insufficient(what.reduced.text):
-        what.reduced = replace(what.reduced, found=False)
-    return (yield from answered(text, NAME, "records", what, notes=notes))
+        answers = [replace(summary.result, place=place)] if summary.result else None
+        parts.add(STAGE, context, answers, summary.error)
+    yield from reduce_answers(text, env, parts, ANSWER)
+    if is_insufficient(parts.reduced.text):
+        parts.reduced = replace(parts.reduced, found=False)
+    return (yield from combined_answer(text, NAME, "records", parts, notes=notes))
 
 
 METHOD = MethodKind(
@@ -124,87 +128,91 @@ METHOD = MethodKind(
 )
 
 
-def _check(text: str, given: Given, first: AnswerSpec, then: AnswerSpec, last: AnswerSpec) -> None:
-    """Raises UsageError or BudgetSpent before anything is asked. All names stand in one reply, and all
-    questions about one in another: these bound what prompts repeat."""
-    query, final = given.settings.query, reduce_spec(given.settings, given.prompts, ANSWER)
-    names = max(reply_tokens(given, first), given.count(text))
-    questions = max(reply_tokens(given, then), given.count(text))
-    before = instructions(text, first, given.count) + reply_tokens(given, first) + MESSAGE_TOKENS
-    check_room(text, given, [last], beside=names + questions, setting="fgrag_tokens")
-    check_room(text, given, [final])
+def _check_costs(
+    text: str, env: SearchEnv, entities: AnswerSpec, questions: AnswerSpec, summary: AnswerSpec
+) -> None:
+    """Check room and budget. Prompts repeat names of one reply, and questions of another."""
+    query, final = env.settings.query, reduce_spec(env.settings, env.prompts, ANSWER)
+    name_tokens = max(reply_tokens(env, entities), env.count(text))
+    question_tokens = max(reply_tokens(env, questions), env.count(text))
+    before = instructions(text, entities, env.count) + reply_tokens(env, entities) + MESSAGE_TOKENS
+    check_room(text, env, [summary], extra_tokens=name_tokens + question_tokens, setting="fgrag_tokens")
+    check_room(text, env, [final])
     n = query.fgrag_entities
-    most = asking(text, given, STAGE, first, 1, 0)
-    most += asking(text, given, "reduce", final, 1, query.context_tokens)
-    most += asking(text, given, STAGE, then, n, n * before + names)
-    most += asking(text, given, STAGE, last, n, n * (query.fgrag_tokens + questions) + names)
-    refuse_beyond(most, query, ADVICE)
+    shown = n * (query.fgrag_tokens + question_tokens) + name_tokens
+    bound = calls_bound(text, env, STAGE, entities, 1, 0)
+    bound += calls_bound(text, env, "reduce", final, 1, query.context_tokens)
+    bound += calls_bound(text, env, STAGE, questions, n, n * before + name_tokens)
+    bound += calls_bound(text, env, STAGE, summary, n, shown)
+    check_budget(bound, query, ADVICE)
 
 
-def _contexts(names: Sequence[str], given: Given) -> Generator[Any, Any, list[Context]]:
-    """What stands around each name; an empty context where no entity is near it."""
-    near = yield from _nearest(names, given)
-    could_be = [mentions(name) for name in names]
-    ids = list(dict.fromkeys(id_ for found in (*(one.spans for one in could_be), *near) for id_ in found))
+def _contexts(names: Sequence[str], env: SearchEnv) -> Steps[list[Context]]:
+    """Fill a context with what surrounds each name; it is empty if no entity is near the name."""
+    near = yield from _nearest(names, env)
+    mentions = [find_mentions(name) for name in names]
+    ids = list(dict.fromkeys(id_ for own in (*(one.spans for one in mentions), *near) for id_ in own))
     rows = yield Rows("entities", ["id", "title", "frequency"], ids)
     entities = {row["id"]: row for row in rows.to_pylist()}
     weak = []
-    for name, one, hits in zip(names, could_be, near, strict=True):
-        # The entity of this name, those whose names it holds, then those that are nearest to it.
-        frequency = {id_: entities[id_]["frequency"] or 0 for id_ in entities.keys() & one.spans.keys()}
-        order = dict.fromkeys([entity_id(entity_key(name)), *rarest_first(one, frequency), *hits])
+    for name, mentioned, hits in zip(names, mentions, near, strict=True):
+        # The entity of this name, those that it mentions, then the nearest.
+        frequency = {id_: entities[id_]["frequency"] or 0 for id_ in entities.keys() & mentioned.spans.keys()}
+        order = dict.fromkeys([entity_id(entity_key(name)), *rarest_first(mentioned, frequency), *hits])
         weak.append([id_ for id_ in order if id_ in entities][:NEAREST])
-    strong = yield from _nearest([", ".join(entities[id_]["title"] for id_ in ids) for ids in weak], given)
-    # All expansions side by side: one reading for a step of each, of at most MOST_LINKS relationships of each
-    # entity that a step is at; there are at most MOST_IN_ALL of these.
+    strong = yield from _nearest([", ".join(entities[id_]["title"] for id_ in ids) for ids in weak], env)
+    # Run all expansions in lockstep, with one read per hop.
     running = [expand(*starts) for starts in zip(weak, strong, strict=True)]
     reached: list[list[Reached]] = [[] for _ in running]
     links: Mapping[int, Any] = dict.fromkeys(range(len(running)))
     while links:
-        here: dict[int, Sequence[str]] = {}
-        for n, found in links.items():
+        frontiers: dict[int, Sequence[str]] = {}
+        for n, rows_of in links.items():
             try:
-                here[n] = running[n].send(found)
+                frontiers[n] = running[n].send(rows_of)
             except StopIteration as ended:
                 reached[n] = ended.value
-        needs = (Rows("relationships", EDGES, at, by=ENDS, most=MOST_LINKS) for at in here.values())
-        tables = yield tuple(needs)
-        links = {n: table.to_pylist() for n, table in zip(here, tables, strict=True)}
-    of_all = dict.fromkeys(one for own in reached for one in own)
-    records = yield from loaded(of_all, given)
-    record = {(r.section, r.id): r for r in records}
-    keys = ([(SEARCHED[kind].section, id_) for kind, id_ in own] for own in reached)
-    shares = ([Share([record[key] for key in own if key in record])] for own in keys)
-    filled = [fill(own, given.settings.query.fgrag_tokens, given.count) for own in shares]
-    # What does not fit is farthest from the name: it is just not among the nearest.
-    return [replace(context, left_out=0) for context in filled]
+        tables = yield tuple(
+            Rows("relationships", EDGES, frontier, by=ENDS, most=MOST_LINKS)
+            for frontier in frontiers.values()
+        )
+        links = {n: table.to_pylist() for n, table in zip(frontiers, tables, strict=True)}
+    records = yield from load_records(dict.fromkeys(one for own in reached for one in own), env)
+    by_key = {(r.section, r.id): r for r in records}
+    contexts = []
+    for own in reached:
+        keys = [(SEARCHED[kind].section, id_) for kind, id_ in own]
+        share = Share([by_key[key] for key in keys if key in by_key])
+        # What does not fit is farthest from the name: it is simply not among the nearest.
+        context = fill([share], env.settings.query.fgrag_tokens, env.count)
+        contexts.append(replace(context, left_out=0))
+    return contexts
 
 
-def _nearest(texts: Sequence[str], given: Given) -> Generator[Any, Any, list[list[str]]]:
-    """Of each text the ids of the nearest entities; none of an empty one."""
-    found: list[list[Hit]] = yield tuple(Search("entity", "vector", text, NEAREST) for text in texts if text)
-    hits = iter(found)
-    return [[hit.id for hit in next(hits)] if text else [] for text in texts]
+def _nearest(texts: Sequence[str], env: SearchEnv) -> Steps[list[list[str]]]:
+    """Find the nearest entities of each text; none for an empty text."""
+    lists: list[list[Hit]] = yield tuple(Search("entity", "vector", text, NEAREST) for text in texts if text)
+    remaining = iter(lists)
+    return [[hit.id for hit in next(remaining)] if text else [] for text in texts]
 
 
 ENTITIES, QUESTIONS, SUMMARY = "query_entities", "entity_questions", "entity_summary"
 ANSWER = "fgrag_answer"
-"""Of the last call, whose stage is reduce."""
+"""Prompt of the last call, whose stage is reduce."""
 STAGE = "fgrag"
 MAX_TOKENS: Mapping[str, int] = {ENTITIES: 300, QUESTIONS: 500}
-"""Of a reply, in which all names, or all questions about one, stand."""
+"""Size of the reply with all names, or with all questions about one."""
 
 MAX_NAME_CHARACTERS = 80
 MAX_NAME_WORDS = 12
-"""A line that is longer is prose."""
+"""Longer lines are prose."""
 MAX_SENTENCE_WORDS = 3
-"""A line that ends as a sentence does and has more words is prose."""
+"""Longer lines that end like a sentence are prose."""
 MAX_QUESTION_CHARACTERS = 400
 SCORE = 50.0
-"""Of every summary: they stand side by side, and none is asked how much it helps."""
+"""Score of every summary: they are equally important, and none is asked for its helpfulness."""
 
 NO_NAMES = "it names nothing that the question is about; write the list alone, one subject a line"
-
 NO_SUBJECT = "no subject was named."
 
 _BULLET = re.compile(r"^(?:[-*•–—+>]|\(?\d{1,3}[.):])\s+")
@@ -224,8 +232,7 @@ _COMMAS = re.compile(r"[,;，、؛،]")
 
 @dataclass(frozen=True)
 class QueryEntities:
-    """names: what the question is about, the most important first. request, reply: of the turn that brought
-    them; the next ones follow it."""
+    """What the question is about, the most important first, and the turn that listed it."""
 
     names: tuple[str, ...]
     request: ChatRequest
@@ -233,14 +240,13 @@ class QueryEntities:
 
 
 def fgrag_spec(prompt: str, settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    """prompt: ENTITIES, QUESTIONS or SUMMARY."""
-    most = MAX_TOKENS.get(prompt, settings.query.max_map_tokens)
-    return spec_of(STAGE, settings, prompts, most, prompt)
+    """Build the spec of ENTITIES, QUESTIONS or SUMMARY."""
+    max_tokens = MAX_TOKENS.get(prompt, settings.query.max_map_tokens)
+    return spec_of(STAGE, settings, prompts, max_tokens, prompt)
 
 
 def query_entities(question: str, spec: AnswerSpec, most: int) -> Dialogue[QueryEntities | None]:
-    """Ask what the question is about, and once more where the reply names nothing; None where the second does
-    not either."""
+    """Ask what the question is about; None if neither the reply nor its correction names anything."""
     variables = {**variables_of(question, spec), "n_entities": str(most)}
     request = request_of(ENTITIES, variables, spec)
     reply: ChatReply = yield request
@@ -255,8 +261,7 @@ def query_entities(question: str, spec: AnswerSpec, most: int) -> Dialogue[Query
 def entity_questions(
     question: str, entity: str, before: QueryEntities, spec: AnswerSpec, most: int
 ) -> Dialogue[tuple[str, ...]]:
-    """Ask what a user would want to know about an entity, as the next turn of the conversation that named it;
-    () where the reply has no question."""
+    """Ask what a user would want to know about an entity, in the next turn after the one that named it."""
     variables = {**variables_of(question, spec), "entity": entity, "n_questions": str(most)}
     reply: ChatReply = yield before.request.followed_by(
         before.reply, QUESTIONS, spec.prompt.text(variables), variables=variables, call=spec.call
@@ -267,23 +272,24 @@ def entity_questions(
 def entity_summary(
     question: str, entity: str, questions: Sequence[str], context: Context, spec: AnswerSpec
 ) -> Dialogue[MapAnswer]:
-    """Ask for what a context says to the questions about an entity, under its name; with score 0 where it
-    says nothing. Raises DialogueFailed where the reply is empty twice."""
+    """Ask for what a context says to the questions about an entity. Its score is 0 if it says nothing."""
     shown = {"entity": entity, "questions": "\n".join(questions), "context": context.text}
-    written, reply = yield from asked_for(SUMMARY, question, spec, written_in, None, **shown)
+    written, reply = yield from ask_for_reply(SUMMARY, question, spec, parse_text, None, **shown)
     if _NOTHING.match(first_line(written)):
         return MapAnswer("", 0.0)
-    found = resolved_answer(written, SCORE, reply, context.numbering)
-    return replace(found, text=f"**{entity}** {found.text}" if found.text else "")
+    answer = resolve_answer(written, SCORE, reply, context.numbering)
+    return replace(answer, text=f"**{entity}** {answer.text}" if answer.text else "")
 
 
 def parse_names(reply: str, most: int, question: str = "") -> list[str]:
-    """The first names of a reply, one a line, or with commas on its only line; none twice. Bullets, numbers,
-    quotation marks and explanations behind a colon are taken off; headings and prose are left out. A line
-    that stands in the question is a name, with its commas and colons."""
+    """Parse the first distinct names of a reply: one per line, or separated by commas if there is one line.
+
+    Bullets, numbers, quotation marks and explanations after a colon are removed; headings and prose are
+    ignored. A line that occurs in the question is a name, including its commas and colons.
+    """
     asked = " ".join(question.split()).casefold()
     if reply.strip()[:1] in ("{", "["):
-        reply = "\n".join(said for said, colon in _IN_JSON.findall(reply) if not colon)
+        reply = "\n".join(value for value, colon in _IN_JSON.findall(reply) if not colon)
     lines = [_LABEL.sub("", line) for line in _lines(reply) if not _HEADING.match(line)]
     if len(lines) == 1 and _bare(lines[0]).casefold() not in asked:
         before, _, after = lines[0].partition(": ")
@@ -311,11 +317,13 @@ def parse_names(reply: str, most: int, question: str = "") -> list[str]:
 
 
 def parse_questions(reply: str, most: int) -> list[str]:
-    """The first questions of a reply, one a line, none twice; where no line ends with a question mark, its
-    lines."""
+    """Parse the first distinct questions of a reply, one per line; all lines if none ends like a question."""
     lines = [line.strip(_MARKS + " ") for line in _lines(reply)]
-    lines = [line for line in lines if len(line) <= MAX_QUESTION_CHARACTERS and _has_letter(line)]
-    lines = [line for line in lines if not _NOTHING.match(line)]
+    lines = [
+        line
+        for line in lines
+        if len(line) <= MAX_QUESTION_CHARACTERS and _has_letter(line) and not _NOTHING.match(line)
+    ]
     asked = [line for line in lines if line.endswith(_ASKED)]
     return _first(asked or [line for line in lines if not line.endswith(":")], most)
 
@@ -325,7 +333,7 @@ def _ends_sentence(line: str) -> bool:
 
 
 def _bare(text: str) -> str:
-    """Without bullet, and without quotation marks and commas around it."""
+    """Remove surrounding quotation marks and commas."""
     return text.strip().strip(_MARKS + " ,;").removesuffix(".").strip(_MARKS + " ,;")
 
 
@@ -334,41 +342,48 @@ def _has_letter(text: str) -> bool:
 
 
 def _lines(reply: str) -> list[str]:
-    """Those with something on them, made harmless, without bullets and numbers."""
-    found = (clean(line).strip() for line in reply.splitlines() if not line.startswith("```"))
-    return [line for line in (_BULLET.sub("", line) for line in found) if line.strip(_MARKS + " ")]
+    """Split a reply into non-empty lines, sanitised and without bullets and numbers."""
+    cleaned = (clean(line).strip() for line in reply.splitlines() if not line.startswith("```"))
+    return [line for line in (_BULLET.sub("", line) for line in cleaned) if line.strip(_MARKS + " ")]
 
 
-def _first(found: Iterable[str], most: int) -> list[str]:
-    """The first that are not empty, none twice in another case."""
+def _first(texts: Iterable[str], most: int) -> list[str]:
+    """Return the first `most` texts that are not empty, ignoring duplicates in another case."""
     known: dict[str, str] = {}
-    for one in found:
-        if one and len(known) < most:
-            known.setdefault(one.casefold(), one)
+    for text in texts:
+        if text and len(known) < most:
+            known.setdefault(text.casefold(), text)
     return list(known.values())
 
 
 MOST_WEAK = 75
-"""Entities and relationships that are reached from the weak context; as in the paper."""
+"""Entities and relationships reached from the weak context; as in the paper."""
 MOST_IN_ALL = 150
-"""From the weak and the strong context together; as in the paper."""
+"""Those reached from both contexts together; as in the paper."""
 MOST_HOPS = 4
-"""From the first entities: what is farther says little of them, and each hop is a reading of its own. The
-paper has no such bound."""
+"""Maximum number of hops: each is a read, and farther entities are hardly related. Not in the paper."""
 MOST_LINKS = 50
-"""Relationships of an entity that are looked at, those with the best connected entities first: an entity may
-have a million."""
+"""Maximum number of relationships per entity, which may have a million. Not in the paper."""
 
 Reached: TypeAlias = tuple[Kind, str]
-"""A kind, entity or relationship, and an id."""
+"""An entity or relationship: kind and id."""
 
 Expansion: TypeAlias = Generator[Sequence[str], Sequence[Row], list[Reached]]
 
 
 def expand(weak: Sequence[str], strong: Sequence[str]) -> Expansion:
-    """What is reached breadth-first from the weak context, up to MOST_WEAK, then from the strong one, up to
-    MOST_IN_ALL, in this order and each once. Yields at most as many ids as may still be reached, and is sent
-    relationships (EDGES) in any order. weak, strong: ids of entities by falling nearness"""
+    """Expand breadth-first from the weak context up to MOST_WEAK, then from the strong one up to MOST_IN_ALL.
+
+    Args:
+        weak: Ids of entities, nearest first; `strong` likewise.
+
+    Yields:
+        Ids of at most as many entities as may still be added; expects their relationships (EDGES) in any
+        order.
+
+    Returns:
+        What was reached, in this order, without duplicates.
+    """
     reached: dict[Reached, None] = {}
 
     def add(kind: Kind, ids: Iterable[str], most: int) -> None:
@@ -378,26 +393,25 @@ def expand(weak: Sequence[str], strong: Sequence[str]) -> Expansion:
             reached[kind, id_] = None
 
     for start, most in ((weak, MOST_WEAK), (strong, MOST_IN_ALL)):
-        here = list(dict.fromkeys(start))[:most]
+        frontier = list(dict.fromkeys(start))[:most]
         for hop in range(MOST_HOPS + 1):
-            add("entity", here, most)
-            if not here or hop == MOST_HOPS or len(reached) >= most:
+            add("entity", frontier, most)
+            if not frontier or hop == MOST_HOPS or len(reached) >= most:
                 break
-            links = {row["id"]: row for row in (yield here)}
+            links = {row["id"]: row for row in (yield frontier)}
             before = len(reached)
-            add("relationship", by_turns(_links_in_order(links.values(), here, reached)), most)
+            add("relationship", by_turns(_links_in_order(links.values(), frontier, reached)), most)
             new = [id_ for kind, id_ in list(reached)[before:] if kind == "relationship"]
             ends = (links[id_][end] for id_ in new for end in ("source_id", "target_id"))
-            here = [id_ for id_ in dict.fromkeys(ends) if ("entity", id_) not in reached]
+            frontier = [id_ for id_ in dict.fromkeys(ends) if ("entity", id_) not in reached]
     return list(reached)
 
 
 def _links_in_order(
-    rows: Iterable[Row], here: Sequence[str], reached: Mapping[Reached, None]
+    rows: Iterable[Row], frontier: Sequence[str], reached: Mapping[Reached, None]
 ) -> list[list[str]]:
-    """Of each of these entities the first MOST_LINKS relationships: those to what was reached already, then
-    those of the best connected entities."""
-    links: dict[str, list[Row]] = {id_: [] for id_ in here}
+    """Choose MOST_LINKS relationships per entity by importance; those to reached entities come first."""
+    links: dict[str, list[Row]] = {id_: [] for id_ in frontier}
     for row in rows:
         for end in {row["source_id"], row["target_id"]} & links.keys():
             links[end].append(row)
@@ -405,5 +419,5 @@ def _links_in_order(
     def leads_on(row: Row) -> bool:
         return any(("entity", row[end]) not in reached for end in ("source_id", "target_id"))
 
-    best = (sorted(own, key=worth)[:MOST_LINKS] for own in links.values())
+    best = (sorted(own, key=by_importance)[:MOST_LINKS] for own in links.values())
     return [[row["id"] for row in sorted(own, key=leads_on)] for own in best]

@@ -1,8 +1,8 @@
-"""Filling one context from several lists of records that share its tokens.
+"""Fill one context from several lists of records that share its tokens.
 
-First every list fills its own share; then what is left goes to them in turn. In both, a list ends at the
-first record that does not fit: a shorter but less helpful one must not take its place. Every line is
-counted with its number, the whole once more at the end: no context is above its budget.
+First every list fills its own share; then the lists use the remaining tokens in turn. Each list ends at the
+first record that does not fit: a shorter but less relevant one must not replace it. Every line is counted
+with its number, and the whole once more at the end, so no context exceeds its budget.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from graphrag_ray.graph.plan import MIN_CONTEXT_TOKENS, NUMBER_TOKENS, element_c
 from graphrag_ray.graph.report_context import COLUMNS, Context, Count, Record, fit, record_tokens, write
 
 MIN_SHOWN_TOKENS = 16
-"""A record is not cut below this: so little of it says nothing."""
+"""A record is not truncated below this size, at which it is meaningless."""
 MIN_NEIGHBOUR_TOKENS = 100
-"""Nor a neighbour, whose document is named in it."""
+"""The same for a neighbour, whose text includes the name of its document."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Records by falling priority, and the share of the context, 0–1, that is theirs at least."""
+    """Records by falling priority, and the fraction of the context that is reserved for them."""
 
     records: Sequence[Record]
     of: float = 1.0
@@ -33,7 +33,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A chunk that stands beside another, `of`, in a document; before: or after it."""
+    """A chunk that directly precedes (`before`) or follows the chunk with id `of` in a document."""
 
     record: Record
     of: str
@@ -49,35 +49,38 @@ def fill(
 ) -> Context:
     """Write the records of all shares as a context of at most `budget` tokens.
 
-    shares      what the others leave goes to those that stand first
-    left_out    records that belong there and are in no share
-    neighbours  by falling priority: shown beside their chunks where all the others leave room
+    A record that is longer than its share, or an entity, relationship or claim longer than `element_cap`, is
+    truncated.
 
-    A record that is longer than its share, or an entity, relationship or claim longer than `element_cap`,
-    is cut at its end. Raises SettingsError for a budget too small.
+    Args:
+        shares: Earlier shares use the tokens that others leave first.
+        left_out: Number of relevant records that are in no share.
+        neighbours: By falling priority; added next to their chunks if there is room after all shares.
+
+    Raises:
+        SettingsError: The budget is too small.
     """
     if budget < MIN_CONTEXT_TOKENS:
         raise SettingsError(
-            f"query.context_tokens is {budget}; a context needs at least {MIN_CONTEXT_TOKENS} tokens"
+            f"query.context_tokens is {budget}, but a context needs at least {MIN_CONTEXT_TOKENS} tokens"
         )
     sheet = _Sheet(budget, count)
-    shown = [sheet.take(s.records, 0, int(s.of * budget)) for s in shares]
-    for share, first in zip(shares, shown, strict=True):
-        sheet.take(share.records, first, int(share.of * budget), anything_left=True)
+    ends = [sheet.take(s.records, 0, int(s.of * budget)) for s in shares]
+    for share, first in zip(shares, ends, strict=True):
+        sheet.take(share.records, first, int(share.of * budget), use_rest=True)
     return sheet.context(left_out + sum(len(s.records) for s in shares), neighbours)
 
 
-def first_fitting(records_: Sequence[Record], budget: int, count: Count) -> tuple[list[Record], int]:
-    """The first records whose table has at most `budget` tokens, as contexts of so many show them, and how
-    many of them are cut at their end."""
+def first_fitting(waiting: Sequence[Record], budget: int, count: Count) -> tuple[list[Record], int]:
+    """Return the first records that fit into `budget` tokens, and how many are truncated."""
     sheet = _Sheet(budget, count)
-    sheet.take(records_, 0, budget)
-    cut = sheet.context(len(records_)).cut
+    sheet.take(waiting, 0, budget)
+    cut = sheet.context(len(waiting)).cut
     return sheet.shown, cut
 
 
 class _Sheet:
-    """A context while it is filled: what is shown, whether it was cut, and its tokens."""
+    """A context that is being filled."""
 
     def __init__(self, budget: int, count: Count) -> None:
         self._budget, self._count = budget, count
@@ -86,16 +89,19 @@ class _Sheet:
         self._numbers: Counter[str] = Counter()
         self._used = 0
 
-    def take(self, waiting: Sequence[Record], first: int, room: int, anything_left: bool = False) -> int:
-        """Show records from `first` on, as many as fit into `room` tokens, or into all that is left; returns
-        the place of the first that did not."""
+    def take(self, waiting: Sequence[Record], first: int, room: int, use_rest: bool = False) -> int:
+        """Add records while they fit into `room` tokens or, with `use_rest`, into all the rest.
+
+        Returns:
+            The position of the first record that was not added.
+        """
         free = self._budget - self._used
-        free = free if anything_left else min(room, free)
+        free = free if use_rest else min(room, free)
         for place in range(first, len(waiting)):
             record = waiting[place]
             number = self._numbers[record.section] + 1
             heading = records.heading(record.section, COLUMNS[record.section])
-            # Cut where it is too long for a context like this.
+            # Truncate a record that is too long for its share of an empty context.
             limit = room - self._count(heading) - NUMBER_TOKENS
             if record.section not in (*REPORT_SECTIONS, "Sources"):
                 limit = min(limit, element_cap(self._budget))
@@ -114,29 +120,29 @@ class _Sheet:
         return len(waiting)
 
     def context(self, n_all: int, neighbours: Sequence[Neighbour] = ()) -> Context:
-        """What was taken, counted as a whole; n_all: records that could have been taken."""
-        # Vocabularies may join what stands at the end of a line with the next.
-        while self._with() > self._budget:
+        """Build the context. `n_all` is the number of records that could have been added."""
+        # A tokenizer may merge the end of a line with the start of the next, so count the whole.
+        while self._tokens() > self._budget:
             self.shown.pop()
         n_shown = len(self.shown)
         for neighbour in neighbours:
-            # In reading order, where there is room: the chunk after, cut at its end, or the whole one before.
+            # Insert in reading order: the next chunk may be truncated, the previous one has to fit whole.
             record = neighbour.record
             sources = {r.id: n for n, r in enumerate(self.shown) if r.section == "Sources"}
             if record.id in sources or neighbour.of not in sources:
                 continue
-            at = sources[neighbour.of] + (not neighbour.before)
-            excess = self._with(record, at) - self._budget
+            place = sources[neighbour.of] + (not neighbour.before)
+            excess = self._tokens(record, place) - self._budget
             limit = record_tokens(record, self._count) - excess
             if excess > 0 and not neighbour.before and limit >= MIN_NEIGHBOUR_TOKENS:
                 record = fit(record, limit, self._count)
-                excess = self._with(record, at) - self._budget
+                excess = self._tokens(record, place) - self._budget
             if excess <= 0:
-                self.shown.insert(at, record)
+                self.shown.insert(place, record)
         text, numbering = write(self.shown)
         return Context(text, numbering, self._count(text), n_all - n_shown, sum(self._cut[:n_shown]))
 
-    def _with(self, record: Record | None = None, at: int = 0) -> int:
-        """Tokens of the context, with this record at this place."""
-        more = [] if record is None else [record]
-        return self._count(write([*self.shown[:at], *more, *self.shown[at:]])[0])
+    def _tokens(self, inserted: Record | None = None, place: int = 0) -> int:
+        """Count the tokens of the context, optionally with another record at `place`."""
+        more = [] if inserted is None else [inserted]
+        return self._count(write([*self.shown[:place], *more, *self.shown[place:]])[0])

@@ -1,5 +1,7 @@
-"""Global search: the reports of one level of the hierarchy, all of them (paper 3.1.6; C0–C3 of 4.1.2), or
-with `query.dynamic` those that were rated relevant from the top."""
+"""Global search: map-reduce over all reports of one level (paper 3.1.6; C0–C3 of 4.1.2).
+
+With `query.dynamic`, it reads the reports that are rated relevant from the top instead.
+"""
 
 from __future__ import annotations
 
@@ -14,31 +16,30 @@ from graphrag_ray.base.wording import plural
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, communities_of, reports_of
 from graphrag_ray.query.methods.budget import (
-    Most,
+    CostBound,
     budget_in_words,
+    check_budget,
     has_budget,
-    reading,
-    recounted,
-    refuse_beyond,
+    map_reduce_bound,
+    recount_tokens,
 )
-from graphrag_ray.query.methods.dynamic import Rated, select
+from graphrag_ray.query.methods.dynamic import Selection, select
 from graphrag_ray.query.methods.levels import Ints, LevelReports, Levels, is_auto, levels
-from graphrag_ray.query.methods.map_parts import ToRead, answered, read
-from graphrag_ray.query.methods.method import Given, Method, Question
+from graphrag_ray.query.methods.map_parts import RecordsToRead, combined_answer, map_reduce
+from graphrag_ray.query.methods.method import Method, Question, SearchEnv
 from graphrag_ray.query.methods.methods import MethodKind
 
 NAME = "global"
-ADVICE = "Raise the budget, or let it decide the level: --level auto."
+ADVICE = "Raise the budget, or let it choose the level: --level auto."
 
 
-def search(question: Question, given: Given) -> Method:
-    """Read all reports of C_k, or those that dynamic selection finds. Raises LevelNotFound, BudgetSpent,
-    UsageError for a question that leaves no room for data, or a hierarchy that the snapshot lacks."""
-    kind = asked_hierarchy(given)
+def search(question: Question, env: SearchEnv) -> Method:
+    """Read all reports of C_k, or those that dynamic selection finds."""
+    kind = asked_hierarchy(env)
     reports, communities = yield reports_of(kind), communities_of(kind)
-    reports = yield from recounted(kind.reports, reports, given)
+    reports = yield from recount_tokens(kind.reports, reports, env)
     known = levels(communities, reports, kind.name)
-    query = given.settings.query
+    query = env.settings.query
     if query.dynamic:
         if not known.n_levels or not (known.report >= 0).any():
             raise known.empty()
@@ -46,15 +47,18 @@ def search(question: Question, given: Given) -> Method:
         if not is_auto(question.level):
             deepest = known.parse(question.level, query.context_tokens)
         ids = reports["id"].to_pylist()
-        rated = yield from select(question.text, given, kind.reports, known, ids, deepest)
-        what = yield from read(question.text, given, of_rows(kind, reports, known.report[rated.places]))
-        notes = rated_in_words(rated, deepest)
-        answer: Answer = yield from answered(question.text, NAME, "reports", what, notes=notes)
-        return replace(answer, contexts=(*rated.contexts, *answer.contexts))
-    chosen, why = choose(question, given, known, reports)
-    what = yield from read(question.text, given, of_rows(kind, reports, chosen.rows))
-    notes = (*why, *gaps(chosen))
-    return (yield from answered(question.text, NAME, "reports", what, level=chosen.level, notes=notes))
+        selection = yield from select(question.text, env, kind.reports, known, ids, deepest)
+        wanted = _records(kind, reports, known.report[selection.places])
+        parts = yield from map_reduce(question.text, env, wanted)
+        notes = selection_notes(selection, deepest)
+        answer: Answer = yield from combined_answer(question.text, NAME, "reports", parts, notes=notes)
+        return replace(answer, contexts=(*selection.contexts, *answer.contexts))
+    chosen, why = choose_level(question, env, known, reports)
+    parts = yield from map_reduce(question.text, env, _records(kind, reports, chosen.rows))
+    notes = (*why, *gap_notes(chosen))
+    return (
+        yield from combined_answer(question.text, NAME, "reports", parts, level=chosen.level, notes=notes)
+    )
 
 
 METHOD = MethodKind(
@@ -69,64 +73,64 @@ METHOD = MethodKind(
 )
 
 
-def choose(
-    question: Question, given: Given, known: Levels, reports: pa.Table
+def choose_level(
+    question: Question, env: SearchEnv, known: Levels, reports: pa.Table
 ) -> tuple[LevelReports, tuple[str, ...]]:
-    """The level that is asked for; else the finest within the budget; without one, the default. And why, as
-    sentences, where there is something to say."""
-    query = given.settings.query
+    """Choose the requested level, else the finest within the budget, else the default; with notes."""
+    query = env.settings.query
 
-    def most(at: LevelReports) -> Most:
-        return reading(question.text, given, reports["n_tokens"].take(pa.array(at.rows)))
+    def bound(at: LevelReports) -> CostBound:
+        return map_reduce_bound(question.text, env, reports["n_tokens"].take(pa.array(at.rows)))
 
     auto = is_auto(question.level)
     if auto and has_budget(query):
         with_reports = [at for k in range(known.n_levels) if len((at := known.at(k)).rows)]
         if not with_reports:
             raise known.empty()
-        found = next((at for at in reversed(with_reports) if most(at).within(query)), None)
-        if found is None:
-            least = min(with_reports, key=lambda at: most(at).tokens)
+        chosen = next((at for at in reversed(with_reports) if bound(at).within(query)), None)
+        if chosen is None:
+            least = min(with_reports, key=lambda at: bound(at).tokens)
             raise BudgetSpent(
-                f"even C{least.level} would take {most(least)}; {budget_in_words(query)}. No answer was "
-                "asked for. Raise the budget, or ask with --method vector."
+                f"Even C{least.level} would take {bound(least)}, but {budget_in_words(query)}. No call was "
+                "made for the answer. Raise the budget, or ask with --method vector."
             )
-        finer = next((at for at in with_reports if at.level > found.level), None)
-        more = f"; C{finer.level} would take {most(finer)}" if finer else ""
-        return found, (f"C{found.level} is the finest level within the budget: {most(found)}{more}.",)
-    level = known.parse(None if auto else question.level, query.context_tokens)
-    chosen = known.at(level)
-    refuse_beyond(most(chosen), query, ADVICE)
+        finer = next((at for at in with_reports if at.level > chosen.level), None)
+        more = f"; C{finer.level} would take {bound(finer)}" if finer else ""
+        return chosen, (f"C{chosen.level} is the finest level within the budget: {bound(chosen)}{more}.",)
+    chosen = known.at(known.parse(None if auto else question.level, query.context_tokens))
+    check_budget(bound(chosen), query, ADVICE)
     if question.level is None or not auto:
         return chosen, ()
-    return chosen, (f"C{level} is the coarsest level with enough reports to fill a context.",)
+    return chosen, (f"C{chosen.level} is the coarsest level with enough reports to fill a context.",)
 
 
-def rated_in_words(rated: Rated, deepest: int) -> tuple[str, ...]:
-    """What dynamic selection did, as sentences."""
-    n_kept, calls = len(rated.places), plural(len(rated.contexts), "call")
-    why = f" ({Counter(rated.errors).most_common(1)[0][0]})" if rated.errors else ""
-    n_missing, left_out = rated.missing, rated.left_out
-    said = (
-        (True, f"{plural(rated.n_rated, 'report')} down to C{deepest} rated in {calls}, {n_kept:,} read."),
-        (rated.unrated, f"{plural(rated.unrated, 'report')} got no rating and counted as relevant{why}."),
-        (rated.ended, rated.ended),
-        (left_out, f"{plural(left_out, 'relevant report')} left out, the least relevant, for the budget."),
-        (n_missing, f"{plural(n_missing, 'community', 'communities')} below relevant ones have no report."),
+def selection_notes(selection: Selection, deepest: int) -> tuple[str, ...]:
+    """Describe what dynamic selection did."""
+    n_kept, calls = len(selection.places), plural(len(selection.contexts), "call")
+    why = f" ({Counter(selection.errors).most_common(1)[0][0]})" if selection.errors else ""
+    unrated, left_out, missing = selection.unrated, selection.left_out, selection.missing
+    possible = (
+        (
+            True,
+            f"{plural(selection.n_rated, 'report')} down to C{deepest} rated in {calls}, {n_kept:,} read.",
+        ),
+        (unrated, f"{plural(unrated, 'report')} got no rating and counted as relevant{why}."),
+        (selection.ended, selection.ended),
+        (left_out, f"{plural(left_out, 'relevant report')}, the least relevant, left out for the budget."),
+        (missing, f"{plural(missing, 'community', 'communities')} below relevant ones have no report."),
     )
-    return tuple(text for applies, text in said if applies)
+    return tuple(text for applies, text in possible if applies)
 
 
-def of_rows(kind: HierarchyKind, reports: pa.Table, rows: Ints) -> ToRead:
-    """Rows of a table of reports, to be read."""
+def _records(kind: HierarchyKind, reports: pa.Table, rows: Ints) -> RecordsToRead:
     chosen = reports.take(pa.array(rows))
-    return ToRead(kind.reports, chosen["id"].to_pylist(), chosen["n_tokens"].to_pylist())
+    return RecordsToRead(kind.reports, chosen["id"].to_pylist(), chosen["n_tokens"].to_pylist())
 
 
-def gaps(chosen: LevelReports) -> tuple[str, ...]:
-    """What the reader should know of communities without a report, as sentences."""
-    said = (
+def gap_notes(chosen: LevelReports) -> tuple[str, ...]:
+    """Describe the communities without a report."""
+    possible = (
         (len(chosen.missing), "have no report and are missing."),
-        (len(chosen.replaced), "have no report; reports of their sub-communities stand in."),
+        (len(chosen.replaced), "have no report; reports of their sub-communities represent them."),
     )
-    return tuple(f"{n} communities {what}" for n, what in said if n)
+    return tuple(f"{n} communities {what}" for n, what in possible if n)

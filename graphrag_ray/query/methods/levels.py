@@ -1,11 +1,11 @@
-"""Levels of a hierarchy, and the reports that stand for each (paper 4.1.2).
+"""The levels of a hierarchy, and the reports that represent each (paper 4.1.2).
 
-C_k is every community of level k plus the leaves above it (a community without sub-communities is
-projected down). A community is stored once, at its own level; the projection is made here, on reading.
+C_k consists of every community of level k and the leaves above it, which are projected down. A community is
+stored once, at its own level; the projection happens here.
 
-A community of C_k whose report failed is replaced by those of its sub-communities, as far down as
-needed: they hold the same members without overlapping the others, which its parent's report would. A
-member that no report covers is missing; the answer says how many communities that concerns.
+A community of C_k whose report failed is represented by the reports of its sub-communities, recursively:
+these cover the same members without overlapping others, unlike its parent's report. Members that no report
+covers are missing; the answer tells how many communities that concerns.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _LEVEL = re.compile(r"\s*+(?:c\s*+)?(\d{1,9})\s*\Z", re.IGNORECASE)
 class LevelReports:
     """The reports of one level.
 
-    rows       rows of the reports table, ascending
-    replaced   communities of the level without a report, represented by reports below them
-    missing    communities (of the level or below) that no report covers
-    n_tokens   of all these reports as contexts show them
+    Attributes:
+        rows: Rows of the reports table, ascending.
+        replaced: Communities without a report that reports of sub-communities represent.
+        missing: Communities, of the level or below, that no report covers.
+        n_tokens: Tokens of all these reports as contexts show them.
     """
 
     level: int
@@ -45,11 +46,12 @@ class LevelReports:
 
 @dataclass(frozen=True)
 class Levels:
-    """The communities of one hierarchy, and which have a report.
+    """The C communities of one hierarchy, and which have a report.
 
-    community, level, parent   [C] as in the communities table
-    report                     [C] row of the reports table, -1 where there is none
-    n_tokens                   [C] of that report, 0 where there is none
+    Attributes:
+        community: [C] As in the communities table, like `level` and `parent`.
+        report: [C] Row of the reports table; -1 if there is none.
+        n_tokens: [C] Tokens of that report; 0 if there is none.
     """
 
     community: Ints
@@ -63,33 +65,32 @@ class Levels:
         return int(self.level.max()) + 1 if len(self.level) else 0
 
     def parse(self, text: str | int | None, context_tokens: int) -> int:
-        """A level as a user writes it: "C2", "2", 2; None: `default`. Raises LevelNotFound."""
+        """Parse a level as users write it ("C2", "2", 2; None: `default`). Raises LevelNotFound."""
         if text is None:
             return self.default(context_tokens)
         match = _LEVEL.match(str(text))
         if match and int(match.group(1)) < self.n_levels:
             return int(match.group(1))
-        raise LevelNotFound(f"there is no level {str(text)!r}; {self._which()}")
+        raise LevelNotFound(f"There is no level {str(text)!r}: {self._which()}")
 
     def default(self, context_tokens: int) -> int:
-        """The coarsest level with enough reports to fill a context, else the one with most to read. Raises
-        LevelNotFound where there is no report at all."""
+        """Choose the coarsest level that fills a context, or the largest. Raises LevelNotFound."""
         tokens = [self.at(level).n_tokens for level in range(self.n_levels)]
         if not any(tokens):
             raise self.empty()
         return next((k for k, n in enumerate(tokens) if n >= context_tokens), int(np.argmax(tokens)))
 
     def at(self, level: int) -> LevelReports:
-        """C_level. Raises LevelNotFound for a level that the hierarchy does not have."""
+        """Collect the reports of C_level. Raises LevelNotFound."""
         if not 0 <= level < self.n_levels:
-            raise LevelNotFound(f"there is no level C{level}; {self._which()}")
+            raise LevelNotFound(f"There is no level C{level}: {self._which()}")
         is_leaf = ~np.isin(self.community, self.parent)
         chosen = np.flatnonzero((self.level == level) | (is_leaf & (self.level < level)))
         used = [chosen[self.report[chosen] >= 0]]
         replaced: list[int] = []
         missing: list[int] = []
         for index in chosen[self.report[chosen] < 0].tolist():
-            # Down to communities with a report; what has none and no sub-communities is covered by nothing.
+            # Descend to communities with a report. A leaf without one is missing.
             n_used, todo = len(used), np.array([index], dtype=np.int64)
             while len(todo):
                 missing += self.community[todo[is_leaf[todo]]].tolist()
@@ -99,13 +100,13 @@ class Levels:
                 todo = children[self.report[children] < 0]
             if len(used) > n_used:
                 replaced.append(int(self.community[index]))
-        of_level = np.concatenate(used)
-        rows, n_tokens = np.sort(self.report[of_level]), int(self.n_tokens[of_level].sum())
+        places = np.concatenate(used)
+        rows, n_tokens = np.sort(self.report[places]), int(self.n_tokens[places].sum())
         return LevelReports(level, rows, tuple(replaced), tuple(missing), n_tokens)
 
     def empty(self) -> LevelNotFound:
-        """There is no report at all."""
-        return LevelNotFound(f"no community has a report; {self._which()}")
+        """The error for a hierarchy without reports."""
+        return LevelNotFound(f"No community has a report: {self._which()}")
 
     def _which(self) -> str:
         if not self.n_levels:
@@ -114,34 +115,35 @@ class Levels:
 
 
 def is_auto(level: str | int | None) -> bool:
-    """Whether the way of answering shall choose the level."""
+    """Whether the search method chooses the level."""
     return level is None or str(level).strip().lower() == AUTO
 
 
 def levels(communities: pa.Table, reports: pa.Table, hierarchy: str) -> Levels:
-    """Read a hierarchy's levels.
+    """Build the levels of a hierarchy.
 
-    communities   columns community, level, parent, hierarchy
-    reports       columns community, n_tokens, hierarchy; the rows of LevelReports count its rows
+    Args:
+        communities: Columns community, level, parent, hierarchy.
+        reports: Columns community, n_tokens, hierarchy. `LevelReports.rows` refer to its rows.
     """
     own = communities.filter(pc.equal(communities["hierarchy"], hierarchy))
     rows = np.flatnonzero(np.asarray(pc.equal(reports["hierarchy"], hierarchy)))
     tokens = _ints(reports["n_tokens"])[rows]
-    of_report = reports["community"].take(pa.array(rows)).cast(own["community"].type)
-    at = _ints(pc.fill_null(pc.index_in(own["community"], value_set=of_report.combine_chunks()), -1))
-    report = np.where(at < 0, -1, np.append(rows, -1)[at])
-    n_tokens = np.where(at < 0, 0, np.append(tokens, 0)[at])
+    with_report = reports["community"].take(pa.array(rows)).cast(own["community"].type)
+    place = _ints(pc.fill_null(pc.index_in(own["community"], value_set=with_report.combine_chunks()), -1))
+    report = np.where(place < 0, -1, np.append(rows, -1)[place])
+    n_tokens = np.where(place < 0, 0, np.append(tokens, 0)[place])
     return Levels(_ints(own["community"]), _ints(own["level"]), _ints(own["parent"]), report, n_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """A row of the paper's Table 2: what a condition reads.
+    """A row of the paper's Table 2: a level ("C0", "C1", …) or the source text ("TS").
 
-    name       "C0", "C1", …; "TS": the source text
-    n_units    community reports, or chunks; n_tokens: of these together
-    share      of the most tokens of any row
-    missing    communities of the level that no report covers
+    Attributes:
+        n_units: Number of community reports or chunks.
+        share: `n_tokens` relative to the largest row.
+        missing: Communities of the level that no report covers.
     """
 
     name: str
@@ -152,10 +154,12 @@ class Units:
 
 
 def units(known: Levels, chunk_tokens: npt.ArrayLike) -> list[Units]:
-    """Table 2 of the paper (4.1.2) for any index. chunk_tokens: of each chunk of the source text."""
+    """Compute Table 2 of the paper (4.1.2) from the levels and the token count of each chunk."""
     chunks = np.asarray(chunk_tokens, dtype=np.int64)
-    at = [known.at(k) for k in range(known.n_levels)]
-    rows = [(f"C{a.level}", len(a.rows), a.n_tokens, len(a.missing)) for a in at]
+    rows = [
+        (f"C{at.level}", len(at.rows), at.n_tokens, len(at.missing))
+        for at in map(known.at, range(known.n_levels))
+    ]
     rows.append(("TS", len(chunks), int(chunks.sum()), 0))
     most = max(tokens for _, _, tokens, _ in rows)
     return [Units(name, n, tokens, tokens / most if most else 0.0, gap) for name, n, tokens, gap in rows]

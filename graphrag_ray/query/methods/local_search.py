@@ -1,23 +1,24 @@
-"""Local search: what stands around the entities that a question is near, in one context.
+"""Local search: fill one context with what surrounds the entities nearest to a question.
 
-The way of Microsoft GraphRAG's documentation, since the paper has none: entities found by their embeddings
-lead to their relationships and claims, to the reports on their communities and to their chunks; each of
-text, reports and the rest has a share of the context. Departures: entities that the question names
-literally are taken first; a report is one of a level (the entity's finest community down to it that has
-a report), not of all levels above it too; and chunks are those that a walk from the question comes to
-(`walked_chunks.py`), which finds more ("Walks" in benchmarks/RESULTS.md). Without it (`query.local_walk`),
-and in an index of an earlier version, they are those of the entities, by how many of the named ones they hold
-and how near they are to the question, so that an entity that is everywhere does not take all of the text.
+The paper has no local search; this follows the documentation of Microsoft GraphRAG. Entities found by their
+embeddings lead to their relationships, claims, community reports and chunks; text, reports and the rest have
+a share of the context each.
+
+Departures: entities that the question mentions literally come first. A report is of one level (the entity's
+finest community down to that level that has a report), not of all levels above. Chunks are ranked by a random
+walk from the question (`walked_chunks.py`), which finds more: see "Walks" in benchmarks/RESULTS.md. Without
+it (`query.local_walk`), and in an index made by an earlier version, chunks of the entities are ranked by how
+many of the mentioned entities they contain and by nearness to the question, so that a frequent entity does
+not use all the room.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import groupby, islice, zip_longest
-from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,29 +30,25 @@ from graphrag_ray.graph.report_context import Context, Record, claim_of
 from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, check_embedded, communities_of
 from graphrag_ray.query.methods.filling import Share, fill
 from graphrag_ray.query.methods.levels import is_auto, levels
-from graphrag_ray.query.methods.method import By, Given, Kind, Method, Question, Rows, Search
+from graphrag_ray.query.methods.method import By, Kind, Method, Question, Rows, Search, SearchEnv, Steps
 from graphrag_ray.query.methods.methods import MethodKind
-from graphrag_ray.query.methods.nearest import ranked, with_neighbours
+from graphrag_ray.query.methods.nearest import add_neighbours, rank
 from graphrag_ray.query.methods.one_context import answer_from
-from graphrag_ray.query.methods.question_names import mentions, rarest_first
-from graphrag_ray.query.methods.record_rows import fitting, loaded
-from graphrag_ray.query.methods.walked_chunks import walked
-from graphrag_ray.query.methods.where import among, within
+from graphrag_ray.query.methods.question_names import find_mentions, rarest_first
+from graphrag_ray.query.methods.record_rows import Row, load_records, prefix_that_fits
+from graphrag_ray.query.methods.walked_chunks import walk_chunks
+from graphrag_ray.query.methods.where import matching_chunks, matching_ids
 
 NAME = "local"
-NO_REPORTS = "Reports on communities were left out: they also say what other documents say."
+NO_REPORTS = "Community reports were left out, because they also draw on other documents."
 DEFAULT_LEVEL = 2
-"""The level that Microsoft GraphRAG's command line reads; the finest of an index that has fewer."""
+"""The level that Microsoft GraphRAG's command line reads; the finest level of an index with fewer."""
 MIN_CHUNK_TOKENS = 32
-"""No more chunks are looked at than fill a context if none is shorter; the others count as left out."""
-
+"""Limits the number of chunks to those that fill a context if none is shorter; others count as left out."""
 MOST_CHUNKS = 2_000
-"""Of an entity. The chunks of one that is in more are not listed: of the chunks that are near to the
-question, those are taken that hold it."""
-
+"""The chunks of an entity with more are not listed; the chunks nearest to the question are checked for it."""
 MOST_EDGES = 1_000
-"""Relationships of an entity that are looked at, those with the best connected entities first: a name that is
-everywhere may have a million."""
+"""Maximum number of relationships per entity, by importance: a frequent name may have a million."""
 
 MEMBERS = ["id", "level", "entity_ids"]
 EDGES = ["id", "source_id", "target_id", "combined_degree", "weight"]
@@ -59,15 +56,14 @@ CLAIMS = ["id", "subject_id", "object_id", "type", "status", "start_date", "end_
 CLAIMS += ["subject_entity_id", "text_unit_ids"]
 
 
-def search(question: Question, given: Given) -> Method:
-    """Answer from what stands around the entities that the question is near. Raises LevelNotFound, and
-    UsageError for an index without a graph or embeddings of entities, or conditions that cannot be met."""
-    chunks = yield from within(question.where)
-    check_embedded(given, NAME, ["entity"])
-    finest = yield from finest_level(question.level, given)
-    context = yield from context_for(question.text, given, finest=finest, chunks=chunks)
+def search(question: Question, env: SearchEnv) -> Method:
+    """Answer from what surrounds the entities nearest to the question."""
+    chunks = yield from matching_chunks(question.where)
+    check_embedded(env, NAME, ["entity"])
+    finest = yield from finest_level(question.level, env)
+    context = yield from context_for(question.text, env, finest=finest, chunks=chunks)
     notes = [] if chunks is None else [NO_REPORTS]
-    return (yield from answer_from(question.text, given, NAME, context, notes))
+    return (yield from answer_from(question.text, env, NAME, context, notes))
 
 
 METHOD = MethodKind(
@@ -82,73 +78,71 @@ METHOD = MethodKind(
 
 
 def context_for(
-    text: str, given: Given, *, finest: int = DEFAULT_LEVEL, chunks: Collection[str] | None = None
-) -> Generator[Any, Any, Context]:
-    """The context of a question, of at most query.context_tokens; empty where no entity is near.
+    text: str, env: SearchEnv, *, finest: int = DEFAULT_LEVEL, chunks: Collection[str] | None = None
+) -> Steps[Context]:
+    """Fill a context of at most `query.context_tokens`; it is empty if no entity is near.
 
-    finest   level of the finest reports that are shown; see `finest_level`
-    chunks   ids of the only ones that count (see where.py): nothing that others say is shown then
+    It shows reports down to level `finest`, or none if the question is restricted to `chunks`.
     """
-    asked_hierarchy(given, over="entity")
-    check_embedded(given, NAME, ["entity"])
-    query = given.settings.query
-    near, named = yield from _near(text, given, chunks)
-    edges, claims, communities = yield from _around(list(near), given, chunks)
-    # The entities; then relationships and claims by turns, so that neither crowds out the other.
+    asked_hierarchy(env, over="entity")
+    check_embedded(env, NAME, ["entity"])
+    query = env.settings.query
+    near, named = yield from _near(text, env, chunks)
+    edges, claims, communities = yield from _around(list(near), env, chunks)
+    # Entities first, then relationships and claims alternately, so that neither displaces the other.
     ids: list[tuple[Kind, str]] = [("entity", id_) for id_ in near]
     ids += [("relationship", edge["id"]) for edge in edges]
-    records = yield from loaded(ids, given, chunks)
+    records = yield from load_records(ids, env, chunks)
     related = [record for record in records if record.section == "Relationships"]
-    turns = zip_longest(related, map(claim_of, claims))
     elements = [record for record in records if record.section == "Entities"]
-    elements += [record for pair in turns for record in pair if record]
+    pairs = zip_longest(related, map(claim_of, claims))
+    elements += [record for pair in pairs for record in pair if record]
     most = max(1, query.context_tokens // MIN_CHUNK_TOKENS)
-    if query.local_walk and WALKS in given.n_rows:
-        (hits,) = yield from walked([text], given, most, chunks)
-        found, n_held = [hit.id for hit in hits], len(hits)
+    if query.local_walk and WALKS in env.n_rows:
+        (hits,) = yield from walk_chunks([text], env, most, chunks)
+        order, n_held = [hit.id for hit in hits], len(hits)
     else:
-        found, n_held = yield from _chunks_around(text, near, named, edges, given, chunks, most)
-    chosen, _ = yield from fitting(found, given)  # those that may fit
-    sources = yield from loaded((("text_unit", id_) for id_ in chosen), given)
+        order, n_held = yield from _chunks_around(text, near, named, edges, env, chunks, most)
+    chosen, _ = yield from prefix_that_fits(order, env)
+    sources = yield from load_records((("text_unit", id_) for id_ in chosen), env)
     left_out = n_held - len(chosen)
     reports: list[Record] = []
     if chunks is None:
-        reports = yield from loaded((yield from reports_around(near, given, communities, finest)), given)
+        reports = yield from load_records((yield from reports_around(near, env, communities, finest)), env)
     shares = [
         Share(sources, query.local_text_share),
         Share(elements, 1 - query.local_text_share - query.local_reports_share),
         Share(reports, query.local_reports_share),
     ]
     shares = [s for s in shares if s.of > 0]
-    context = fill(shares, query.context_tokens, given.count, left_out)
-    return (yield from with_neighbours(context, shares, given, left_out))
+    context = fill(shares, query.context_tokens, env.count, left_out)
+    return (yield from add_neighbours(context, shares, env, left_out))
 
 
-def finest_level(level: str | int | None, given: Given) -> Generator[Any, Any, int]:
-    """A level as the caller wrote it; None or auto: DEFAULT_LEVEL. Raises LevelNotFound."""
-    kind = asked_hierarchy(given, over="entity")
+def finest_level(level: str | int | None, env: SearchEnv) -> Steps[int]:
+    """Parse a level as the caller wrote it; None or auto is DEFAULT_LEVEL. Raises LevelNotFound."""
+    kind = asked_hierarchy(env, over="entity")
     if is_auto(level):
         return DEFAULT_LEVEL
     communities = yield communities_of(kind)
-    without_reports = communities.slice(0, 0).rename_columns(["community", "n_tokens", "parent", "hierarchy"])
-    return levels(communities, without_reports, kind.name).parse(level, 0)
+    no_reports = communities.slice(0, 0).rename_columns(["community", "n_tokens", "parent", "hierarchy"])
+    return levels(communities, no_reports, kind.name).parse(level, 0)
 
 
 def _near(
-    text: str, given: Given, chunks: Collection[str] | None
-) -> Generator[Any, Any, tuple[dict[str, int], list[str]]]:
-    """Entities that the question names, then those whose embeddings are nearest to its own, and in how many
-    chunks each is; and the ids of the named ones."""
-    possible = yield from among("entity", chunks)
-    could_be = mentions(text)
-    k, columns = given.settings.query.local_entities, ["id", "frequency"]
+    text: str, env: SearchEnv, chunks: Collection[str] | None
+) -> Steps[tuple[dict[str, int], list[str]]]:
+    """Find the mentioned and then the nearest entities with their chunk counts, and the mentioned ids."""
+    possible = yield from matching_ids("entity", chunks)
+    mentioned = find_mentions(text)
+    k, columns = env.settings.query.local_entities, ["id", "frequency"]
     rows, hits = yield (
-        Rows("entities", columns, list(could_be.spans)),
+        Rows("entities", columns, list(mentioned.spans)),
         Search("entity", "vector", text, k, possible),
     )
     frequency = {row["id"]: row["frequency"] or 0 for row in rows.to_pylist()}
     counted = frequency.keys() if possible is None else frequency.keys() & set(possible)
-    named = rarest_first(could_be, {id_: frequency[id_] for id_ in counted})[:k]
+    named = rarest_first(mentioned, {id_: frequency[id_] for id_ in counted})[:k]
     order = dict.fromkeys([*named, *(hit.id for hit in hits)])
     rest = yield Rows("entities", columns, [id_ for id_ in order if id_ not in frequency])
     frequency |= {row["id"]: row["frequency"] or 0 for row in rest.to_pylist()}
@@ -156,29 +150,29 @@ def _near(
 
 
 def _around(
-    entities: Sequence[str], given: Given, chunks: Collection[str] | None
-) -> Generator[Any, Any, tuple[list[Row], list[Row], pa.Table]]:
-    """The first relationships and claims of entities, and the communities that hold some of them."""
-    query, place = given.settings.query, {id_: n for n, id_ in enumerate(entities)}
-    # What conditions allow may come last.
-    most = (MOST_EDGES, query.local_claims) if chunks is None else (None, None)
+    entities: Sequence[str], env: SearchEnv, chunks: Collection[str] | None
+) -> Steps[tuple[list[Row], list[Row], pa.Table]]:
+    """Find the first relationships and claims of entities, and the communities that contain some of them."""
+    query, place = env.settings.query, {id_: n for n, id_ in enumerate(entities)}
+    # With conditions, the rows that satisfy them may have the lowest rank, so there is no limit.
+    most_edges, most_claims = (MOST_EDGES, query.local_claims) if chunks is None else (None, None)
     columns = EDGES if chunks is None else [*EDGES, "text_unit_ids"]
-    edges, claims, communities = yield (
-        Rows("relationships", columns, entities, by=ENDS, most=most[0]),
-        Rows("covariates", CLAIMS, entities, by="subject_entity_id", most=most[1]),
-        communities_around(entities, given),
+    tables = yield (
+        Rows("relationships", columns, entities, by=ENDS, most=most_edges),
+        Rows("covariates", CLAIMS, entities, by="subject_entity_id", most=most_claims),
+        communities_around(entities, env),
     )
     only = set(chunks or ())
-    stated, said = (
+    edges, claims = (
         [r for r in table.to_pylist() if chunks is None or not only.isdisjoint(r["text_unit_ids"])]
-        for table in (edges, claims)
+        for table in tables[:2]
     )
-    chosen = relationships_in_order(stated, place, query.local_relationships)
+    chosen = relationships_in_order(edges, place, query.local_relationships)
     if chunks is None:
         rest = yield Rows("relationships", ["id", "text_unit_ids"], [row["id"] for row in chosen])
         lists = {row["id"]: row for row in rest.to_pylist()}
         chosen = [{**row, **lists[row["id"]]} for row in chosen if row["id"] in lists]
-    return chosen, claims_in_order(said, place, query.local_claims), communities
+    return chosen, claims_in_order(claims, place, query.local_claims), tables[2]
 
 
 def _chunks_around(
@@ -186,60 +180,58 @@ def _chunks_around(
     near: Mapping[str, int],
     named: Collection[str],
     edges: Sequence[Row],
-    given: Given,
+    env: SearchEnv,
     chunks: Collection[str] | None,
     most: int,
-) -> Generator[Any, Any, tuple[list[str], int]]:
-    """Without a walk: the first chunks that hold some of the entities, and how many do."""
-    ways: list[By] = ["vector"] if given.n_rows.get("embeddings_text_unit") else []
-    if search_table("text_unit", "keyword") in given.n_rows:
+) -> Steps[tuple[list[str], int]]:
+    """Without a walk: find the first chunks that contain some of the entities, and how many do."""
+    ways: list[By] = ["vector"] if env.n_rows.get("embeddings_text_unit") else []
+    if search_table("text_unit", "keyword") in env.n_rows:
         ways.append("keyword")
-    everywhere = {id_ for id_, n in near.items() if n > MOST_CHUNKS} if ways else set()
-    rows = yield Rows("entities", ["id", "text_unit_ids"], [id_ for id_ in near if id_ not in everywhere])
+    frequent = {id_ for id_, n in near.items() if n > MOST_CHUNKS} if ways else set()
+    rows = yield Rows("entities", ["id", "text_unit_ids"], [id_ for id_ in near if id_ not in frequent])
     lists = {row["id"]: row["text_unit_ids"] or [] for row in rows.to_pylist()}
     held = {c for own in lists.values() for c in own if chunks is None or c in chunks}
-    possible = chunks if everywhere else held
+    possible = chunks if frequent else held
     only = None if possible is None else sorted(possible)
     searches = [Search("text_unit", by, text, among=only) for by in ways]
-    order = [id_ for _, id_ in (yield from ranked(searches, given, most))]
-    if everywhere:
+    order = [id_ for _, id_ in (yield from rank(searches, env, most))]
+    if frequent:
         rows = yield Rows("text_units", ["id", "entity_ids"], order)
-        holds = {row["id"]: everywhere.intersection(row["entity_ids"] or ()) for row in rows.to_pylist()}
-        lists |= {id_: [c for c in order if id_ in holds.get(c, ())] for id_ in everywhere}
+        holds = {row["id"]: frequent.intersection(row["entity_ids"] or ()) for row in rows.to_pylist()}
+        lists |= {id_: [c for c in order if id_ in holds.get(c, ())] for id_ in frequent}
         held.update(c for c in order if holds.get(c))
     places = {id_: place for place, id_ in enumerate(id_ for id_ in order if id_ in held)}
     entities = [{"id": id_, "text_unit_ids": lists.get(id_, [])} for id_ in near]
-    n_held = max([len(held), *(near[id_] for id_ in everywhere if chunks is None)])
+    n_held = max([len(held), *(near[id_] for id_ in frequent if chunks is None)])
     return chunks_in_order(entities, edges, named, places, chunks, most), n_held
 
 
-def communities_around(entities: Sequence[str], given: Given) -> Rows:
-    """The communities that hold some of the entities."""
-    return Rows(asked_hierarchy(given).communities, MEMBERS, entities, by="entity_ids", only_these=True)
+def communities_around(entities: Sequence[str], env: SearchEnv) -> Rows:
+    """The communities that contain some of the entities."""
+    return Rows(asked_hierarchy(env).communities, MEMBERS, entities, by="entity_ids", only_these=True)
 
 
 def reports_around(
-    entities: Collection[str], given: Given, communities: pa.Table | None = None, finest: int = DEFAULT_LEVEL
-) -> Generator[Any, Any, list[tuple[Kind, str]]]:
-    """The reports on the finest communities of entities, down to a level: those that hold most of them first.
-    communities: `communities_around` them, where these are known"""
-    kind = asked_hierarchy(given, over="entity")
+    entities: Collection[str],
+    env: SearchEnv,
+    communities: pa.Table | None = None,
+    finest: int = DEFAULT_LEVEL,
+) -> Steps[list[tuple[Kind, str]]]:
+    """Find the reports on the finest communities of entities, down to a level; largest overlap first."""
+    kind = asked_hierarchy(env, over="entity")
     if communities is None:
-        communities = yield communities_around(list(entities), given)
+        communities = yield communities_around(list(entities), env)
     found = memberships(communities, entities, finest)
     report = {m.community: report_id(m.community) for m in found}
     rows = (yield Rows(kind.reports_table, ["id", "rank"], list(report.values()))).to_pylist()
     ranks = {row["id"]: row["rank"] for row in rows}
-    rank = {c: ranks[id_] for c, id_ in report.items() if id_ in ranks}
-    return [(kind.reports, report[c]) for c in communities_in_order(found, rank)]
-
-
-Row: TypeAlias = Mapping[str, Any]
+    ranked = {c: ranks[id_] for c, id_ in report.items() if id_ in ranks}
+    return [(kind.reports, report[c]) for c in communities_in_order(found, ranked)]
 
 
 def relationships_in_order(rows: Iterable[Row], place: Mapping[str, int], per_entity: int) -> list[Row]:
-    """Relationships (EDGES) between the entities, then at most `per_entity` for each of those that lead
-    elsewhere: first those to what many of the entities lead to."""
+    """Order relationships (EDGES) between the entities, then `per_entity` of those that lead elsewhere."""
     inside: list[Row] = []
     outside: list[tuple[str, Row]] = []
     touched: dict[str, set[str]] = defaultdict(set)
@@ -251,21 +243,21 @@ def relationships_in_order(rows: Iterable[Row], place: Mapping[str, int], per_en
         elif len(others) == 1:
             outside.append((others[0], row))
             touched[others[0]].update(e for e in ends if e in place)
-    inside.sort(key=worth)
-    outside.sort(key=lambda found: (-len(touched[found[0]]), worth(found[1])))
+    inside.sort(key=by_importance)
+    outside.sort(key=lambda edge: (-len(touched[edge[0]]), by_importance(edge[1])))
     return inside + [row for _, row in outside[: per_entity * len(place)]]
 
 
-def worth(row: Row) -> tuple[float, float, str]:
-    """Sorts relationships: those of the best connected entities first, then the strongest."""
+def by_importance(row: Row) -> tuple[float, float, str]:
+    """Sort key of relationships: those of the best connected entities first, then the strongest."""
     return -row["combined_degree"], -row["weight"], row["id"]
 
 
 def claims_in_order(rows: Iterable[Row], place: Mapping[str, int], per_entity: int) -> list[Row]:
-    """Claims by the place of their subject, at most `per_entity` of each: those that most chunks state."""
+    """Order claims by the place of their subject, then those that most chunks state; `per_entity` of each."""
     order = sorted(rows, key=lambda r: (place[r["subject_entity_id"]], -len(r["text_unit_ids"]), r["id"]))
-    of_subject = groupby(order, lambda r: r["subject_entity_id"])
-    return [row for _, own in of_subject for row in islice(own, per_entity)]
+    by_subject = groupby(order, lambda r: r["subject_entity_id"])
+    return [row for _, own in by_subject for row in islice(own, per_entity)]
 
 
 def chunks_in_order(
@@ -273,26 +265,28 @@ def chunks_in_order(
     relationships: Iterable[Row],
     named: Collection[str],
     near: Mapping[str, int],
-    within: Collection[str] | None,
+    chunks: Collection[str] | None,
     most: int,
 ) -> list[str]:
-    """Ids of the first `most` chunks that hold some of the entities: first those that hold most of the named
-    ones; among these the entities take turns, each with its chunk that is nearest to the question, the others
-    by how many of its relationships they state, then as they stand in the corpus.
+    """Choose the first `most` chunks that contain some of the entities.
 
-    entities       id, text_unit_ids; by falling priority
-    relationships  the first of theirs: source_id, target_id, text_unit_ids
-    near           places of the chunks that are nearest to the question
-    within         the only chunks that count; None: all
+    Chunks with most of the mentioned entities come first. Among these the entities take turns, each with its
+    chunk nearest to the question, then by how many of its relationships they state, then in corpus order.
+
+    Args:
+        entities: Rows with id and text_unit_ids, by falling priority.
+        relationships: Rows with source_id, target_id and text_unit_ids.
+        near: Chunk -> its place among the chunks nearest to the question.
+        chunks: The chunks to which the question is restricted; None for all.
     """
     stated: dict[str, Counter[str]] = {e["id"]: Counter() for e in entities}
     for row in relationships:
         for end in {row["source_id"], row["target_id"]} & stated.keys():
             stated[end].update(row["text_unit_ids"])
-    chunks = {e["id"]: [c for c in e["text_unit_ids"] if within is None or c in within] for e in entities}
-    held = Counter(c for id_ in chunks.keys() & set(named) for c in set(chunks[id_]))
+    lists = {e["id"]: [c for c in e["text_unit_ids"] if chunks is None or c in chunks] for e in entities}
+    held = Counter(c for id_ in lists.keys() & set(named) for c in set(lists[id_]))
     by_held: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for id_, own in chunks.items():
+    for id_, own in lists.items():
         for chunk in own:
             by_held[held[chunk]][id_].append(chunk)
 
@@ -309,23 +303,23 @@ def chunks_in_order(
 
 
 def by_turns(lists: Iterable[Sequence[str]]) -> Iterator[str]:
-    """What the lists hold, once each: by turns the next of each list that was not yet taken."""
+    """Merge lists round-robin, without duplicates."""
     taken: set[str] = set()
     waiting = [iter(one) for one in lists]
     while waiting:
-        going = []
+        unfinished = []
         for rest in waiting:
-            found = next((id_ for id_ in rest if id_ not in taken), None)
-            if found is not None:
-                taken.add(found)
-                going.append(rest)
-                yield found
-        waiting = going
+            new = next((id_ for id_ in rest if id_ not in taken), None)
+            if new is not None:
+                taken.add(new)
+                unfinished.append(rest)
+                yield new
+        waiting = unfinished
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A community, and which of the entities are in it."""
+    """A community, and which of the entities belong to it."""
 
     community: str
     level: int
@@ -333,8 +327,7 @@ class Membership:
 
 
 def memberships(communities: pa.Table, entities: Collection[str], level: int) -> list[Membership]:
-    """The communities (id, level, entity_ids) of at most `level` that hold some of the entities. The coarsest
-    may list all entities of the index, so no Python object is made of any but ours."""
+    """Find the communities (id, level, entity_ids) of at most `level` that contain some of the entities."""
     own = communities.filter(pc.less_equal(communities["level"], level))
     lists = own["entity_ids"].combine_chunks()
     ids = lists.flatten()
@@ -348,8 +341,7 @@ def memberships(communities: pa.Table, entities: Collection[str], level: int) ->
 
 
 def communities_in_order(found: Sequence[Membership], rank: Mapping[str, float]) -> list[str]:
-    """Ids of the communities whose reports are shown: for each entity the finest that has one; those that
-    hold most of the entities first, then by their reports' rank. rank: of each community that has a report"""
+    """Choose the finest community of each entity whose report has a rank, those with most entities first."""
     levels_up = sorted(found, key=lambda m: m.level)
     finest = {entity: m for m in levels_up if m.community in rank for entity in m.members}
     chosen = {m.community: m for m in finest.values()}.values()

@@ -1,16 +1,14 @@
-"""Reading a part of the index for each of many contexts, and drawing what they say together (paper 3.1.6).
+"""Map-reduce over contexts: ask each context, then combine the partial answers (paper 3.1.6).
 
-What global search, its dynamic selection and the paper's TS have in common: records come in, an answer comes
-out.
+Shared by global search, its dynamic selection, the paper's TS, DRIFT, ArchRAG and FG-RAG.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.records import render_references
@@ -30,51 +28,26 @@ from graphrag_ray.query.methods.map_reduce import (
     reduce_spec,
     shuffled,
 )
-from graphrag_ray.query.methods.method import Dialogues, Given, Kind, Ran
-from graphrag_ray.query.methods.one_context import ENDED_AT_LIMIT, context_used, numbered
-from graphrag_ray.query.methods.record_rows import loaded
+from graphrag_ray.query.methods.method import Dialogues, Kind, Ran, SearchEnv, Steps
+from graphrag_ray.query.methods.one_context import ENDED_AT_LIMIT, context_used, short_numbers
+from graphrag_ray.query.methods.record_rows import load_records
 
 BATCH_TOKENS = 16_000_000
-"""Read and asked at once: some 70 MB of text, 2,000 contexts of the usual size."""
+"""Tokens that are read and asked at once: about 70 MB of text, 2,000 contexts of the usual size."""
 
 
 @dataclass(frozen=True)
-class ToRead:
-    """Records of one kind, known by id and size alone: their texts are read when it is their turn.
-
-    n_tokens: [R] of each record's text
-    """
+class RecordsToRead:
+    """Records of one kind whose texts are not loaded yet, with the tokens of each."""
 
     kind: Kind
     ids: Sequence[str]
     n_tokens: Sequence[int]
 
 
-def read(question: str, given: Given, wanted: ToRead) -> Generator[Any, Any, Mapped]:
-    """Shuffle records of one section, pack them into contexts, ask each, draw the answers together.
-
-    A batch of BATCH_TOKENS after the other, so that the memory that this takes does not grow with the texts;
-    what does are the ids (some 500 bytes a record) and the answers above zero. Raises UsageError for a
-    question that leaves no room for data.
-    """
-    query = given.settings.query
-    spec, asked = mapper(given.settings, given.prompts)
-    check_room(question, given, (spec, reduce_spec(given.settings, given.prompts)))
-    found = Mapped()
-    for ids in batches(wanted, query.seed, BATCH_TOKENS):
-        records = yield from loaded(((wanted.kind, id_) for id_ in ids), given)
-        packed = pack(records, query.context_tokens, query.seed, given.count)
-        yield from map_contexts(question, packed, spec, asked, found)
-    return (yield from merged(question, given, found))
-
-
 @dataclass
-class Mapped:
-    """What contexts said so far, and in the end all of them together.
-
-    contexts   what was read, with the highest score in each; None where its dialogue failed
-    errors     why dialogues failed
-    """
+class PartialAnswers:
+    """The contexts with the highest score of each, their answers, errors, and finally the combination."""
 
     contexts: list[ContextUsed] = field(default_factory=list)
     answers: list[MapAnswer] = field(default_factory=list)
@@ -82,42 +55,59 @@ class Mapped:
     reduce_context: ReduceContext = field(default_factory=lambda: ReduceContext("", {}, 0))
     reduced: Reduced = field(default_factory=lambda: Reduced(""))
 
-    def add(self, phase: str, context: Context, said: Sequence[MapAnswer] | None, error: str) -> None:
-        """Note what a context said; None: its dialogue failed."""
+    def add(self, phase: str, context: Context, answers: Sequence[MapAnswer] | None, error: str) -> None:
+        """Add the answers of a context; None means that its dialogue failed."""
         score = None
-        if said is None:
+        if answers is None:
             self.errors.append(error)
         else:
-            score = max((a.score for a in said), default=0.0)
-            self.answers.extend(said)
+            score = max((a.score for a in answers), default=0.0)
+            self.answers.extend(answers)
         self.contexts.append(replace(context_used(phase, context), score=score))
 
 
+def map_reduce(question: str, env: SearchEnv, wanted: RecordsToRead) -> Steps[PartialAnswers]:
+    """Shuffle records, pack them into contexts, ask each, and combine the answers. Raises UsageError.
+
+    Reads BATCH_TOKENS at a time. Memory grows only with ids (about 500 bytes per record) and helpful answers.
+    """
+    query = env.settings.query
+    spec, dialogue = mapper(env.settings, env.prompts)
+    check_room(question, env, (spec, reduce_spec(env.settings, env.prompts)))
+    partial_answers = PartialAnswers()
+    for ids in batches(wanted, query.seed, BATCH_TOKENS):
+        records = yield from load_records(((wanted.kind, id_) for id_ in ids), env)
+        contexts = pack(records, query.context_tokens, query.seed, env.count)
+        yield from map_contexts(question, contexts, spec, dialogue, partial_answers)
+    return (yield from reduce_answers(question, env, partial_answers))
+
+
 def map_contexts(
-    question: str, contexts: Sequence[Context], spec: AnswerSpec, asked: Mapper, found: Mapped
-) -> Generator[Any, Any, None]:
-    """Ask each context, all at once, and note what it says."""
-    ran: list[Ran[tuple[MapAnswer, ...]]] = yield Dialogues(
-        "map", [partial(asked, question, context, spec) for context in contexts]
+    question: str, contexts: Sequence[Context], spec: AnswerSpec, dialogue: Mapper, into: PartialAnswers
+) -> Steps[None]:
+    """Ask all contexts concurrently, and add their answers to `into`."""
+    outcomes: list[Ran[tuple[MapAnswer, ...]]] = yield Dialogues(
+        "map", [partial(dialogue, question, context, spec) for context in contexts]
     )
-    for context, said in zip(contexts, ran, strict=True):
-        found.add("map", context, said.result, said.error)
+    for context, outcome in zip(contexts, outcomes, strict=True):
+        into.add("map", context, outcome.result, outcome.error)
 
 
-def merged(question: str, given: Given, said: Mapped, prompt: str = "reduce") -> Generator[Any, Any, Mapped]:
-    """Draw the answers together, by falling score, in one call. prompt: its name. Raises GraphRagError where
-    that fails."""
-    shown = reduce_context(said.answers, given.settings.query.context_tokens, given.count)
-    final = partial(reduce_answer, question, shown, reduce_spec(given.settings, given.prompts, prompt))
-    (reduced,) = yield Dialogues("reduce", [final], last=True, numbering=shown.numbering)
+def reduce_answers(
+    question: str, env: SearchEnv, parts: PartialAnswers, prompt: str = "reduce"
+) -> Steps[PartialAnswers]:
+    """Combine the answers, by falling score, in one call. Raises GraphRagError if it fails."""
+    context = reduce_context(parts.answers, env.settings.query.context_tokens, env.count)
+    start = partial(reduce_answer, question, context, reduce_spec(env.settings, env.prompts, prompt))
+    (reduced,) = yield Dialogues("reduce", [start], last=True, numbering=context.numbering)
     if reduced.result is None:
-        raise GraphRagError(f"the answer could not be put together: {reduced.error}")
-    said.reduce_context, said.reduced = shown, reduced.result
-    return said
+        raise GraphRagError(f"The partial answers could not be combined: {reduced.error}")
+    parts.reduce_context, parts.reduced = context, reduced.result
+    return parts
 
 
-def batches(wanted: ToRead, seed: int, tokens: int) -> Iterator[list[str]]:
-    """Ids in the order in which they are read, about so many tokens at a time; each once."""
+def batches(wanted: RecordsToRead, seed: int, tokens: int) -> Iterator[list[str]]:
+    """Yield the ids in shuffled order, about `tokens` at a time."""
     size = dict(zip(wanted.ids, wanted.n_tokens, strict=True))
     batch: list[str] = []
     held = 0
@@ -131,31 +121,27 @@ def batches(wanted: ToRead, seed: int, tokens: int) -> Iterator[list[str]]:
         yield batch
 
 
-def answered(
+def combined_answer(
     question: str,
     method: str,
     what: str,
-    read: Mapped,
+    parts: PartialAnswers,
     *,
     level: int | None = None,
     notes: Sequence[str] = (),
-) -> Generator[Any, Any, Answer]:
-    """The answer, without costs and seconds, which the caller knows.
-
-    what    the records that were read, in the plural: "reports"
-    notes   of the method itself, shown before those on how the contexts were read
-    """
-    number = yield from numbered(read.reduced.references)
-    reduced, to_reduce, failed = read.reduced, read.reduce_context, len(read.errors)
-    lost = bool(read.contexts) and failed == len(read.contexts)
-    why = f"Most often because of: {Counter(read.errors).most_common(1)[0][0]}" if read.errors else ""
-    left_out, cut = to_reduce.left_out, sum(c.cut for c in read.contexts)
-    missing = f"{failed} of {len(read.contexts)} parts of the {what} got no usable reply and are missing."
-    told = (
+) -> Steps[Answer]:
+    """Build the answer from what was read, such as "reports". The caller fills in costs and time."""
+    number = yield from short_numbers(parts.reduced.references)
+    reduced, to_reduce, failed = parts.reduced, parts.reduce_context, len(parts.errors)
+    lost = bool(parts.contexts) and failed == len(parts.contexts)
+    why = f"Most common reason: {Counter(parts.errors).most_common(1)[0][0]}" if parts.errors else ""
+    left_out, cut = to_reduce.left_out, sum(c.cut for c in parts.contexts)
+    missing = f"{failed} of {len(parts.contexts)} parts of the {what} got no usable reply and are missing."
+    possible = (
         (failed, f"{missing} {'' if lost else why}".strip()),
-        (cut, f"{cut} {what} were longer than a context and were read without their end."),
+        (cut, f"{cut} {what} were longer than a context and were truncated."),
         (left_out, f"{left_out} of the less helpful partial answers did not fit into the last context."),
-        (to_reduce.cut, "The most helpful partial answer alone was too long and was cut."),
+        (to_reduce.cut, "The most helpful partial answer was too long and was truncated."),
         (reduced.truncated, ENDED_AT_LIMIT),
     )
     return Answer(
@@ -165,8 +151,8 @@ def answered(
         references=reduced.references,
         level=level,
         found=reduced.found,
-        contexts=(*read.contexts, *([context_used("reduce", to_reduce)] if to_reduce.shown else [])),
+        contexts=(*parts.contexts, *([context_used("reduce", to_reduce)] if to_reduce.shown else [])),
         failed_parts=failed,
-        dropped_references=reduced.dropped_references + sum(a.dropped_references for a in read.answers),
-        notes=(*notes, *(text for applies, text in told if applies)),
+        dropped_references=reduced.dropped_references + sum(a.dropped_references for a in parts.answers),
+        notes=(*notes, *(text for applies, text in possible if applies)),
     )

@@ -1,12 +1,12 @@
-"""What is asked of contexts, and how their answers are drawn together (paper 3.1.6, E.3, E.4).
+"""Dialogues that ask contexts for scored answers and combine these (paper 3.1.6, E.3, E.4).
 
     records ── pack ──► contexts ── map_answer ──► scored answers
             ── reduce_context ──► one context ── reduce_answer ──► text
 
 The paper asks each context for one answer with one score (`map_answer`), a line `<ANSWER_HELPFULNESS> 85
-</ANSWER_HELPFULNESS>` (E.3). `map_points` asks for a list of scored points as JSON: they cost about as
-much, and one good point among weak ones keeps its own score. Between map and reduce, answers hold string
-ids, so that the reduce context can number their references anew.
+</ANSWER_HELPFULNESS>` (E.3). `map_points` asks for a JSON list of scored points: they cost about as much, and
+one good point among weak ones keeps its own score. Between map and reduce, answers contain string ids, so
+that the reduce context can renumber their references.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ _GENERAL_KNOWLEDGE = (
     "statement with [general knowledge], so that nobody takes it for the data's."
 )
 
-
 _NAME = r"ANSWER[\s_]*HELPFULNESS"
 _SCORE = re.compile(
     rf"[*`]{{0,4}}<\s*{_NAME}\s*[>:=][\s:=*`]*(-?\d+(?:\.\d+)?)(?:\s*/\s*100\b|\s*%)?>?"
@@ -58,7 +57,7 @@ _SCORE = re.compile(
     re.IGNORECASE,
 )
 _TAG = re.compile(rf"<\s*+(?:/\s*+)?{_NAME}\s*>", re.IGNORECASE)
-"""What the corpus says cannot pass for a score: `report_context.clean` takes the tag's bracket out of it."""
+"""Text of the corpus cannot pass for a score: `report_context.clean` removes the tag's bracket from it."""
 
 
 class PointReply(JsonReply):
@@ -78,12 +77,13 @@ POINTS_SCHEMA: Mapping[str, Any] = schema_of(PointsReply)
 
 @dataclass(frozen=True)
 class AnswerSpec:
-    """What is the same for all map calls, or for all reduce calls, of a run.
+    """The parameters that all calls with one prompt share.
 
-    response_type   form and length of the final answer, in words
-    knowledge       a sentence that allows general knowledge beside the data; "" where that is not wanted
-    max_tokens      length that the prompt asks for; `call` holds the hard limit
-    about           a line on the corpus; "" where nothing is known
+    Attributes:
+        response_type: Form and length of the final answer, in words.
+        knowledge: A sentence that allows general knowledge; "" to forbid it.
+        max_tokens: Length that the prompt asks for; `call` has the hard limit.
+        about: A line about the corpus; "" if nothing is known.
     """
 
     prompt: Prompt
@@ -94,6 +94,23 @@ class AnswerSpec:
     language: str
     max_tokens: int
     about: str = ""
+
+
+def spec_of(
+    stage: str, settings: Settings, prompts: Mapping[str, Prompt], max_tokens: int, prompt: str = ""
+) -> AnswerSpec:
+    """Build the spec of a stage. `prompt` names its prompt if that differs from the stage."""
+    chosen = prompts[prompt or stage]
+    return AnswerSpec(
+        prompt=chosen,
+        correct=prompts["correct"],
+        call=settings.call(stage, max_tokens),
+        response_type=settings.query.response_type,
+        knowledge=_GENERAL_KNOWLEDGE if settings.query.general_knowledge else "",
+        language=settings.answer_language,
+        max_tokens=max_tokens,
+        about=about_line(settings, chosen),
+    )
 
 
 def reduce_spec(settings: Settings, prompts: Mapping[str, Prompt], prompt: str = "reduce") -> AnswerSpec:
@@ -111,7 +128,7 @@ def map_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
 def mapper(
     settings: Settings, prompts: Mapping[str, Prompt], points: bool = False
 ) -> tuple[AnswerSpec, Mapper]:
-    """What is asked of each context: points, or as query.map_protocol says."""
+    """Choose the map dialogue: points if requested, else what `query.map_protocol` says."""
     if not points and settings.query.map_protocol == "answer":
         return map_spec(settings, prompts), map_answer
     return spec_of("map", settings, prompts, settings.query.max_map_tokens, POINTS), map_points
@@ -119,13 +136,14 @@ def mapper(
 
 @dataclass(frozen=True)
 class MapAnswer:
-    """What one context says on the question.
+    """The answer of one context.
 
-    text                 markdown; references hold string ids
-    score                how helpful it says to be, 0–100
-    truncated            the reply ended at the output limit
-    dropped_references   cited numbers that the context did not hold
-    place                among answers of the same score, lower ones come first
+    Attributes:
+        text: Markdown whose references use string ids.
+        score: Helpfulness that the reply claims, 0–100.
+        truncated: The reply ended at the output limit.
+        dropped_references: Number of citations of records that the context did not contain.
+        place: Orders answers with the same score, ascending.
     """
 
     text: str
@@ -138,15 +156,14 @@ class MapAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ReduceContext(Context):
-    """The answers that the reduce call is shown: a context whose text has one record per answer,
-    `id,score,answer`, and whose numbering is of the records that they cite. shown: these answers, in order"""
+    """The context of the reduce call: one record `id,score,answer` per answer."""
 
     shown: tuple[MapAnswer, ...] = ()
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """The final text; references hold string ids. found: False where nothing answers the question."""
+    """The final text, with string ids. `found` is False if nothing answers the question."""
 
     text: str
     references: tuple[records.Reference, ...] = ()
@@ -156,22 +173,27 @@ class Reduced:
 
 
 def shuffled(ids: Iterable[str], seed: int) -> list[str]:
-    """Ids in the order of a hash of seed and id: a shuffle that depends neither on the order of a table nor
-    on a library's generator, and in which a new record moves no other."""
+    """Shuffle ids by a hash of seed and id, independently of table order, libraries and other records."""
     return sorted(ids, key=lambda id_: (hashlib.sha256(f"{seed}:{id_}".encode()).digest(), id_))
 
 
 def pack(
-    shown: Iterable[Record], context_tokens: int, seed: int, count: Count, most: int | None = None
+    shown: Iterable[Record], context_tokens: int, seed: int, count: Count, max_records: int | None = None
 ) -> list[Context]:
     """Shuffle records of one section and pack them into contexts of at most `context_tokens`.
 
-    most: records in one context; None: any number. A record that is longer than a context has one of its
-    own and is cut at its end. Raises SettingsError for a budget too small.
+    A record longer than a context gets its own and is truncated.
+
+    Args:
+        max_records: Maximum number of records per context; None for no limit.
+
+    Raises:
+        SettingsError: The context size is too small.
     """
     if context_tokens < MIN_CONTEXT_TOKENS:
         raise SettingsError(
-            f"query.context_tokens is {context_tokens}; a context needs at least {MIN_CONTEXT_TOKENS} tokens"
+            f"query.context_tokens is {context_tokens}, but a context needs at least {MIN_CONTEXT_TOKENS} "
+            "tokens"
         )
     by_id = {r.id: r for r in shown}
     rest = deque(by_id[id_] for id_ in shuffled(by_id, seed))
@@ -179,12 +201,12 @@ def pack(
     while rest:
         page = [rest.popleft()]
         used = count(page[0].heading) + record_tokens(page[0], count) + NUMBER_TOKENS
-        while rest and len(page) != most:
+        while rest and len(page) != max_records:
             used += record_tokens(rest[0], count) + NUMBER_TOKENS
             if used > context_tokens:
                 break
             page.append(rest.popleft())
-        # Counted exactly, it nearly always fits; else the last ones go on, and one that is alone is cut.
+        # The exact count nearly always fits. If not, move the last records on, or truncate a single one.
         first, limit = page[0], context_tokens
         text, numbering = write(page)
         while (n_tokens := count(text)) > context_tokens and limit > 0:
@@ -199,44 +221,42 @@ def pack(
 
 
 def map_answer(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tuple[MapAnswer, ...]]:
-    """Ask what one context says on the question, and once more where the reply has no usable score. Raises
-    DialogueFailed where the second has none either: an unread part, not an unhelpful one."""
-    scored, reply = yield from asked_for(
+    """Ask a context for one scored answer. Raises DialogueFailed if the part remains unread."""
+    scored, reply = yield from ask_for_reply(
         "map", question, spec, lambda reply: parse_scored(reply.text), context=context.text
     )
-    return (resolved_answer(scored.text, scored.score, reply, context.numbering),)
+    return (resolve_answer(scored.text, scored.score, reply, context.numbering),)
 
 
 def map_points(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tuple[MapAnswer, ...]]:
-    """Ask which points of a context answer the question, one MapAnswer each, and once more where the reply
-    cannot be used. Raises DialogueFailed where the second reply cannot be used either."""
+    """Ask a context for the points that answer the question, one MapAnswer each. Raises DialogueFailed."""
 
-    def points_in(reply: ChatReply) -> tuple[Scored, ...] | ReplyProblem:
+    def parse(reply: ChatReply) -> tuple[Scored, ...] | ReplyProblem:
         return parse_points(reply.text, reply.finish_reason)
 
-    shown = context.text
-    found, reply = yield from asked_for(POINTS, question, spec, points_in, POINTS_SCHEMA, context=shown)
-    return tuple(resolved_answer(point.text, point.score, reply, context.numbering) for point in found)
+    points, reply = yield from ask_for_reply(
+        POINTS, question, spec, parse, POINTS_SCHEMA, context=context.text
+    )
+    return tuple(resolve_answer(point.text, point.score, reply, context.numbering) for point in points)
 
 
 def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Count) -> ReduceContext:
-    """Pack the answers above zero, by falling score, into one context of at most `context_tokens`.
+    """Pack the answers with a positive score, by falling score, into one context of at most `context_tokens`.
 
-    Equal scores stand by their place, then in the order of their texts, so the order in which calls returned
-    does not matter. No answer is cut: the first that does not fit ends the context, since a shorter but less
-    helpful one must not take its place. Only if the most helpful answer alone is too long is it shown
-    without its end, for an empty context would answer nothing.
+    Equal scores are ordered by place, then by text, so that the order in which calls return does not matter.
+    The first answer that does not fit ends the context: a shorter but less helpful one must not replace it.
+    Only the most helpful answer is truncated if it is too long, since an empty context answers nothing.
     """
     helpful = sorted(
         (a for a in answers if a.score > 0 and a.text), key=lambda a: (-a.score, a.place, a.text)
     )
     text, numbers, shown = records.heading("Answers", ANSWER_COLUMNS), dict[records.Reference, int](), 0
 
-    def with_(answer: MapAnswer) -> tuple[str, dict[records.Reference, int]]:
+    def append(answer: MapAnswer) -> tuple[str, dict[records.Reference, int]]:
         known = dict(numbers)
 
         def number(reference: records.Reference) -> int | None:
-            if reference not in answer.references:  # digits that only look like an id of ours
+            if reference not in answer.references:  # digits that only look like one of our ids
                 return None
             return known.setdefault(reference, 1 + sum(r.section == reference.section for r in known))
 
@@ -244,16 +264,16 @@ def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Cou
         return text + records.line([shown + 1, f"{answer.score:g}", written]), known
 
     first, cut = helpful[:1], 0
-    if first and count(with_(first[0])[0]) > context_tokens:
+    if first and count(append(first[0])[0]) > context_tokens:
 
-        def start_of(start: str) -> MapAnswer:
+        def truncate(start: str) -> MapAnswer:
             return replace(helpful[0], text=records.without_unfinished(start) + "…")
 
-        start = longest_start(first[0].text, lambda s: count(with_(start_of(s))[0]) <= context_tokens)
-        first, cut = [start_of(start)], 1
+        start = longest_start(first[0].text, lambda s: count(append(truncate(s))[0]) <= context_tokens)
+        first, cut = [truncate(start)], 1
     order = first if cut else helpful
     for answer in order:
-        longer, known = with_(answer)
+        longer, known = append(answer)
         if count(longer) > context_tokens:
             break
         text, numbers, shown = longer, known, shown + 1
@@ -268,8 +288,7 @@ def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Cou
 
 
 def reduce_answer(question: str, context: ReduceContext, spec: AnswerSpec) -> Dialogue[Reduced]:
-    """Draw the answers together; nothing is asked where none is above zero. Raises DialogueFailed where the
-    reply is empty twice."""
+    """Combine the answers of a context. An empty context makes no call. Raises DialogueFailed."""
     if not context.shown:
         return Reduced(NOTHING_FOUND, found=False)
     shown = {"answers": context.text}
@@ -283,28 +302,31 @@ def asked_for_text(
     numbering: Mapping[tuple[str, int], str],
     spec: AnswerSpec,
 ) -> Dialogue[Reduced]:
-    """Ask for a text with references, and once more where it is empty. shown: what the prompt's own
-    placeholders hold; numbering: of the records in it. Raises DialogueFailed."""
-    written, reply = yield from asked_for(prompt, question, spec, written_in, None, **shown)
-    said = resolved_answer(written, 0.0, reply, numbering)
-    return Reduced(said.text, said.references, True, said.truncated, said.dropped_references)
+    """Ask for a text with references, and once more if it is empty. Raises DialogueFailed.
+
+    Args:
+        shown: Values of the prompt's own placeholders.
+        numbering: (section, number) -> id of the records in it.
+    """
+    text, reply = yield from ask_for_reply(prompt, question, spec, parse_text, None, **shown)
+    answer = resolve_answer(text, 0.0, reply, numbering)
+    return Reduced(answer.text, answer.references, True, answer.truncated, answer.dropped_references)
 
 
-def asked_for(
+def ask_for_reply(
     name: str,
     question: str,
     spec: AnswerSpec,
-    read: Callable[[ChatReply], T | ReplyProblem],
+    parse: Callable[[ChatReply], T | ReplyProblem],
     schema: Mapping[str, Any] | None = None,
     **shown: str,
 ) -> Dialogue[tuple[T, ChatReply]]:
-    """Fill and ask a prompt, and read the reply: see `usable_reply`. name: of the prompt; shown: what its own
-    placeholders hold; schema: of the JSON that the reply should be; None: a text."""
+    """Fill the prompt `name` with `shown` and the common variables, send it, and parse the reply."""
     request = request_of(name, {**variables_of(question, spec), **shown}, spec, schema)
-    return (yield from usable_reply(request, read, spec, name))
+    return (yield from usable_reply(request, parse, spec, name))
 
 
-def read_or_none(
+def parsed_or_none(
     name: str,
     question: str,
     spec: AnswerSpec,
@@ -312,21 +334,24 @@ def read_or_none(
     schema: Mapping[str, Any],
     **shown: str,
 ) -> Dialogue[T | None]:
-    """What a reply says; None where it cannot be read, and the one after a correction neither."""
+    """Like `ask_for_reply`, but return None if neither the reply nor its correction is usable."""
     try:
-        found, _ = yield from asked_for(
+        parsed, _ = yield from ask_for_reply(
             name, question, spec, lambda reply: parse(reply.text), schema, **shown
         )
     except DialogueFailed:
         return None
-    return found
+    return parsed
 
 
 def usable_reply(
     request: ChatRequest, read: Callable[[ChatReply], T | ReplyProblem], spec: AnswerSpec, name: str
 ) -> Dialogue[tuple[T, ChatReply]]:
-    """Ask, and once more with what is wrong where `read` makes nothing of the reply: what it made, and of
-    which reply. Raises DialogueFailed, which names the dialogue, where the second cannot be used either."""
+    """Send a request, and ask for a correction if `read` rejects the reply. Return the result and the reply.
+
+    Raises:
+        DialogueFailed: The corrected reply is not usable either. The message starts with `name`.
+    """
     reply: ChatReply = yield request
     found = read(reply)
     if isinstance(found, ReplyProblem):
@@ -337,15 +362,14 @@ def usable_reply(
     return found, reply
 
 
-def written_in(reply: ChatReply) -> str | ReplyProblem:
-    """The text of a reply, without a score."""
+def parse_text(reply: ChatReply) -> str | ReplyProblem:
     return without_scores(reply.text) or ReplyProblem("it is empty")
 
 
-def resolved_answer(
+def resolve_answer(
     text: str, score: float, reply: ChatReply, numbering: Mapping[tuple[str, int], str]
 ) -> MapAnswer:
-    """A reply's text with string ids, and what it cites."""
+    """Replace the numbers that a text cites by string ids."""
     truncated = reply.finish_reason == "length"
     if truncated:
         text = records.without_unfinished(text)
@@ -354,7 +378,7 @@ def resolved_answer(
 
 
 def variables_of(question: str, spec: AnswerSpec) -> dict[str, str]:
-    """What every prompt of an answer may hold beside its data."""
+    """The variables that every prompt of an answer may use besides its data."""
     return {
         "question": question,
         "response_type": spec.response_type,
@@ -368,7 +392,7 @@ def variables_of(question: str, spec: AnswerSpec) -> dict[str, str]:
 def request_of(
     name: str, variables: Mapping[str, str], spec: AnswerSpec, schema: Mapping[str, Any] | None = None
 ) -> ChatRequest:
-    """schema: of the JSON that the reply should be; None: a text."""
+    """Build a request. `schema` is the JSON schema of the reply; None for plain text."""
     return ChatRequest(
         prompt=name,
         messages=spec.prompt.fill(variables),
@@ -382,7 +406,7 @@ def request_of(
 def correction_of(
     request: ChatRequest, reply: ChatReply, problem: ReplyProblem, spec: AnswerSpec
 ) -> ChatRequest:
-    """The turn after a reply that cannot be used: there is one."""
+    """Build the follow-up request that asks to correct an unusable reply."""
     cut_off = "it was cut off before its end, write less; " if reply.finish_reason == "length" else ""
     variables = {"problem": cut_off + problem.text}
     return request.followed_by(
@@ -390,34 +414,16 @@ def correction_of(
     )
 
 
-def spec_of(
-    stage: str, settings: Settings, prompts: Mapping[str, Prompt], max_tokens: int, prompt: str = ""
-) -> AnswerSpec:
-    """prompt: its name, where it is not that of the stage."""
-    chosen = prompts[prompt or stage]
-    return AnswerSpec(
-        prompt=chosen,
-        correct=prompts["correct"],
-        call=settings.call(stage, max_tokens),
-        response_type=settings.query.response_type,
-        knowledge=_GENERAL_KNOWLEDGE if settings.query.general_knowledge else "",
-        language=settings.answer_language,
-        max_tokens=max_tokens,
-        about=about_line(settings, chosen),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """text: the reply without its score; score: 0–100."""
+    """A text without its score, and the score, 0–100."""
 
     text: str
     score: float
 
 
 def parse_scored(reply: str) -> Scored | ReplyProblem:
-    """Split a map reply into its answer, which may be empty where the score is zero, and its score. One that
-    is missing or contradicts itself is a problem, never a zero: a zero drops the answer."""
+    """Split a map reply into text and score. A missing score is a problem, since a zero drops the answer."""
     scores = {min(max(float(number), 0.0), 100.0) for number in _SCORE.findall(reply)}
     if not scores:
         return ReplyProblem(
@@ -438,12 +444,11 @@ def without_scores(reply: str) -> str:
 
 
 def parse_points(reply: str, finish_reason: str = "stop") -> tuple[Scored, ...] | ReplyProblem:
-    """The points of a reply; those without a text do not count. A score that cannot be read is a problem,
-    never a zero: a zero drops the point."""
-    found = read_reply(reply, PointsReply, finish_reason)
-    if isinstance(found, ReplyProblem):
-        return found
-    points = [(without_scores(one.description), one.score) for one in found.points]
+    """Parse the points of a reply that have a text. A missing score is a problem, never a zero."""
+    parsed = read_reply(reply, PointsReply, finish_reason)
+    if isinstance(parsed, ReplyProblem):
+        return parsed
+    points = [(without_scores(point.description), point.score) for point in parsed.points]
     if any(text and score is None for text, score in points):
         return ReplyProblem("a point has no `score`, which is a number from 0 to 100")
     if points and not any(text for text, _ in points):

@@ -1,16 +1,8 @@
-"""A way of answering, as a generator: it yields what it needs, is sent it, and returns the answer.
+"""The contract of a search method: a generator that yields what it needs, is sent it, and returns the answer.
 
-    Rows        rows of a table of the snapshot         -> pa.Table
-    Search      the records that are nearest to a text  -> list[Hit]
-    LevelSearch the same, of each level of a hierarchy  -> list[list[Hit]]
-    NameCounts  in how many chunks names stand          -> dict[str, int]
-    Walk        chunks that a walk comes to             -> list[WalkHit]
-    Dialogues   what models are asked, all at once      -> list[Ran]
-    Notice      what whoever asks should know before    -> None
-
-or a tuple of these, answered together and sent as a list. So a way of answering is one file of this room,
-does no I/O and can be tested with tables and replies at hand; `query/ask.py` gives one question what it
-needs.
+A method performs no I/O, so it is one file of this folder and can be tested with in-memory tables and
+replies. It yields one of the types of `Need`, or a tuple of them, which are resolved together and sent back
+as a list. `query/ask.py` resolves them.
 """
 
 from __future__ import annotations
@@ -31,21 +23,21 @@ T = TypeVar("T")
 MAX_QUESTION_CHARACTERS = 20_000
 
 Kind: TypeAlias = Searched
-"""What can be searched: the kinds of `schema.EMBEDDINGS`."""
-
-
+"""The kinds of records that can be searched: those of `schema.EMBEDDINGS`."""
 By: TypeAlias = Literal["vector", "keyword"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of a table, in its order.
+    """Request rows of a table, in table order. Resolves to a `pa.Table`.
 
-    ids   only the rows whose column `by`, or one of these columns, is one of these ids or numbers or, for a
-          column of lists, holds one; None: all
-    most  of each id so many rows at most, the first by rank (`schema.LOOKED_UP`); an index of an earlier
-          version gives them all
-    only_these  where `by` is a column of lists: what else these hold may be left out
+    Attributes:
+        ids: Select rows whose column `by` equals one of these ids or numbers or, for a list column, contains
+            one. None selects all rows.
+        by: The column to match, or several columns of which one has to match.
+        most: Maximum number of rows per id, by rank (`schema.LOOKED_UP`). Ignored for an index made by an
+            earlier version.
+        only_these: If `by` is a list column, its lists may be returned without the other ids.
     """
 
     table: str
@@ -58,11 +50,12 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """At most k records nearest to a text, best first.
+    """Request the k records nearest to a text, best first. Resolves to a `list[Hit]`.
 
-    k       0: as many as fill a context, where `nearest.py` asks
-    by      "vector": cosine similarity of embeddings; "keyword": BM25
-    among   ids of the only records that count; None: all
+    Attributes:
+        by: "vector" for cosine similarity of embeddings, "keyword" for BM25.
+        k: 0 lets `nearest.py` choose enough to fill a context.
+        among: Restrict the search to these ids; None searches all records.
     """
 
     kind: Kind
@@ -74,8 +67,11 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class LevelSearch:
-    """At most k records of each level of a hierarchy whose embeddings are nearest to a text's, best first:
-    those that it is over, then its reports, those of the finest level first."""
+    """Request the k records of each level of a hierarchy whose embeddings are nearest to a text, best first.
+
+    Resolves to a `list[list[Hit]]`: the records that the hierarchy is built over, then its reports from the
+    finest level up.
+    """
 
     hierarchy: str
     text: str
@@ -84,7 +80,7 @@ class LevelSearch:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A record that was found. score: cosine similarity or BM25; higher is nearer."""
+    """A search result. A higher score, cosine similarity or BM25, is nearer."""
 
     id: str
     score: float
@@ -92,10 +88,13 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class NameCounts:
-    """In how many chunks each of these names stands, of those that the index for walks knows.
+    """Request the number of chunks that mention each name. Resolves to a `dict[str, int]`.
 
-    names: id (`base/ids.name_id`) -> the name. One of a single word counts where the word stands, too: it may
-    be a name in few chunks and an ordinary word in many
+    Names that the walk index does not know are left out. A single word also counts where it occurs as a word:
+    it may be a rare name and a common word.
+
+    Attributes:
+        names: Id (`base/ids.name_id`) -> name.
     """
 
     names: Mapping[str, str]
@@ -103,10 +102,14 @@ class NameCounts:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """At most k chunks that a walk over names and chunks comes to most often (`walk.py`), best first.
+    """Request the k chunks that a random walk over names and chunks visits most often, best first.
 
-    names, chunks   where it begins: ids, and weights above 0
-    among           ids of the only chunks that count; None: all
+    Resolves to a `list[WalkHit]`; see `walk.py`.
+
+    Attributes:
+        names: Ids of the names where the walk starts -> positive weight.
+        chunks: Ids of the chunks where the walk starts -> positive weight.
+        among: Return only these chunks; None returns any.
     """
 
     names: Mapping[str, float]
@@ -117,10 +120,7 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class WalkHit:
-    """A chunk that a walk came to.
-
-    path: what it was first reached by: names and ids of chunks by turns, a name last; () where it began here
-    """
+    """A chunk that a walk visited, and the path that reached it: names and chunk ids alternately."""
 
     id: str
     score: float
@@ -129,12 +129,13 @@ class WalkHit:
 
 @dataclass(frozen=True)
 class Dialogues(Generic[T]):
-    """Dialogues to run at once.
+    """Request to run dialogues with models concurrently. Resolves to a `list[Ran]`.
 
-    phase      for the accounts, and the stage of the settings that says which model is asked
-    last       the text of its only reply is the answer's: it may be shown while it is written
-    numbering  of the records that the last one is shown, which its references name; None: what it writes is
-               shown when it is written
+    Attributes:
+        phase: Name for cost accounting, and the stage whose model the settings choose.
+        last: The only reply is the text of the answer and may be streamed.
+        numbering: (section, number) -> id of the records that the last reply may cite. None disables
+            streaming.
     """
 
     phase: str
@@ -145,7 +146,7 @@ class Dialogues(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Ran(Generic[T]):
-    """What became of one dialogue: its result, or why there is none."""
+    """The outcome of one dialogue: a result, or the reason why there is none."""
 
     result: T | None
     error: str = ""
@@ -153,19 +154,26 @@ class Ran(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Told before what follows is paid for."""
+    """A message to show before the expensive part of a method begins. Resolves to None."""
 
     text: str
 
 
 Need: TypeAlias = Rows | Search | LevelSearch | NameCounts | Walk | Dialogues[Any] | Notice
-Method: TypeAlias = Generator[Any, Any, Answer]
+Steps: TypeAlias = Generator[Any, Any, T]
+"""A generator that yields needs and returns a T."""
+Method: TypeAlias = Steps[Answer]
 
 
 @dataclass(frozen=True)
 class Question:
-    """level: as the caller wrote it; None: the method's own choice. where: conditions on documents, all of
-    which must hold. history: earlier questions and their answers, the oldest first."""
+    """A question as a search method receives it.
+
+    Attributes:
+        level: Level as the caller wrote it; None lets the method choose.
+        where: Conditions on documents, all of which must hold (see `where.py`).
+        history: Earlier questions with their answers, oldest first.
+    """
 
     text: str
     level: str | int | None = None
@@ -175,10 +183,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Ask(Question):
-    """A question, and how it is asked.
-
-    query   settings that it is asked with; None: those of the index
-    """
+    """A question together with the search method and, if they differ from the index's, its query settings."""
 
     text: str = ""
     method: str = DEFAULT
@@ -186,13 +191,8 @@ class Ask(Question):
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a method knows without asking.
-
-    count     tokens of a text, in the vocabulary of the model that answers
-    n_rows    rows of each table of the snapshot; a table that it lacks is not in it
-    prices    of each stage of an answer; None, or no entry, where a price is unknown
-    """
+class SearchEnv:
+    """What a search method knows without asking: rows per table, prices per stage, a token counter, …"""
 
     settings: Settings
     prompts: Mapping[str, Prompt]

@@ -1,9 +1,8 @@
-"""The search methods, by the name that users give them.
+"""The registry of search methods.
 
-A method is a `MethodKind` that its module calls METHOD, below the function `search`. The built-in ones are
-listed here; another package adds one by an entry point of the group `graphrag_ray.methods`
-(`base/plugins.py`). Choices and help of the command line, the service, evaluations, hints and refusals derive
-from what is registered.
+A method is a `MethodKind` that its module exports as METHOD. The built-in ones are listed here; another
+package adds one through the entry-point group `graphrag_ray.methods` (`base/plugins.py`). The choices and
+help of the command line, the service, evaluations, hints and error messages all derive from the registry.
 """
 
 from __future__ import annotations
@@ -17,35 +16,35 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.plugins import PluginError, Registry
 
 if TYPE_CHECKING:
-    from graphrag_ray.query.methods.method import Given, Method, Question
+    from graphrag_ray.query.methods.method import Method, Question, SearchEnv
 
 _LOG = logging.getLogger(__name__)
 
 DEFAULT = "global"
-
-MOST_TOLD = 100
-"""Characters of a condition that a message repeats."""
+_MAX_CONDITION_CHARACTERS = 100
+"""Characters of a condition that an error message repeats."""
 
 
 @dataclass(frozen=True)
 class MethodKind:
     """A search method.
 
-    search      answers a question (`method.py` says what it may ask for on the way)
-    asks        the stages whose models it asks, beside those of `stages`
-    reads       what it reads, in words
-    levels      it reads reports of a level
-    dynamic     it may select reports by rating them, where the settings say so
-    graph       it needs entities
-    reports     it needs communities and reports
-    hierarchy   it needs this one
-    instead     what answers most alike, where conditions on documents cannot restrict this one
-    others      methods that read something else: hints where nothing was found
-    option      what a question names that is its alone, and the setting under `query`
-    by_replies  what it reads depends on what a model replies
+    Attributes:
+        search: Answers a question; `method.py` lists what it may yield.
+        asks: Stages whose models it calls.
+        reads: What it reads, in words.
+        levels: It reads reports of one level.
+        dynamic: It supports dynamic community selection.
+        graph: It needs entities.
+        reports: It needs communities and reports.
+        hierarchy: Name of the hierarchy that it needs.
+        instead: The most similar method that supports conditions on documents, if this one does not.
+        others: Methods to suggest if this one finds nothing.
+        option: A query option that only this method has, and its key under the `query` settings.
+        by_replies: What it reads depends on replies of a model.
     """
 
-    search: Callable[[Question, Given], Method]
+    search: Callable[[Question, SearchEnv], Method]
     asks: tuple[str, ...]
     reads: str
     levels: bool = False
@@ -59,7 +58,7 @@ class MethodKind:
     by_replies: bool = False
 
 
-_FOLDER = "graphrag_ray.query.methods"
+_PACKAGE = "graphrag_ray.query.methods"
 _BUILTIN = (
     *("global", "text", "local", "vector", "hybrid", "drift", "archrag", "fgrag", "ppr", "trex", "raptor"),
     *("lightrag", "auto"),
@@ -68,71 +67,70 @@ METHODS = Registry(
     "graphrag_ray.methods",
     "search method",
     MethodKind,
-    {name: f"{_FOLDER}.{name}_search:METHOD" for name in _BUILTIN},
+    {name: f"{_PACKAGE}.{name}_search:METHOD" for name in _BUILTIN},
 )
-"""Those by which an index can be asked, in the order of `--help`. NAME is in the module NAME_search.py."""
+"""Methods for querying an index, in the order of `--help`. NAME is in the module NAME_search.py."""
 BASELINES = Registry(
-    "graphrag_ray.baselines", "baseline", MethodKind, {"none": f"{_FOLDER}.zero_shot:METHOD"}
+    "graphrag_ray.baselines", "baseline", MethodKind, {"none": f"{_PACKAGE}.zero_shot:METHOD"}
 )
-"""To compare others with, and no way to ask an index: `evaluate` alone offers them."""
+"""Methods that only `evaluate` offers, for comparison."""
 
 
 def find(name: str) -> MethodKind:
-    """A method or baseline. Raises PluginError, a UsageError, for one that there is not, or that cannot be
-    used."""
+    """Look up a method or baseline. Raises PluginError, a UsageError, if it is unknown or unusable."""
     return (BASELINES if name in BASELINES else METHODS)[name]
 
 
 def usable() -> dict[str, MethodKind]:
-    """All methods by name, but for those of other packages that cannot be used: these are logged."""
-    found = {}
+    """Load all methods by name. Unusable ones of other packages are logged and left out."""
+    kinds = {}
     for name in METHODS:
         try:
-            found[name] = METHODS[name]
+            kinds[name] = METHODS[name]
         except PluginError as e:
             _LOG.warning("%s", e)
-    return found
+    return kinds
 
 
 def stages(name: str, dynamic: bool = False, following: bool = False) -> list[str]:
-    """The stages whose models a question asks. following: it leans on earlier ones."""
-    own = find(name)
-    return [*own.asks, *["rate"] * (dynamic and own.dynamic), *["condense"] * following]
+    """List the stages whose models a question calls; `following` means that it has a history."""
+    kind = find(name)
+    return [*kind.asks, *["rate"] * (dynamic and kind.dynamic), *["condense"] * following]
 
 
 def check(name: str, level: str | int | None, where: Sequence[str], baselines: bool = False) -> None:
-    """Raises UsageError for what a method cannot do, and for one that there is not. baselines: these may be
-    asked, too."""
+    """Raise UsageError if a method is unknown, not allowed, or does not support a level or conditions."""
 
     def listed(names: Sequence[str]) -> str:
         return f"{', '.join(names[:-1])} and {names[-1]}"
 
-    own = find(name)
+    kind = find(name)
     if name in BASELINES and not baselines:
         raise UsageError(
-            f"method {name} reads {own.reads}: it is a baseline to compare others with, in `graphrag-ray "
-            f"evaluate` alone (--condition {name}={name}). An index is asked by {', '.join(METHODS)}"
+            f"Method {name!r} reads {kind.reads}: it is a baseline for `graphrag-ray evaluate` (--condition "
+            f"{name}={name}). To query an index, choose from: {', '.join(METHODS)}."
         )
-    if level is not None and not own.levels:
+    if level is not None and not kind.levels:
         with_levels = [n for n, m in usable().items() if m.levels]
-        raise UsageError(f"{name} search has no levels; {listed(with_levels)} search have")
-    if where and own.instead:
-        can = [n for n, m in usable().items() if not m.instead]
+        raise UsageError(f"{name} search has no levels. These methods have: {listed(with_levels)}.")
+    if where and kind.instead:
+        restrictable = [n for n, m in usable().items() if not m.instead]
         raise UsageError(
-            f"{name} search cannot be restricted to some documents ({where[0][:MOST_TOLD]!r}): "
-            f"{listed(can)} search can. What it reads is written from many documents; nearest to "
-            f"it under the same conditions is {own.instead} search (--method {own.instead})"
+            f"{name} search does not support conditions on documents "
+            f"({where[0][:_MAX_CONDITION_CHARACTERS]!r}), because what it reads is written from many "
+            f"documents. The most similar method that does is --method {kind.instead}. These methods do: "
+            f"{listed(restrictable)}."
         )
 
 
 def check_modes(name: str, asked: Mapping[str, object]) -> None:
-    """Raises UsageError where a question has an option that is another method's. asked: by option."""
-    said = {option for option, value in asked.items() if value is not None}
-    for other, kind in usable().items() if said else ():
+    """Raise UsageError if a question sets an option of another method. `asked` holds the values by option."""
+    present = {option for option, value in asked.items() if value is not None}
+    for other, kind in usable().items() if present else ():
         option, setting = kind.option
-        if option in said and find(name).option != kind.option:
+        if option in present and find(name).option != kind.option:
             from graphrag_ray.base.index_settings import Query
 
-            choices = get_args(Query.model_fields[setting].annotation)  # of a Literal
+            choices = get_args(Query.model_fields[setting].annotation)  # those of a Literal
             modes = f" ({', '.join(choices)})" if choices else ""
-            raise UsageError(f"{option} is for {other} search{modes}; {name} search has no use for it")
+            raise UsageError(f"{option} is an option of {other} search{modes}, not of {name} search")

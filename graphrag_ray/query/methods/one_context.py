@@ -1,11 +1,10 @@
-"""One context, one answer: what vector, hybrid, local and LightRAG search end with."""
+"""Answer from one context with one call: the last step of most search methods."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -15,7 +14,7 @@ from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.records import SECTIONS, Reference, render_references, strip_references
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.query.methods.answer import Answer, ContextUsed
-from graphrag_ray.query.methods.budget import asking, check_room, refuse_beyond
+from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room
 from graphrag_ray.query.methods.map_reduce import (
     NOTHING_FOUND,
     AnswerSpec,
@@ -23,11 +22,19 @@ from graphrag_ray.query.methods.map_reduce import (
     answer_spec,
     asked_for_text,
 )
-from graphrag_ray.query.methods.method import Dialogues, Given, Ran, Rows
+from graphrag_ray.query.methods.method import Dialogues, Ran, Rows, SearchEnv, Steps
+
+PHASE = "answer"
+ENDED_AT_LIMIT = "The answer ended at the model's output limit."
+ADVICE = "Raise the budget, or lower query.{}."
+
+_INSUFFICIENT = re.compile(
+    r"[\W_]*(?:answer\W+)?insufficient(?:\s+(?:data|information|evidence))?\s*(?:[^\w\s]|$)", re.IGNORECASE
+)
 
 
-def numbered(references: Iterable[Reference]) -> Generator[Any, Any, dict[Reference, int]]:
-    """Ask for the human_readable_id of each record; one that the snapshot does not hold is left out."""
+def short_numbers(references: Iterable[Reference]) -> Steps[dict[Reference, int]]:
+    """Look up the human_readable_id of each record. Records missing from the snapshot are left out."""
     wanted = list(references)
     ids = {s: [r.id for r in wanted if r.section == s] for s in SECTIONS}
     cited = [s for s in SECTIONS if ids[s]]
@@ -41,88 +48,75 @@ def numbered(references: Iterable[Reference]) -> Generator[Any, Any, dict[Refere
     }
 
 
-def shown_in(numbering: Mapping[tuple[str, int], str]) -> tuple[Reference, ...]:
-    """The records of a context."""
+def records_in(numbering: Mapping[tuple[str, int], str]) -> tuple[Reference, ...]:
     return tuple(Reference(section, id_) for (section, _), id_ in numbering.items())
 
 
 def context_used(phase: str, context: Context) -> ContextUsed:
-    """A context, as an answer tells of it."""
-    return ContextUsed(phase, shown_in(context.numbering), context.n_tokens, context.left_out, context.cut)
-
-
-PHASE = "answer"
-
-ENDED_AT_LIMIT = "The answer ended at the model's output limit."
-ADVICE = "Raise the budget, or lower query.{}."
+    return ContextUsed(phase, records_in(context.numbering), context.n_tokens, context.left_out, context.cut)
 
 
 def answer_from(
     question: str,
-    given: Given,
+    env: SearchEnv,
     method: str,
     context: Context,
     notes: Sequence[str] = (),
     setting: str = "context_tokens",
-) -> Generator[Any, Any, Answer]:
-    """Answer from one context, in one call; nothing is asked of an empty one. Raises UsageError for a
-    question that leaves no room for data, BudgetSpent.
+) -> Steps[Answer]:
+    """Answer from a context limited by `query.<setting>`, in one call; none if it is empty.
 
-    notes: of the method itself
-    setting: of `query`, which says how many tokens the context may have
+    Raises:
+        UsageError: The question leaves no room for data.
+        BudgetSpent: The call could exceed the budget.
     """
     if not context.numbering:
         nothing = Reduced(NOTHING_FOUND, found=False)
-        return (yield from answered(question, method, context, nothing, notes))
-    spec = answer_spec(given.settings, given.prompts)
-    check_room(question, given, [spec], setting=setting)
-    most = asking(question, given, PHASE, spec, 1, context.n_tokens)
-    refuse_beyond(most, given.settings.query, ADVICE.format(setting))
+        return (yield from build_answer(question, method, context, nothing, notes))
+    spec = answer_spec(env.settings, env.prompts)
+    check_room(question, env, [spec], setting=setting)
+    bound = calls_bound(question, env, PHASE, spec, 1, context.n_tokens)
+    check_budget(bound, env.settings.query, ADVICE.format(setting))
     last = partial(answer_context, question, context, spec)
-    (ran,) = yield Dialogues(PHASE, [last], last=True, numbering=context.numbering)
-    return (yield from answered(question, method, context, result_of(ran), notes))
+    (outcome,) = yield Dialogues(PHASE, [last], last=True, numbering=context.numbering)
+    return (yield from build_answer(question, method, context, result_of(outcome), notes))
 
 
-def result_of(ran: Ran[Reduced]) -> Reduced:
-    """Raises GraphRagError where the call that writes the answer has none."""
-    if ran.result is None:
-        raise GraphRagError(f"the question could not be answered: {ran.error}")
-    return ran.result
+def result_of(outcome: Ran[Reduced]) -> Reduced:
+    """Return the result of the call that writes the answer. Raises GraphRagError if it failed."""
+    if outcome.result is None:
+        raise GraphRagError(f"The question could not be answered: {outcome.error}")
+    return outcome.result
 
 
-def answered(
-    question: str, method: str, context: Context, said: Reduced, notes: Sequence[str] = ()
-) -> Generator[Any, Any, Answer]:
-    """The answer, without costs and seconds, which the caller knows; what cites nothing found nothing."""
-    number = yield from numbered(said.references)
-    cut = f"{context.cut} records were longer than their part of the context and were read without their end."
+def build_answer(
+    question: str, method: str, context: Context, reduced: Reduced, notes: Sequence[str] = ()
+) -> Steps[Answer]:
+    """Build the answer, without costs and time. A text that cites nothing counts as not found."""
+    number = yield from short_numbers(reduced.references)
+    cut = f"{context.cut} records were longer than their part of the context and were truncated."
     if context.cut == 1:
-        cut = "1 record was longer than its part of the context and was read without its end."
-    told = ((context.cut, cut), (said.truncated, ENDED_AT_LIMIT))
+        cut = "1 record was longer than its part of the context and was truncated."
+    possible = ((context.cut, cut), (reduced.truncated, ENDED_AT_LIMIT))
     return Answer(
         question=question,
-        text=render_references(said.text, number.get),
+        text=render_references(reduced.text, number.get),
         method=method,
-        references=said.references,
-        found=said.found and bool(said.references or said.dropped_references),
+        references=reduced.references,
+        found=reduced.found and bool(reduced.references or reduced.dropped_references),
         contexts=(context_used(PHASE, context),) if context.numbering else (),
-        dropped_references=said.dropped_references,
-        notes=(*notes, *(text for applies, text in told if applies)),
+        dropped_references=reduced.dropped_references,
+        notes=(*notes, *(text for applies, text in possible if applies)),
     )
 
 
 def answer_context(question: str, context: Context, spec: AnswerSpec) -> Dialogue[Reduced]:
-    """Ask what a context says on the question. Raises DialogueFailed where the reply is empty twice."""
+    """Ask a context for the answer. Raises DialogueFailed if the reply is empty twice."""
     return (yield from asked_for_text("answer", question, {"context": context.text}, context.numbering, spec))
 
 
-_INSUFFICIENT = re.compile(
-    r"[\W_]*(?:answer\W+)?insufficient(?:\s+(?:data|information|evidence))?\s*(?:[^\w\s]|$)", re.IGNORECASE
-)
-
-
 def is_insufficient(answer: str) -> bool:
-    """Whether an answer says no more than that what was found does not suffice, in the prompt's word."""
+    """Whether an answer is only the prompt's word for insufficient data."""
     return _INSUFFICIENT.match(first_line(answer)) is not None
 
 

@@ -1,45 +1,40 @@
-"""RAPTOR (Sarthi et al. 2024, section 3): a question read against a tree of summaries by meaning alone, in
-one call.
+"""RAPTOR (Sarthi et al. 2024, section 3): search a tree of summaries by embeddings, in one call.
 
-collapsed   all nodes, chunks and summaries alike: the nearest, within `query.raptor_tokens`
-tree        the nearest of the highest level, then the nearest of their children, down to chunks: those of all
-            levels, within `query.context_tokens`
-
-Where that does not hold all nodes of a traversal, those nearest to the question come first.
+`query.traversal` chooses the strategy:
+    collapsed   the nearest of all nodes, chunks and summaries alike, within `query.raptor_tokens`
+    tree        the nearest nodes of the highest level, then the nearest of their children, down to chunks,
+                within `query.context_tokens`; if they do not all fit, the nearest come first
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
-
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.query.methods.filling import Share, fill
-from graphrag_ray.query.methods.method import Given, Hit, Kind, Method, Question, Rows, Search
+from graphrag_ray.query.methods.method import Hit, Kind, Method, Question, Rows, Search, SearchEnv, Steps
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.one_context import answer_from
-from graphrag_ray.query.methods.record_rows import loaded
+from graphrag_ray.query.methods.record_rows import load_records
 from graphrag_ray.query.methods.trex_search import node_kinds, tree_of
 
 NAME = "raptor"
 CLUSTER = ["id", "human_readable_id", "children"]
 
 
-def search(question: Question, given: Given) -> Method:
-    """Answer from the nearest nodes. Raises UsageError for an index without a tree or its embeddings."""
-    query, k = given.settings.query, given.settings.query.raptor_k
-    kinds = node_kinds(given, NAME)
+def search(question: Question, env: SearchEnv) -> Method:
+    """Answer from the nearest nodes of the tree."""
+    query, k = env.settings.query, env.settings.query.raptor_k
+    kinds = node_kinds(env, NAME)
     if query.traversal == "tree":
-        hits, setting = (yield from _descended(question.text, given)), "context_tokens"
+        hits, setting = (yield from _traverse(question.text, env)), "context_tokens"
     else:
         lists = yield tuple(Search(kind, "vector", question.text, k) for kind in kinds)
         hits = [(kind, hit) for kind, own in zip(kinds, lists, strict=True) for hit in own]
         setting = "raptor_tokens"
     nearest = sorted(hits, key=lambda hit: -hit[1].score)
     first = nearest if query.traversal == "tree" else nearest[:k]
-    records = yield from loaded(((kind, hit.id) for kind, hit in first), given)
-    context = fill([Share(records)], getattr(query, setting), given.count)
-    return (yield from answer_from(question.text, given, NAME, context, setting=setting))
+    records = yield from load_records(((kind, hit.id) for kind, hit in first), env)
+    context = fill([Share(records)], getattr(query, setting), env.count)
+    return (yield from answer_from(question.text, env, NAME, context, setting=setting))
 
 
 METHOD = MethodKind(
@@ -54,10 +49,9 @@ METHOD = MethodKind(
 )
 
 
-def _descended(text: str, given: Given) -> Generator[Any, Any, list[tuple[Kind, Hit]]]:
-    """The nearest of each level among the children of those above. A cluster whose summary failed, or was not
-    embedded, stands aside for its own children."""
-    tree, k = tree_of(given, NAME), given.settings.query.raptor_k
+def _traverse(text: str, env: SearchEnv) -> Steps[list[tuple[Kind, Hit]]]:
+    """Find the nearest nodes level by level. Clusters without an embedding are always followed."""
+    tree, k = tree_of(env, NAME), env.settings.query.raptor_k
     found: list[tuple[Kind, Hit]] = []
     chunks: dict[str, None] = {}
     clusters = (yield Rows(tree.communities, CLUSTER, [0], by="level")).to_pylist()
@@ -68,12 +62,12 @@ def _descended(text: str, given: Given) -> Generator[Any, Any, list[tuple[Kind, 
         by_report = {report_id(row["id"]): row for row in clusters}
         hits = yield Search(tree.reports, "vector", text, len(by_report), sorted(by_report))
         found += [(tree.reports, hit) for hit in hits[:k]]
-        there = {hit.id for hit in hits}
+        embedded = {hit.id for hit in hits}
         chosen = [by_report[hit.id] for hit in hits[:k]]
-        chosen += [row for id_, row in by_report.items() if id_ not in there]
+        chosen += [row for id_, row in by_report.items() if id_ not in embedded]
         lowest = [row["id"] for row in chosen if not row["children"]]
-        of_lowest = yield Rows(tree.communities, ["id", "text_unit_ids"], lowest)
-        chunks |= dict.fromkeys(id_ for ids in of_lowest["text_unit_ids"].to_pylist() for id_ in ids)
+        members = yield Rows(tree.communities, ["id", "text_unit_ids"], lowest)
+        chunks |= dict.fromkeys(id_ for ids in members["text_unit_ids"].to_pylist() for id_ in ids)
         below = dict.fromkeys(number for row in chosen for number in row["children"])
         clusters = (yield Rows(tree.communities, CLUSTER, list(below), by="human_readable_id")).to_pylist()
     hits = yield Search(tree.over, "vector", text, k, sorted(chunks))

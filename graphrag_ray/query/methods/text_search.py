@@ -1,7 +1,4 @@
-"""The source text itself, all of it: map-reduce over the shuffled chunks (the paper's TS, 4.1.2).
-
-With conditions on documents, all of the text of those that fulfil them.
-"""
+"""Map-reduce over the shuffled chunks of all text or of chosen documents (the paper's TS, 4.1.2)."""
 
 from __future__ import annotations
 
@@ -9,12 +6,12 @@ import numpy as np
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.wording import plural
-from graphrag_ray.query.methods.budget import reading, recounted, refuse_beyond
-from graphrag_ray.query.methods.map_parts import ToRead, answered, read
-from graphrag_ray.query.methods.method import Given, Method, Notice, Question, Rows
+from graphrag_ray.query.methods.budget import check_budget, map_reduce_bound, recount_tokens
+from graphrag_ray.query.methods.map_parts import RecordsToRead, combined_answer, map_reduce
+from graphrag_ray.query.methods.method import Method, Notice, Question, Rows, SearchEnv
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.record_rows import label_tokens
-from graphrag_ray.query.methods.where import among, within
+from graphrag_ray.query.methods.where import matching_chunks, matching_ids
 
 NAME = "text"
 ADVICE = (
@@ -22,23 +19,20 @@ ADVICE = (
 )
 
 
-def search(question: Question, given: Given) -> Method:
-    """Read all chunks. Raises UsageError where there are none, BudgetSpent."""
-    chosen = yield from among("text_unit", (yield from within(question.where)))
+def search(question: Question, env: SearchEnv) -> Method:
+    """Read all chunks."""
+    chosen = yield from matching_ids("text_unit", (yield from matching_chunks(question.where)))
     chunks = yield Rows("text_units", ["id", "n_tokens"], chosen)
     if not chunks.num_rows:
-        raise UsageError("there is no text to read: none of the documents has any")
-    chunks = yield from recounted("text_unit", chunks, given)
-    most = reading(question.text, given, np.add(chunks["n_tokens"].to_numpy(), label_tokens(given)))
-    refuse_beyond(most, given.settings.query, ADVICE)
-    yield Notice(f"All {plural(chunks.num_rows, 'chunk')} are read: {most}.")
-    wanted = ToRead("text_unit", chunks["id"].to_pylist(), chunks["n_tokens"].to_pylist())
-    what = yield from read(question.text, given, wanted)
-    return (yield from answered(question.text, NAME, "chunks", what))
+        raise UsageError("There is no text to read: all documents are empty")
+    chunks = yield from recount_tokens("text_unit", chunks, env)
+    sizes = np.add(chunks["n_tokens"].to_numpy(), label_tokens(env))
+    bound = map_reduce_bound(question.text, env, sizes)
+    check_budget(bound, env.settings.query, ADVICE)
+    yield Notice(f"Reading {plural(chunks.num_rows, 'chunk')}: {bound}.")
+    wanted = RecordsToRead("text_unit", chunks["id"].to_pylist(), chunks["n_tokens"].to_pylist())
+    parts = yield from map_reduce(question.text, env, wanted)
+    return (yield from combined_answer(question.text, NAME, "chunks", parts))
 
 
-METHOD = MethodKind(
-    search,
-    asks=("map", "reduce"),
-    reads="all of the text",
-)
+METHOD = MethodKind(search, asks=("map", "reduce"), reads="all of the text")

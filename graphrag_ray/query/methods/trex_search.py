@@ -1,11 +1,9 @@
-"""TREX (Cahoon et al. 2025): chunks and the summaries of a tree over them in one index, found by words and by
-meaning; the first few answer the question in one call.
+"""TREX (Cahoon et al. 2025): search the chunks and summaries of a tree by keywords and meaning.
 
-Two lists, the nearest by cosine and the nearest by keywords (BM25), each over chunks and summaries alike, are
-fused. (TREX has one index; here chunks and summaries have one each, which counts its own words. To bring each
-to 0 to 1 by itself finds less.) TREX does so by reciprocal ranks of equal weight. Ours are fused by score, as
-hybrid search fuses its lists: that loses less of what keywords alone find ("Trees of summaries" in
-benchmarks/RESULTS.md).
+Two lists, the nearest by cosine and by BM25, each of chunks and summaries, are fused. TREX has one index;
+here chunks and summaries have one each, with its own word statistics. (Scaling each to 0–1 separately finds
+less.) TREX fuses by reciprocal ranks of equal weight. We fuse by score like hybrid search, which loses less
+of what only keywords find: see "Trees of summaries" in benchmarks/RESULTS.md.
 """
 
 from __future__ import annotations
@@ -14,41 +12,40 @@ from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, check_embedded
 from graphrag_ray.query.methods.filling import Share, fill
-from graphrag_ray.query.methods.method import By, Given, Hit, Kind, Method, Question, Search
+from graphrag_ray.query.methods.hybrid_search import BOTH
+from graphrag_ray.query.methods.method import Hit, Kind, Method, Question, Search, SearchEnv
 from graphrag_ray.query.methods.methods import MethodKind
-from graphrag_ray.query.methods.nearest import fused
+from graphrag_ray.query.methods.nearest import fuse
 from graphrag_ray.query.methods.one_context import answer_from
-from graphrag_ray.query.methods.record_rows import loaded
+from graphrag_ray.query.methods.record_rows import load_records
 
 NAME = "trex"
 TREE = "tree"
 CANDIDATES = 100
 """Hits of each list that are fused."""
-WITHOUT_TREE = "Chunks alone were read: the index was made with --build names, and has no summaries."
-_WAYS: tuple[By, ...] = ("vector", "keyword")
+WITHOUT_TREE = "Only chunks were read: the index was made with --build names and has no summaries."
 
 
-def search(question: Question, given: Given) -> Method:
-    """Answer from the first `query.trex_k` chunks and summaries; of an index of names alone, from chunks.
-    Raises UsageError for an index without a tree or its embeddings."""
+def search(question: Question, env: SearchEnv) -> Method:
+    """Answer from the first `query.trex_k` chunks and summaries, or chunks if the index has only names."""
     kinds: list[Kind] = ["text_unit"]
-    if given.settings.hierarchies:
-        kinds = node_kinds(given, NAME)
+    if env.settings.hierarchies:
+        kinds = node_kinds(env, NAME)
     else:
-        check_embedded(given, NAME, kinds)
-    searches = [Search(kind, by, question.text, CANDIDATES) for by in _WAYS for kind in kinds]
+        check_embedded(env, NAME, kinds)
+    searches = [Search(kind, by, question.text, CANDIDATES) for by in BOTH for kind in kinds]
     hits: list[list[Hit]] = yield tuple(searches)
     lists = []
-    for by in _WAYS:  # the best of all kinds
+    for by in BOTH:
         found = [(s.kind, hit) for s, own in zip(searches, hits, strict=True) if s.by == by for hit in own]
         found.sort(key=lambda one: -one[1].score)
         lists.append({(kind, hit.id): hit.score for kind, hit in found[:CANDIDATES]})
-    query = given.settings.query
-    order = fused(lists, [query.hybrid_vector_weight, 1 - query.hybrid_vector_weight])
-    records = yield from loaded(order[: query.trex_k], given)
-    context = fill([Share(records)], query.context_tokens, given.count)
-    notes = [] if given.settings.hierarchies else [WITHOUT_TREE]
-    return (yield from answer_from(question.text, given, NAME, context, notes))
+    query = env.settings.query
+    order = fuse(lists, [query.hybrid_vector_weight, 1 - query.hybrid_vector_weight])
+    records = yield from load_records(order[: query.trex_k], env)
+    context = fill([Share(records)], query.context_tokens, env.count)
+    notes = [] if env.settings.hierarchies else [WITHOUT_TREE]
+    return (yield from answer_from(question.text, env, NAME, context, notes))
 
 
 METHOD = MethodKind(
@@ -61,19 +58,17 @@ METHOD = MethodKind(
 )
 
 
-def tree_of(given: Given, method: str) -> HierarchyKind:
-    """Raises NoReports for an index of names alone; UsageError where the index has no tree, or no embeddings
-    of its nodes, or another hierarchy is asked for."""
-    other = given.settings.query.hierarchy
+def tree_of(env: SearchEnv, method: str) -> HierarchyKind:
+    """Look up the tree of an index. Raises NoReports, and UsageError without a tree or its embeddings."""
+    other = env.settings.query.hierarchy
     if other not in (None, TREE):
-        raise UsageError(f"{method} search reads hierarchy {TREE}, and no other: it cannot read {other}")
-    kind = asked_hierarchy(given, TREE)
-    check_embedded(given, method, [kind.over, kind.reports])
+        raise UsageError(f"{method} search reads only the hierarchy {TREE!r}, not {other!r}")
+    kind = asked_hierarchy(env, TREE)
+    check_embedded(env, method, [kind.over, kind.reports])
     return kind
 
 
-def node_kinds(given: Given, method: str) -> list[Kind]:
-    """The kinds of record that are nodes of the tree; a small index may have no summary. Raises as
-    `tree_of`."""
-    tree = tree_of(given, method)
-    return [kind for kind in (tree.over, tree.reports) if given.n_rows.get(f"embeddings_{kind}")]
+def node_kinds(env: SearchEnv, method: str) -> list[Kind]:
+    """The kinds of tree nodes that exist: a small index may have no summaries."""
+    tree = tree_of(env, method)
+    return [kind for kind in (tree.over, tree.reports) if env.n_rows.get(f"embeddings_{kind}")]

@@ -1,4 +1,4 @@
-"""A model's answer without any data: what an index adds is seen beside it. `evaluate` alone offers it."""
+"""A baseline without any data, which shows what an index adds. Only `evaluate` offers it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from functools import partial
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.graph.report_context import Context
-from graphrag_ray.query.methods.budget import asking, refuse_beyond
+from graphrag_ray.query.methods.budget import calls_bound, check_budget
 from graphrag_ray.query.methods.map_reduce import AnswerSpec, asked_for_text, spec_of
-from graphrag_ray.query.methods.method import Dialogues, Given, Method, Question
+from graphrag_ray.query.methods.method import Dialogues, Method, Question, SearchEnv
 from graphrag_ray.query.methods.methods import MethodKind
-from graphrag_ray.query.methods.one_context import PHASE, answered, result_of
+from graphrag_ray.query.methods.one_context import PHASE, build_answer, result_of
 
 NAME = "none"
 PROMPT = "zero_shot"
-ADVICE = "Raise the budget."
 NOTE = "Answered without any data, from what the model knows."
 
 
@@ -25,19 +24,16 @@ def zero_shot_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerS
     return spec_of(PHASE, settings, prompts, settings.query.max_reduce_tokens, PROMPT)
 
 
-def search(question: Question, given: Given) -> Method:
-    """Answer from nothing but the question. Raises BudgetSpent."""
-    settings = given.settings
-    spec = zero_shot_spec(settings, given.prompts)
-    refuse_beyond(asking(question.text, given, PHASE, spec, 1, 0), settings.query, ADVICE)
+def search(question: Question, env: SearchEnv) -> Method:
+    """Answer from the question alone."""
+    settings = env.settings
+    spec = zero_shot_spec(settings, env.prompts)
+    check_budget(calls_bound(question.text, env, PHASE, spec, 1, 0), settings.query, "Raise the budget.")
     ask = partial(asked_for_text, PROMPT, question.text, {}, {}, spec)
-    (ran,) = yield Dialogues(PHASE, [ask], last=True, numbering={})
-    answer = yield from answered(question.text, NAME, Context("", {}, 0), result_of(ran), [NOTE])
+    (outcome,) = yield Dialogues(PHASE, [ask], last=True, numbering={})
+    nothing = Context("", {}, 0)
+    answer = yield from build_answer(question.text, NAME, nothing, result_of(outcome), [NOTE])
     return replace(answer, found=True)
 
 
-METHOD = MethodKind(
-    search,
-    asks=("answer",),
-    reads="nothing",
-)
+METHOD = MethodKind(search, asks=("answer",), reads="nothing")

@@ -12,7 +12,7 @@ from graphrag_ray.corpus.boundaries import sentences
 from graphrag_ray.corpus.chunks import chunk
 from graphrag_ray.corpus.markup import read_html
 from graphrag_ray.corpus.readers import documents_in
-from graphrag_ray.query.methods.evidence import evidence
+from graphrag_ray.query.methods.evidence import find_evidence
 
 
 def read(name: str) -> Callable[[str], object]:
@@ -73,7 +73,7 @@ READERS = {
     "cut at sentences, normalised": cut("qwen3"),
     "sentences": sentences,
     "name": lambda text: entity_key("e" + text),
-    "evidence": lambda text: evidence([text, f"“{text}”"], [text]),
+    "evidence": lambda text: find_evidence([text, f"“{text}”"], [text]),
 }
 FILES = {
     "spaces after a heading": ("a.md", lambda n: "# Title" + " " * n + "x"),

@@ -21,8 +21,8 @@ from graphrag_ray.base.messages import (
 )
 from graphrag_ray.llm.accounting import CallRecord
 from graphrag_ray.llm.model_client import Called
-from graphrag_ray.query.methods.budget import Most
-from graphrag_ray.query.session import Allowance
+from graphrag_ray.query.methods.budget import CostBound
+from graphrag_ray.query.session import QuestionBudget
 
 PRICED = Model(provider="openai", model="m", price=Price(input_usd_per_mtok=1, output_usd_per_mtok=10))
 
@@ -32,7 +32,7 @@ def request(words: int, most: int) -> ChatRequest:
 
 
 def ask_all(
-    allowance: Allowance, sizes: list[tuple[int, int, int]], last: bool = False
+    allowance: QuestionBudget, sizes: list[tuple[int, int, int]], last: bool = False
 ) -> tuple[int, list[object]]:
     """Tokens that were taken, and what became of each call.
 
@@ -56,8 +56,8 @@ def ask_all(
     return taken, ended
 
 
-def allowance(kept_back: Most | None = None, model: Model = PRICED, **query: float) -> Allowance:
-    return Allowance(Query(**query), {"default": model}, kept_back or Most())
+def allowance(kept_back: CostBound | None = None, model: Model = PRICED, **query: float) -> QuestionBudget:
+    return QuestionBudget(Query(**query), {"default": model}, kept_back or CostBound())
 
 
 @given(
@@ -72,7 +72,7 @@ def allowance(kept_back: Most | None = None, model: Model = PRICED, **query: flo
     st.integers(0, 500),
 )
 def test_calls_that_run_at_once_never_exceed_the_budget_together(sizes, budget: int, kept_back: int):
-    before = allowance(Most(1, kept_back), budget_tokens=budget)
+    before = allowance(CostBound(1, kept_back), budget_tokens=budget)
     taken, ended = ask_all(before, sizes)
     assert taken == 0 or taken + kept_back <= budget
     assert all(isinstance(e, Called | PermanentCallError) for e in ended)
@@ -81,7 +81,7 @@ def test_calls_that_run_at_once_never_exceed_the_budget_together(sizes, budget: 
 def test_a_call_that_does_not_fit_is_not_sent_and_says_why():
     taken, (ended,) = ask_all(allowance(budget_tokens=100), [(90, 20, 1)])
     assert taken == 0 and isinstance(ended, PermanentCallError)
-    assert str(ended) == "query.budget_tokens is 100, and 0 tokens are spent or asked for: not sent"
+    assert str(ended) == "Not sent: query.budget_tokens is 100, and 0 tokens are spent or in flight"
 
 
 def test_replies_shorter_than_they_might_be_leave_room_for_others():
@@ -92,7 +92,7 @@ def test_replies_shorter_than_they_might_be_leave_room_for_others():
 
 
 def test_the_last_call_may_take_what_was_kept_back_and_without_room_ends_the_question():
-    within = allowance(Most(1, 150), budget_tokens=200)
+    within = allowance(CostBound(1, 150), budget_tokens=200)
     assert ask_all(within, [(90, 20, 1)])[0] == 0
     assert ask_all(within, [(90, 20, 1)], last=True)[0] > 0
     _, (ended,) = ask_all(within, [(90, 20, 1)], last=True)
@@ -144,11 +144,11 @@ def test_a_request_that_was_never_answered_is_taken_off_the_budget():
     held = allowance(budget_tokens=1_000)
     assert held.admit(request(100, 100), last=False)
     held.note(call)
-    with pytest.raises(PermanentCallError, match="not sent"):
+    with pytest.raises(PermanentCallError, match="Not sent"):
         held.admit(request(100, 100), last=False)
     dollars = allowance(budget_usd=0.003)
     dollars.note(call)
-    with pytest.raises(PermanentCallError, match="not sent"):
+    with pytest.raises(PermanentCallError, match="Not sent"):
         dollars.admit(request(100, 100), last=False)
 
 

@@ -73,8 +73,8 @@ def test_half_a_surrogate_pair_in_a_question_is_asked_and_its_answer_is_written(
     [
         ("q.csv", "question,n\nWho?,1\n ,2\n", "the question is empty"),
         ("q.csv", "question,n\nWho?,1\nWhy, then?,2\n", "3 fields where the header has 2"),
-        ("q.csv", f"question\nWho?\n{'x' * 101}\n", "has 101 characters; at most 100 can be asked"),
-        ("q.jsonl", '{"question": "Who?"}\n{"question": 7}\n', "the question is no text: '7'"),
+        ("q.csv", f"question\nWho?\n{'x' * 101}\n", "has 101 characters; at most 100 are allowed"),
+        ("q.jsonl", '{"question": "Who?"}\n{"question": 7}\n', "the question is not a text: '7'"),
         ("q.jsonl", '{"question": "Who?"}\n{"text": "Why?"}\n', "the question is empty"),
         ("q.jsonl", '{"question": "Who?"}\n[1]\n', "line 2: a JSON array, not an object"),
         ("q.parquet", pa.table({"question": ["Who?", None]}), "the question is empty"),
@@ -88,12 +88,12 @@ def test_a_row_that_cannot_be_asked_is_kept_with_what_is_wrong(read, name, conte
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("q.txt", "Who?", "questions come as .jsonl, .csv, .parquet, not as .txt"),
+        ("q.txt", "Who?", "Unsupported format '.txt'. Choose from: .jsonl, .csv, .parquet"),
         ("q.csv", "n,text\n1,Who?\n", "has no column question or question_text; it has n, text"),
         ("q.csv", "", "has no column question or question_text; it has none"),
-        ("q.csv", "question\n \n", "holds no question: row 1: the question is empty"),
-        ("q.csv", "id,question\n", "holds no question"),
-        ("q.csv", "id,question\n7,Who?\n8,Why?\n7,When?\n", "rows 1 and 3 have the same id, '7'"),
+        ("q.csv", "question\n \n", "contains no question: row 1: the question is empty"),
+        ("q.csv", "id,question\n", "contains no question"),
+        ("q.csv", "id,question\n7,Who?\n8,Why?\n7,When?\n", "rows 1 and 3 have the same id '7'"),
         ("q.csv", 'question\nWho?\n"Why\n', "never closed"),
         ("q.csv", b"question\n\x00\x01", "binary"),
         ("q.jsonl", '[\n{"question": "Who?"}]', "a JSON array"),
@@ -107,7 +107,7 @@ def test_a_file_that_holds_no_questions_is_refused(read, name, content, told):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UsageError, match=r"cannot read .*none.csv: there is no such file"):
+    with pytest.raises(UsageError, match=r"Cannot read .*none.csv: there is no such file"):
         read_questions(str(tmp_path / "none.csv"), {}, 100)
 
 
@@ -150,7 +150,7 @@ def test_an_answer_is_a_row_and_so_is_a_failure(tmp_path):
 
 @pytest.mark.parametrize("out", ["answers", "answers.csv", "folder/", ".parquet", "s3://bucket/x.json"])
 def test_answers_go_to_a_parquet_file_and_nothing_else(out):
-    with pytest.raises(UsageError, match=r"as a \.parquet file; name one"):
+    with pytest.raises(UsageError, match=r"must name a \.parquet file"):
         AnswersFile.at(out, {})
 
 

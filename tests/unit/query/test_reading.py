@@ -7,7 +7,7 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.query import reading
 from graphrag_ray.query.methods.method import Rows
-from graphrag_ray.query.reading import Kept, Reader
+from graphrag_ray.query.reading import ColumnCache, Reader
 from graphrag_ray.store import parts
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import write_part
@@ -95,7 +95,7 @@ def test_a_table_too_large_to_be_kept_has_the_same_rows_and_is_not_kept(
     large = Reader(reader.store, reader.manifest)
     monkeypatch.setattr(reading, "LARGE_BYTES", 0)
     assert [large.rows(need) for need in needs] == expected
-    assert large.kept.of(reader.manifest.parts("entities")[0].path, ["id", "title"]) == {}
+    assert large.kept.get(reader.manifest.parts("entities")[0].path, ["id", "title"]) == {}
 
 
 def test_what_was_read_once_is_not_read_again(reader: Reader, read_of):
@@ -107,22 +107,22 @@ def test_what_was_read_once_is_not_read_again(reader: Reader, read_of):
 
 def test_no_more_is_kept_than_there_is_room_for(store: Store, reader: Reader, read_of):
     need = Rows("entities", ["id", "title"], ["e15"])
-    small = Reader(store, reader.manifest, Kept(limit_bytes=0))
+    small = Reader(store, reader.manifest, ColumnCache(limit_bytes=0))
     assert small.rows(need) == small.rows(need) == reader.rows(need)
-    assert small.kept.of(reader.manifest.parts("entities")[0].path, ["id", "title"]) == {}
+    assert small.kept.get(reader.manifest.parts("entities")[0].path, ["id", "title"]) == {}
 
 
 def test_the_column_longest_unused_makes_room():
     column = {"a": pa.chunked_array([["x" * 100]])}
-    kept = Kept(limit_bytes=2 * column["a"].nbytes)
+    kept = ColumnCache(limit_bytes=2 * column["a"].nbytes)
     for path in ("1", "2", "3"):
         kept.add(path, column)
-        assert kept.of("1", ["a"]).keys() == {"a"}
-    assert kept.of("2", ["a"]) == {} and kept.of("3", ["a"]).keys() == {"a"}
+        assert kept.get("1", ["a"]).keys() == {"a"}
+    assert kept.get("2", ["a"]) == {} and kept.get("3", ["a"]).keys() == {"a"}
 
 
 def test_a_table_or_column_that_there_is_not_is_told(reader: Reader):
-    with pytest.raises(UsageError, match="no table 'nope'"):
+    with pytest.raises(UsageError, match="Unknown table 'nope'"):
         reader.rows(Rows("nope", ["id"]))
     with pytest.raises(UsageError, match="entities has no column 'nope'"):
         reader.rows(Rows("entities", ["nope"]))

@@ -10,7 +10,7 @@ import pytest
 from graphrag_ray.base.records import Reference
 from graphrag_ray.query import sources
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.sources import Source, named, specific, under
+from graphrag_ray.query.sources import Source, cited_records, rank_by_answer, sources_of
 
 TEXTS = {
     "t1": "The eels died. Nobody knew why. ALICE asked BOB about the eels.",
@@ -76,7 +76,7 @@ def read(table: str, ids: Iterable[str], columns: Sequence[str]) -> dict[str, di
 
 
 def found(section: str, id_: str, **options: Any) -> Source:
-    (source,) = under([Reference(section, id_)], read, **options)
+    (source,) = sources_of([Reference(section, id_)], read, **options)
     return source
 
 
@@ -124,7 +124,7 @@ def test_every_chunk_stands_at_its_place_in_its_document():
     ],
 )
 def test_a_record_has_a_name_that_people_know(section: str, id_: str, name: str):
-    (cited,) = named([Reference(section, id_)], read)
+    (cited,) = cited_records([Reference(section, id_)], read)
     source = found(section, id_)
     assert (cited.section, cited.name) == (section, name) == (source.record["section"], source.record["name"])
     assert cited.number == source.record["human_readable_id"]
@@ -132,7 +132,7 @@ def test_a_record_has_a_name_that_people_know(section: str, id_: str, name: str)
 
 def test_a_chunk_of_a_file_without_a_title_is_named_by_the_file(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(TABLES, "documents", [document("d1", "minutes/d1.txt")])
-    (cited,) = named([Reference("Sources", "t1")], read)
+    (cited,) = cited_records([Reference("Sources", "t1")], read)
     assert cited.name == f"minutes/d1.txt, characters 10–{10 + len(TEXTS['t1'])}"
 
 
@@ -150,9 +150,9 @@ def test_cited_records_are_listed_section_by_section_and_those_that_are_gone_are
         ("Entities", "eALICE"),
     ]
     wanted = [Reference(*c) for c in cited]
-    assert [c.number for c in named(wanted, read)] == [3, 12, 11, 3]
-    assert [s.record["human_readable_id"] for s in under(wanted, read)] == [3, 12, 3, 11]
-    assert under([], read) == named([], read) == []
+    assert [c.number for c in cited_records(wanted, read)] == [3, 12, 11, 3]
+    assert [s.record["human_readable_id"] for s in sources_of(wanted, read)] == [3, 12, 3, 11]
+    assert sources_of([], read) == cited_records([], read) == []
 
 
 def test_of_too_many_chunks_those_are_read_that_were_shown_or_hold_most(monkeypatch: pytest.MonkeyPatch):
@@ -171,7 +171,7 @@ def test_what_an_answer_says_leads_to_the_sentence_for_each_record_that_it_cites
     cited = [("Sources", "t1"), ("Entities", "eALICE"), ("Relationships", "bc"), ("Claims", "c2")]
     wanted = tuple(Reference(*c) for c in cited)
     answer = Answer("?", text, "local", wanted)
-    source, entity, edge, stated = specific(under(wanted, read), answer)
+    source, entity, edge, stated = rank_by_answer(sources_of(wanted, read), answer)
     assert source.evidence[0]["quote"] == "The eels died."
     assert entity.evidence[0]["quote"] == "ALICE went home." and entity.chunks[0]["human_readable_id"] == 3
     assert edge.evidence[0]["verbatim"] and edge.evidence[0]["quote"] == "BOB paid CAROL"

@@ -13,7 +13,7 @@ from graphrag_ray.base.errors import BudgetSpent, UsageError
 from graphrag_ray.base.records import Reference
 from graphrag_ray.query.methods import archrag_search
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.method import Dialogues, Given, Question, Search
+from graphrag_ray.query.methods.method import Dialogues, Question, Search, SearchEnv
 
 PEOPLE = ("ALICE", "BOB", "CAROL", "DAVE", "ERIN", "FRANK")
 
@@ -49,7 +49,9 @@ def in_order(search: Search) -> list[str]:
     return list(PEOPLE) if search.kind == "entity" else ["r1", "r0", "top"]
 
 
-def given_of(snap: Snapshot, hierarchies: tuple[str, ...] = ("leiden", "attributed"), **query: Any) -> Given:
+def given_of(
+    snap: Snapshot, hierarchies: tuple[str, ...] = ("leiden", "attributed"), **query: Any
+) -> SearchEnv:
     found = snap.given(**query)
     return replace(found, settings=found.settings.model_copy(update={"hierarchies": hierarchies}))
 
@@ -108,7 +110,7 @@ def test_a_budget_refuses_before_anything_is_asked():
 
 def test_the_hierarchy_by_meaning_is_read_unless_another_is_asked_for():
     assert ask()[0].notes == ()
-    with pytest.raises(UsageError, match="this index has no hierarchy 'attributed'"):
+    with pytest.raises(UsageError, match="This index has no hierarchy 'attributed'"):
         ask(hierarchies=("leiden",), hierarchy="attributed")
     told = ask(hierarchies=("leiden",))[0].notes
     assert any("--set hierarchies=leiden,attributed adds it" in note for note in told)

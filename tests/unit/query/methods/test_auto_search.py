@@ -64,7 +64,7 @@ def test_a_rare_name_goes_before_all_and_one_that_is_everywhere_counts_for_nothi
     chosen = route("How many ships has Rare, and has Hub?", [rare, hub], 1000)
     assert chosen == (
         "local",
-        "the question names RARE, which stands in 3 chunks of 1,000",
+        "the question mentions RARE, which occurs in 3 chunks of 1,000",
     )
     assert route("How many ships has Hub?", [hub], 1000)[0] == "hybrid"
     assert route("What of Hub?", [hub], 1000)[0] == "global"

@@ -19,18 +19,18 @@ from graphrag_ray.graph.report_context import Context, record_tokens, report_rec
 from graphrag_ray.query.methods import one_context
 from graphrag_ray.query.methods.budget import (
     MESSAGE_TOKENS,
-    Most,
+    CostBound,
+    check_budget,
     check_room,
-    contexts_at_most,
     instructions,
-    lines_of,
-    reading,
-    refuse_beyond,
-    showing,
+    line_tokens,
+    map_reduce_bound,
+    max_contexts,
+    packed_bound,
 )
 from graphrag_ray.query.methods.dynamic import RATED_TOGETHER, rate_spec
 from graphrag_ray.query.methods.map_reduce import map_spec, pack, reduce_spec
-from graphrag_ray.query.methods.method import Given
+from graphrag_ray.query.methods.method import SearchEnv
 
 GIVEN = Snapshot({}).given()
 PRICES = {"map": Price(input_usd_per_mtok=1.0, output_usd_per_mtok=10.0)}
@@ -53,12 +53,12 @@ def next_fit(lines: list[int], room: int, most: int | None) -> int:
     st.none() | st.integers(1, 12),
 )
 def test_no_packing_needs_more_contexts_than_the_bound(lines: list[int], room: int, most: int | None):
-    bound = contexts_at_most(np.array(lines, dtype=np.int64), room, most)
+    bound = max_contexts(np.array(lines, dtype=np.int64), room, most)
     assert next_fit(lines, room, most) <= bound <= len(lines)
 
 
 def test_the_bound_is_near_what_small_records_take():
-    assert contexts_at_most(np.full(1000, 60), 6000) <= 12
+    assert max_contexts(np.full(1000, 60), 6000) <= 12
 
 
 TEXTS = st.lists(
@@ -82,7 +82,7 @@ def test_a_question_takes_at_most_what_was_said_before_it(
         records = [source(f"id{i}", t) for i, t in enumerate(texts)]
     contexts = pack(records, context_tokens, 7, COUNT)
     spec = map_spec(given_.settings, given_.prompts)
-    most = showing("Why?", given_, "map", spec, [COUNT(t) for t in texts])
+    most = packed_bound("Why?", given_, "map", spec, [COUNT(t) for t in texts])
     sent = sum(instructions("Why?", spec, COUNT) + c.n_tokens + 1_000 for c in contexts)
     assert len(contexts) <= most.calls and sent <= most.tokens
 
@@ -90,17 +90,17 @@ def test_a_question_takes_at_most_what_was_said_before_it(
 def test_what_a_record_takes_beside_its_text_is_in_the_bound():
     text = 'He said: "idle", "shut", "sold". ' * 20
     record = report_record("id", "Mill, Brewery, Bank and Harbour of Elverside", text)
-    assert record_tokens(record, COUNT) + NUMBER_TOKENS <= lines_of([COUNT(text)])[0]
+    assert record_tokens(record, COUNT) + NUMBER_TOKENS <= line_tokens([COUNT(text)])[0]
 
 
 def test_nothing_to_read_takes_nothing():
-    assert reading("Why?", GIVEN, []) == Most()
+    assert map_reduce_bound("Why?", GIVEN, []) == CostBound()
 
 
 def test_reading_is_map_and_reduce_each_at_its_price():
     priced = replace(GIVEN, prices=PRICES)
-    mapped = showing("Why?", priced, "map", map_spec(GIVEN.settings, GIVEN.prompts), [500])
-    most = reading("Why?", priced, [500])
+    mapped = packed_bound("Why?", priced, "map", map_spec(GIVEN.settings, GIVEN.prompts), [500])
+    most = map_reduce_bound("Why?", priced, [500])
     query = GIVEN.settings.query
     prompt = instructions("Why?", reduce_spec(GIVEN.settings, GIVEN.prompts), COUNT) + query.context_tokens
     assert most.calls == 2
@@ -115,7 +115,7 @@ def test_reports_that_are_rated_stand_few_to_a_call():
     records = [report_record(f"id{i}", "T", "word " * 20) for i in range(95)]
     packed = pack(records, 8_000, 7, COUNT, RATED_TOGETHER)
     assert max(len(c.numbering) for c in packed) == RATED_TOGETHER
-    assert len(packed) == 10 <= showing("Why?", GIVEN, "rate", spec, sizes, RATED_TOGETHER).calls
+    assert len(packed) == 10 <= packed_bound("Why?", GIVEN, "rate", spec, sizes, RATED_TOGETHER).calls
 
 
 @pytest.mark.parametrize(
@@ -130,27 +130,27 @@ def test_reports_that_are_rated_stand_few_to_a_call():
     ],
 )
 def test_every_budget_that_is_set_has_to_be_kept(query: dict[str, float], fits: bool):
-    assert Most(3, 1_000, 0.5).within(Query(**query)) is fits
+    assert CostBound(3, 1_000, 0.5).within(Query(**query)) is fits
 
 
 def test_dollars_without_a_price_cannot_be_counted():
-    unknown = Most(1, 10) + Most(1, 10, None)
+    unknown = CostBound(1, 10) + CostBound(1, 10, None)
     assert unknown.cost_usd is None and unknown.within(Query(budget_tokens=20))
     with pytest.raises(SettingsError, match=r"price of a model is unknown.*input_usd_per_mtok"):
         unknown.within(Query(budget_usd=1))
 
 
 def test_a_question_beyond_its_budget_is_refused_with_numbers_and_advice():
-    refuse_beyond(Most(2, 10), Query(budget_tokens=10), "Raise it.")
+    check_budget(CostBound(2, 10), Query(budget_tokens=10), "Raise it.")
     with pytest.raises(
         BudgetSpent,
-        match=r"at most 1,100 tokens, \$0\.2500, in 2 calls; query\.budget_tokens is 1,000 and "
-        r"query\.budget_usd is 9\. No answer was asked for\. Raise it\.",
+        match=r"at most 1,100 tokens, \$0\.2500, in 2 calls, but query\.budget_tokens is 1,000 and "
+        r"query\.budget_usd is 9\. No call was made for the answer\. Raise it\.",
     ):
-        refuse_beyond(Most(2, 1_100, 0.25), Query(budget_tokens=1_000, budget_usd=9), "Raise it.")
+        check_budget(CostBound(2, 1_100, 0.25), Query(budget_tokens=1_000, budget_usd=9), "Raise it.")
 
 
-def with_window(tokens: int) -> Given:
+def with_window(tokens: int) -> SearchEnv:
     model = {"provider": "openai", "model": "small", "context_window": tokens}
     return replace(GIVEN, settings=parse_settings({"models": {"default": model}}))
 
@@ -158,7 +158,7 @@ def with_window(tokens: int) -> Given:
 def test_a_question_that_leaves_no_room_for_data_is_refused_with_numbers():
     question = "Why did the mill stand idle? " * 500
     given_ = with_window(8_600)
-    with pytest.raises(UsageError, match=r"the question has 3,50\d, and stands in it twice.*8,600: ask a"):
+    with pytest.raises(UsageError, match=r"the question has 3,50\d and appears twice.*8,600\. Shorten"):
         check_room(question, given_, [map_spec(given_.settings, given_.prompts)])
 
 
@@ -166,12 +166,12 @@ def test_settings_that_leave_no_room_say_how_much_there_is():
     given_ = with_window(8_192)
     spec = map_spec(given_.settings, given_.prompts)
     left = 8_192 - instructions("Why?", spec, COUNT) - given_.settings.query.max_map_tokens
-    with pytest.raises(UsageError, match=f"set query.context_tokens to {left:,} or less"):
+    with pytest.raises(UsageError, match=f"Set query.context_tokens to {left:,} or less"):
         check_room("Why?", given_, [spec])
     fitting = with_window(8_000 + spec.max_tokens + instructions("Why?", spec, COUNT))
     check_room("Why?", fitting, [spec])
     with pytest.raises(UsageError):
-        check_room("Why?", fitting, [spec], beside=1)
+        check_room("Why?", fitting, [spec], extra_tokens=1)
 
 
 def test_instructions_are_the_messages_without_their_data():
@@ -185,5 +185,5 @@ def test_instructions_are_the_messages_without_their_data():
 def test_one_context_is_refused_beyond_the_budget_as_well():
     given_ = Snapshot({}).given(budget_tokens=1_000)
     context = Context("data\n" * 20, {("Sources", 1): "t1"}, 40)
-    with pytest.raises(BudgetSpent, match=r"in 1 call; query\.budget_tokens is 1,000.*context_tokens"):
+    with pytest.raises(BudgetSpent, match=r"in 1 call, but query\.budget_tokens is 1,000.*context_tokens"):
         Snapshot({}).run(one_context.answer_from("Why?", given_, "vector", context))

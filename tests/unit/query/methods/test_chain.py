@@ -11,9 +11,9 @@ from graphrag_ray.query.methods.chain import (
     MOST_CHARACTERS,
     MOST_LINKS,
     ChainLink,
-    checked,
+    check_link,
+    occurs_in,
     split_chain,
-    stands_in,
 )
 
 ID = "0" * 31 + "7"
@@ -94,14 +94,14 @@ def test_a_chain_has_bounds() -> None:
     ],
 )
 def test_a_link_stands_where_its_names_and_numbers_do(found: str, text: str, stands: bool) -> None:
-    assert stands_in(found, text) is stands
+    assert occurs_in(found, text) is stands
 
 
 def test_a_link_is_checked_against_the_passages_that_it_names() -> None:
     link = ChainLink("Where?", f"Bergen {REF}", (Reference("Sources", ID),))
-    assert checked(link, {ID: "He died at Bergen."}).stands
-    assert not checked(link, {ID: "He died at Oslo.", "other": "Bergen"}).stands
-    assert not checked(ChainLink("Where?", "Bergen"), {ID: "Bergen"}).stands, "it names none"
+    assert check_link(link, {ID: "He died at Bergen."}).stands
+    assert not check_link(link, {ID: "He died at Oslo.", "other": "Bergen"}).stands
+    assert not check_link(ChainLink("Where?", "Bergen"), {ID: "Bergen"}).stands, "it names none"
 
 
 def test_a_fence_of_code_around_a_reply_is_none_of_the_answer() -> None:

@@ -16,10 +16,10 @@ from graphrag_ray.query.methods.condense import (
     MAX_TURNS,
     NOT_REWRITTEN,
     condense,
-    following,
     history,
+    with_history,
 )
-from graphrag_ray.query.methods.method import Dialogues, Given, Question, Ran
+from graphrag_ray.query.methods.method import Dialogues, Question, Ran, SearchEnv
 
 ONLINE = parse_settings({"models": {"default": {"provider": "openai", "model": "m"}}})
 TURNS = (("Who is ANNA?", "ANNA runs the mill [Data: Reports (3)]."), ("And BEN?", "BEN left."))
@@ -29,11 +29,11 @@ def tokens(text: str) -> int:
     return count(text, "cl100k_base")
 
 
-def known(given_settings: Settings) -> Given:
-    return Given(given_settings, load_prompts(), tokens, {})
+def known(given_settings: Settings) -> SearchEnv:
+    return SearchEnv(given_settings, load_prompts(), tokens, {})
 
 
-def search(question: Question, given: Given):
+def search(question: Question, given: SearchEnv):
     """A way of answering that repeats the question."""
     return Answer(question.text, question.text, "echo", notes=("its own",))
     yield
@@ -44,8 +44,8 @@ def asked(reply: str, question: str = "And her?", finish_reason: str = "stop") -
     return run(condense(question, "…", prompt, call), lambda _: ChatReply(reply, finish_reason))
 
 
-def driven(question: Question, given: Given, ran: Ran[str] | None = None) -> Answer:
-    method = following(search, question, given)
+def driven(question: Question, given: SearchEnv, ran: Ran[str] | None = None) -> Answer:
+    method = with_history(search, question, given)
     try:
         need = next(method)
         assert isinstance(need, Dialogues) and need.phase == "condense" and not need.last
@@ -114,7 +114,10 @@ def test_a_question_that_stands_alone_needs_no_note():
 
 def test_where_it_cannot_be_written_out_it_is_asked_as_it_stands_and_that_is_told():
     answer = driven(Question("And her?", history=TURNS), known(ONLINE), Ran(None, "no answer from there"))
-    assert answer.text == "And her?" and "could not be written out: no answer from there." in answer.notes[0]
+    assert (
+        answer.text == "And her?"
+        and "could not be rewritten and was used unchanged: no answer from there." in answer.notes[0]
+    )
 
 
 def test_the_offline_engine_is_not_asked_and_that_is_told():

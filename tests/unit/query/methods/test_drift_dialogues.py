@@ -29,7 +29,7 @@ from graphrag_ray.query.methods.drift_search import (
     PRIMER,
     FollowUp,
     drift_spec,
-    looked_up,
+    look_up,
     parse_step,
     primer,
     search,
@@ -60,7 +60,7 @@ def test_a_step_is_an_answer_with_references_and_what_to_ask_next():
 
 
 def test_a_follow_up_question_is_shown_beside_the_users():
-    said, (request,) = drive(looked_up("Why?", "Who?", CONTEXT, THEN, 2), step("B [Data: Sources (1)].", 9))
+    said, (request,) = drive(look_up("Why?", "Who?", CONTEXT, THEN, 2), step("B [Data: Sources (1)].", 9))
     assert [r.id for r in said.answer.references] == ["bb"]
     text = request.messages[-1].content
     assert "Why?" in text and "Who?" in text
@@ -68,16 +68,14 @@ def test_a_follow_up_question_is_shown_beside_the_users():
 
 def test_a_follow_up_question_is_shown_beside_those_that_were_asked_before():
     _, (request,) = drive(
-        looked_up("Why?", "Who?", CONTEXT, THEN, 2, ["When?", "Who?"]), step("B [Data: Sources (1)].", 9)
+        look_up("Why?", "Who?", CONTEXT, THEN, 2, ["When?", "Who?"]), step("B [Data: Sources (1)].", 9)
     )
     assert "\nWhen?\nWho?\n" in request.messages[-1].content
 
 
 def test_a_prompt_of_ones_own_may_do_without_the_questions_that_were_asked_before():
     own = parse_prompt(LOCAL, THEN.prompt.source.replace("{asked}", ""))
-    said, _ = drive(
-        looked_up("Why?", "Who?", CONTEXT, replace(THEN, prompt=own), 2, ["When?"]), step("B.", 9)
-    )
+    said, _ = drive(look_up("Why?", "Who?", CONTEXT, replace(THEN, prompt=own), 2, ["When?"]), step("B.", 9))
     assert said.answer.text == "B."
 
 
@@ -270,7 +268,7 @@ def test_an_index_with_nothing_near_finds_nothing_and_asks_nothing():
 
 def test_the_budget_is_looked_at_before_anything_is_asked():
     snap = snapshot()
-    with pytest.raises(BudgetSpent, match=r"in 8 calls; .*lower query\.drift_depth"):
+    with pytest.raises(BudgetSpent, match=r"in 8 calls, .*lower query\.drift_depth"):
         asked(snap, budget_tokens=20_000)
     assert not snap.needs
 

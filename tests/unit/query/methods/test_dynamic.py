@@ -19,7 +19,7 @@ from graphrag_ray.base.messages import ChatReply, ChatRequest, Reply, Request
 from graphrag_ray.base.records import parse_sections
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.asked_hierarchy import communities_of, reports_of
-from graphrag_ray.query.methods.dynamic import BELOW_TOKENS, RATED_TOGETHER, Rated, select
+from graphrag_ray.query.methods.dynamic import BELOW_TOKENS, RATED_TOGETHER, Selection, select
 from graphrag_ray.query.methods.global_search import search
 from graphrag_ray.query.methods.levels import Levels, levels
 from graphrag_ray.query.methods.method import Dialogues, Question
@@ -66,7 +66,7 @@ def hierarchy(snap: Snapshot) -> tuple[Levels, list[str]]:
     return levels(communities, reports, LEIDEN.name), reports["id"].to_pylist()
 
 
-def selected(snap: Snapshot, max_level: int = 2, **query: Any) -> tuple[Rated, set[int]]:
+def selected(snap: Snapshot, max_level: int = 2, **query: Any) -> tuple[Selection, set[int]]:
     """What is selected, and the communities of the reports that would be read."""
     known, ids = hierarchy(snap)
     found = snap.run(select(QUESTION, snap.given(**query), LEIDEN.reports, known, ids, max_level))
@@ -207,13 +207,13 @@ def test_what_is_rated_and_read_stays_within_the_budget(tree: Tree, budget: int)
     except BudgetSpent:
         assert not rated(snap)
         return
-    assert (found.most + found.reading).tokens <= budget
+    assert (found.spent + found.reading).tokens <= budget
     assert read and found.n_rated == len(rated(snap))
 
 
 def test_a_budget_too_small_for_the_first_level_is_refused_before_anything_is_asked():
     snap = snapshot({10})
-    with pytest.raises(BudgetSpent, match="rating C0, and reading one context of it, would take at most"):
+    with pytest.raises(BudgetSpent, match="Rating C0 and reading one context of it would take at most"):
         selected(snap, budget_tokens=5_000)
     assert not snap.needs[2:]
 
@@ -226,7 +226,7 @@ def test_the_least_relevant_reports_are_left_out_where_the_budget_ends():
 
     wide = dict.fromkeys(range(100, 140), (0, -1))
     everything, _ = selected(snapshot(wide, wide), context_tokens=600)
-    total = (everything.most + everything.reading).tokens
+    total = (everything.spent + everything.reading).tokens
     snap = snapshot(wide, wide, answer=answer)
     found, read = selected(snap, context_tokens=600, budget_tokens=total - 5_000)
     assert found.left_out > 0 and len(read) + found.left_out == 40
@@ -284,7 +284,7 @@ def test_titles_below_a_report_are_few_and_short():
     found, _ = selected(snap)
     (root,) = shown(snap)[0].values()
     assert COUNT(root["below"]) <= BELOW_TOKENS and "[Data" not in root["below"]
-    assert found.most.tokens > sum(c.n_tokens for c in found.contexts)
+    assert found.spent.tokens > sum(c.n_tokens for c in found.contexts)
     snap = snapshot(set(below), below)
     selected(snap)
     (root,) = shown(snap)[0].values()
@@ -308,7 +308,7 @@ def test_the_answer_says_how_many_were_rated_and_how_many_read():
 
 def test_the_level_of_the_question_is_the_finest_that_is_rated():
     assert [r.id for r in asked(snapshot({10, 20, 31}), "C1").references] == [f"{20:032x}"]
-    with pytest.raises(LevelNotFound, match=r"no level 'C7'; this index has C0, C1, C2"):
+    with pytest.raises(LevelNotFound, match=r"no level 'C7': this index has C0, C1, C2"):
         asked(snapshot({10}), "C7")
 
 
@@ -326,7 +326,7 @@ def _useless_ratings(request: Request) -> Reply:
 
 
 def test_an_index_without_reports_says_so():
-    with pytest.raises(LevelNotFound, match="no community has a report"):
+    with pytest.raises(LevelNotFound, match="No community has a report"):
         asked(snapshot((), without=TREE))
     with pytest.raises(LevelNotFound, match="no communities"):
         asked(snapshot((), tree={}))

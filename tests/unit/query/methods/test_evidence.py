@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from linear_time import too_slow
 
 from graphrag_ray.base.records import Reference
-from graphrag_ray.query.methods.evidence import MAX_FOUND, evidence, passages
+from graphrag_ray.query.methods.evidence import MAX_FOUND, find_evidence, passages
 
 CHUNKS = [
     "The ferry was late. Nobody minded, for it rained.",
@@ -49,34 +49,34 @@ def test_a_quotation_is_found_at_its_place_over_line_breaks_capitals_and_quotati
     said = [
         'It is told that “the mayor rejected the harbour loan, which had been asked for twice. "So be it,"”'
     ]
-    ((found,), shares) = evidence(said, CHUNKS)
+    ((found,), shares) = find_evidence(said, CHUNKS)
     assert found.verbatim and found.text == 1 and shares[1] == 1.0
     quote = CHUNKS[1][found.start : found.end]
     assert quote.startswith("The mayor rejected") and quote.endswith("“So be it,”")
 
 
 def test_a_quotation_with_an_omission_is_found_by_its_longest_part():
-    ((found,), _) = evidence(["“Seven boats […] The marsh was drained a year later”"], CHUNKS)
+    ((found,), _) = find_evidence(["“Seven boats […] The marsh was drained a year later”"], CHUNKS)
     assert CHUNKS[found.text][found.start : found.end] == "The marsh was drained a year later"
 
 
 def test_words_of_its_own_lead_to_the_sentence_that_shares_most_of_them():
-    ((found,), shares) = evidence(["The harbour's loan was refused: a rejection by the mayor."], CHUNKS)
+    ((found,), shares) = find_evidence(["The harbour's loan was refused: a rejection by the mayor."], CHUNKS)
     assert not found.verbatim
     assert CHUNKS[found.text][found.start : found.end].startswith("The mayor rejected the harbour loan")
     assert max(shares) == shares[1]
 
 
 def test_a_passage_that_shares_hardly_a_word_has_no_evidence():
-    assert evidence(["Prices of lasagne rose in Mongolia."], CHUNKS)[0] == []
+    assert find_evidence(["Prices of lasagne rose in Mongolia."], CHUNKS)[0] == []
 
 
 def test_every_quotation_is_kept_and_paraphrases_only_up_to_the_limit():
     texts = [" ".join(f"Word{n} alpha{n} beta{n} gamma{n}." for n in range(12))]
     quotes = [f"“Word{n} alpha{n} beta{n} gamma{n}.”" for n in range(8)]
-    found, _ = evidence([*quotes, "Gamma11 and beta11 and alpha11 and word11."], texts)
+    found, _ = find_evidence([*quotes, "Gamma11 and beta11 and alpha11 and word11."], texts)
     assert len(found) == 8 and all(f.verbatim for f in found)
-    assert len(evidence([f"Gamma{n} or beta{n} or alpha{n}" for n in range(12)], texts)[0]) == MAX_FOUND
+    assert len(find_evidence([f"Gamma{n} or beta{n} or alpha{n}" for n in range(12)], texts)[0]) == MAX_FOUND
 
 
 @given(
@@ -84,7 +84,7 @@ def test_every_quotation_is_kept_and_paraphrases_only_up_to_the_limit():
     st.lists(st.text(alphabet='ab “”".!?\n…', max_size=60), max_size=3),
 )
 def test_evidence_lies_inside_its_chunk_and_does_not_overlap(said, texts):
-    found, shares = evidence(said, texts)
+    found, shares = find_evidence(said, texts)
     assert len(shares) == len(texts)
     assert all(0 <= f.start < f.end <= len(texts[f.text]) and 0 < f.share <= 1.0001 for f in found)
     spans = sorted((f.text, f.start, f.end) for f in found)
@@ -92,7 +92,7 @@ def test_evidence_lies_inside_its_chunk_and_does_not_overlap(said, texts):
 
 
 def test_a_quotation_with_an_omission_at_its_end_is_found_with_its_full_stop():
-    (found, *_), _ = evidence(
+    (found, *_), _ = find_evidence(
         ["“The mayor rejected the harbour loan. […]”"], ["The mayor rejected the harbour loan. So."]
     )
     assert (found.start, found.end, found.verbatim) == (0, 36, True)
@@ -100,13 +100,13 @@ def test_a_quotation_with_an_omission_at_its_end_is_found_with_its_full_stop():
 
 def test_many_sentences_under_many_passages_take_little_time():
     def found(sentences: list[str]) -> None:
-        evidence(sentences, [" ".join(sentences)])
+        find_evidence(sentences, [" ".join(sentences)])
 
     assert not too_slow(found, lambda n: [f"Name{i} Surname met Other{i} Person." for i in range(n)], 400)
 
 
 def test_texts_without_words_are_no_evidence():
     said = ["The mayor rejected the harbour loan for ever."]
-    assert evidence(said, ["… --- !!!", " ", ""]) == ([], [0.0, 0.0, 0.0])
-    found, _ = evidence(said, ["*** ", *CHUNKS])
+    assert find_evidence(said, ["… --- !!!", " ", ""]) == ([], [0.0, 0.0, 0.0])
+    found, _ = find_evidence(said, ["*** ", *CHUNKS])
     assert [f.text for f in found] == [2]

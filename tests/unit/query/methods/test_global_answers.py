@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from graphrag_ray.base.records import Reference
 from graphrag_ray.query.methods.answer import UNREADABLE, Answer, ContextUsed, Phase
-from graphrag_ray.query.methods.global_search import gaps
+from graphrag_ray.query.methods.global_search import gap_notes
 from graphrag_ray.query.methods.levels import LevelReports
-from graphrag_ray.query.methods.map_parts import Mapped, answered
+from graphrag_ray.query.methods.map_parts import PartialAnswers, combined_answer
 from graphrag_ray.query.methods.map_reduce import MapAnswer, Reduced, reduce_answer, reduce_context
 
 A, B = Reference("Reports", "aa"), Reference("Reports", "bb")
@@ -32,8 +32,10 @@ def composed(
         for (records, n_tokens), m in zip(SHOWN, mapped, strict=True)
     ]
     errors = ["no reply" for m in mapped if m is None]
-    what = Mapped(contexts, [m for m in mapped if m], errors, context, reduced)
-    return finished(answered("Why?", "global", "reports", what, level=chosen.level, notes=gaps(chosen)))
+    what = PartialAnswers(contexts, [m for m in mapped if m], errors, context, reduced)
+    return finished(
+        combined_answer("Why?", "global", "reports", what, level=chosen.level, notes=gap_notes(chosen))
+    )
 
 
 def finished(answering: Generator[Any, Any, Answer]) -> Answer:
@@ -63,8 +65,8 @@ def test_an_answer_shows_human_readable_ids_and_keeps_string_ids_beside_them() -
 
 
 def test_an_answer_says_what_is_missing() -> None:
-    gaps = LevelReports(1, np.array([0]), replaced=(4,), missing=(5, 6), n_tokens=20)
-    answer = composed([MapAnswer("p", 80), None], gaps)
+    gap_notes = LevelReports(1, np.array([0]), replaced=(4,), missing=(5, 6), n_tokens=20)
+    answer = composed([MapAnswer("p", 80), None], gap_notes)
     assert answer.failed_parts == 1
     said = " ".join(answer.notes)
     assert "1 of 2 parts" in said
@@ -75,7 +77,7 @@ def test_an_answer_says_what_is_missing() -> None:
 def test_all_parts_failed_is_not_nothing_found() -> None:
     nothing = Reduced("Nothing.", found=False)
     failed = composed([None, None], reduced=nothing)
-    assert failed.text == f"{UNREADABLE} Most often because of: no reply"
+    assert failed.text == f"{UNREADABLE} Most common reason: no reply"
     assert failed.failed_parts == 2
     zero = composed([MapAnswer("", 0), MapAnswer("", 0)], reduced=nothing)
     assert (zero.text, zero.found, zero.failed_parts) == ("Nothing.", False, 0)
@@ -104,7 +106,9 @@ def test_an_empty_level_is_nothing_found() -> None:
         raise AssertionError("a model was asked")
     except StopIteration as stop:
         answer = finished(
-            answered("Why?", "global", "reports", Mapped(reduce_context=context, reduced=stop.value))
+            combined_answer(
+                "Why?", "global", "reports", PartialAnswers(reduce_context=context, reduced=stop.value)
+            )
         )
     assert not answer.found
     assert answer.text

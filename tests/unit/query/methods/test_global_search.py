@@ -62,7 +62,7 @@ def n_read(answer: Answer) -> int:
 )
 def test_auto_is_the_finest_level_within_the_budget(level: str | None, budget: int, chosen: int | None):
     if chosen is None:
-        with pytest.raises(BudgetSpent, match=r"even C0 would take at most .*query\.budget_tokens is 6,000"):
+        with pytest.raises(BudgetSpent, match=r"Even C0 would take at most .*query\.budget_tokens is 6,000"):
             asked(level, budget_tokens=budget)
         return
     answer = asked(level, budget_tokens=budget)
@@ -94,13 +94,13 @@ def test_without_a_budget_auto_is_the_default_and_says_so():
 
 def test_a_level_that_does_not_fit_the_budget_is_refused_before_anything_is_asked():
     snap = snapshot()
-    with pytest.raises(BudgetSpent, match=r"No answer was asked for\. .*--level auto"):
+    with pytest.raises(BudgetSpent, match=r"No call was made for the answer\. .*--level auto"):
         asked("C2", snap, budget_tokens=18_000)
     assert not any(isinstance(n, Dialogues) for n in snap.needs)
 
 
 def test_a_level_that_does_not_exist_names_those_that_do():
-    with pytest.raises(LevelNotFound, match=r"no level 'C3'; this index has C0, C1, C2$"):
+    with pytest.raises(LevelNotFound, match=r"no level 'C3': this index has C0, C1, C2$"):
         asked("C3", budget_tokens=10**9)
 
 
@@ -120,6 +120,6 @@ def test_texts_are_read_of_the_chosen_level_alone():
 
 def test_a_question_without_room_in_the_window_is_refused_before_anything_is_asked():
     snap = snapshot()
-    with pytest.raises(UsageError, match="the question does not fit"):
+    with pytest.raises(UsageError, match="The question does not fit"):
         snap.run(search(Question("mill " * 60_000, None), snap.given()))
     assert not any(isinstance(n, Dialogues) for n in snap.needs)

@@ -120,7 +120,7 @@ def test_a_level_that_does_not_exist_says_which_do(written: str) -> None:
 def test_an_index_without_communities_says_so() -> None:
     with pytest.raises(LevelNotFound, match="no communities"):
         read({}, {})[0].parse(None, 8000)
-    with pytest.raises(LevelNotFound, match="no community has a report"):
+    with pytest.raises(LevelNotFound, match="No community has a report"):
         read({})[0].parse(None, 8000)
 
 

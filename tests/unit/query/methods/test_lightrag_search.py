@@ -229,7 +229,7 @@ def test_an_index_without_embeddings_of_what_is_looked_up_is_refused():
 def test_a_question_that_could_exceed_its_budget_is_refused_before_keywords_are_asked_for():
     with pytest.raises(BudgetSpent, match=r"lower query\.lightrag_tokens"):
         ask(budget_tokens=20_000)
-    with pytest.raises(UsageError, match=r"set query\.lightrag_tokens to"):
+    with pytest.raises(UsageError, match=r"Set query\.lightrag_tokens to"):
         ask(lightrag_tokens=127_900)
 
 

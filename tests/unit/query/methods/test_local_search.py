@@ -175,7 +175,7 @@ def test_a_report_is_of_the_finest_community_down_to_the_level_that_has_one():
 
 
 def test_a_level_that_does_not_exist_names_those_that_do():
-    with pytest.raises(LevelNotFound, match=r"no level 'C7'; this index has C0, C1, C2, C3"):
+    with pytest.raises(LevelNotFound, match=r"no level 'C7': this index has C0, C1, C2, C3"):
         shown(snapshot(), "?", level="C7")
 
 
@@ -319,7 +319,7 @@ def test_an_answer_cites_what_the_model_cited_by_its_short_number():
             row["human_readable_id"] = 100 + number if name == "entities" else number
     answer = snap.run(search(Question("What did ALICE do?", where=("path!=5.txt",)), snap.given()))
     assert not answer.found  # no chunk of this town is known to name anybody
-    assert any("Reports on communities were left out" in note for note in answer.notes)
+    assert any("Community reports were left out" in note for note in answer.notes)
     answer = snap.run(search(Question("What did ALICE do?"), snap.given()))
     assert Counter(r.section for r in answer.references) == {"Entities": 1, "Relationships": 2, "Claims": 1}
     assert "[Data: Entities (100)]" in answer.text and answer.notes == ()

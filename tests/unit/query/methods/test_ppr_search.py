@@ -152,7 +152,7 @@ def test_where_the_passages_do_not_suffice_what_is_missing_is_looked_up() -> Non
 
 
 def test_no_step_pushes_out_what_the_first_walk_found() -> None:
-    looked = ppr_search._LookedUp()
+    looked = ppr_search._Walks()
     for question, n in (("", 5), ("q1", 6), ("q2", 6)):
         looked.add(question, [WalkHit(f"{question or 'first'} {at}", 1.0) for at in range(n)])
     assert looked.first(10) == [f"{walk} {at}" for at in range(4) for walk in ("q2", "q1", "first")][:10]
@@ -226,7 +226,7 @@ def test_a_reply_that_is_a_chain_alone_is_answered_by_its_last_link() -> None:
 def test_a_step_that_fails_leaves_the_answer_and_is_told() -> None:
     model = Replies(walk_answer=["Insufficient"], next_questions=["fail"])
     answer = ask(snapshot(model))
-    assert any("could not be told: it is out of order" in note for note in answer.notes)
+    assert any("could not be determined: it is out of order" in note for note in answer.notes)
 
 
 def test_a_long_answer_keeps_its_references_and_needs_no_chain() -> None:

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.ids import entity_id, entity_key
-from graphrag_ray.query.methods.question_names import mentions, rarest_first
+from graphrag_ray.query.methods.question_names import find_mentions, rarest_first
 
 
 def named(question: str, *names: str) -> list[str]:
     by_id = {entity_id(entity_key(n)): n for n in names}
-    return [by_id[id_] for id_ in mentions(question).named(by_id)]
+    return [by_id[id_] for id_ in find_mentions(question).named(by_id)]
 
 
 def test_names_are_found_in_the_order_of_the_question_and_once():
@@ -71,13 +71,13 @@ def test_names_of_any_shape_and_script_are_found(question: str, name: str):
 )
 def test_a_word_in_small_letters_may_be_a_name_by_chance(question: str, names: list[str]):
     by_id = {entity_id(entity_key(n)): n for n in ["Kevin Scott", "Kevin", "Data", "Church", "3M", "李娜"]}
-    assert [by_id[id_] for id_ in mentions(question).as_names(by_id)] == names
+    assert [by_id[id_] for id_ in find_mentions(question).as_names(by_id)] == names
 
 
 def test_rarer_names_come_first_and_words_that_may_be_none_last():
     frequency = {"Kevin Scott": 900, "Mara Venn": 3, "Sorley": 3, "Data": 1, "Church": 2, "Unasked": 1}
     by_id = {entity_id(entity_key(n)): n for n in frequency}
-    asked = mentions("Did Kevin Scott, Mara Venn or Sorley give the church their data?")
+    asked = find_mentions("Did Kevin Scott, Mara Venn or Sorley give the church their data?")
     order = rarest_first(asked, {id_: frequency[n] for id_, n in by_id.items()})
     assert [by_id[id_] for id_ in order] == ["Mara Venn", "Sorley", "Kevin Scott", "Data", "Church"]
 
@@ -88,7 +88,7 @@ def test_a_question_of_a_hundred_thousand_characters_is_read_as_far_as_its_bound
 
 @given(st.text(max_size=200))
 def test_every_stretch_lies_in_the_question_and_is_the_name_it_stands_for(question: str):
-    found = mentions(question)
+    found = find_mentions(question)
     for id_, spans in found.spans.items():
         assert all(
             entity_id(entity_key(question[a:b])) == id_ and 0 <= a < b <= len(question) for a, b in spans
@@ -102,6 +102,6 @@ def test_every_stretch_lies_in_the_question_and_is_the_name_it_stands_for(questi
     "question", ["Who made C++?", "Is it C++, or what?", "Is “C++” old?", "(C++) is old."]
 )
 def test_marks_of_a_name_are_told_from_those_behind_it(question: str):
-    could_be = mentions(question)
+    could_be = find_mentions(question)
     plain, marked = (entity_id(entity_key(name)) for name in ("C", "C++"))
     assert could_be.named([plain, marked]) == [marked]

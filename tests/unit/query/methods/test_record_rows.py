@@ -7,7 +7,7 @@ from typing import Any
 from driving import COUNT, Snapshot
 
 from graphrag_ray.graph.report_context import Record
-from graphrag_ray.query.methods.record_rows import LABEL_TOKENS, loaded
+from graphrag_ray.query.methods.record_rows import LABEL_TOKENS, load_records
 
 
 def document(id_: str, **told: Any) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def told(text: str, **of: Any) -> Record:
         "documents": [document("other", title="Other"), document("d", **of)],
     }
     snap = Snapshot(tables)
-    return snap.run(loaded([("text_unit", "t")], snap.given()))[0]
+    return snap.run(load_records([("text_unit", "t")], snap.given()))[0]
 
 
 def test_a_chunk_is_told_with_the_title_and_date_of_its_document():
@@ -34,7 +34,7 @@ def test_a_chunk_that_begins_with_its_title_is_told_as_it_is():
 
 def test_a_chunk_whose_document_is_not_known_is_told_all_the_same():
     snap = Snapshot({"text_units": [{"id": "t", "text": "It rained.", "document_id": "gone"}]})
-    assert snap.run(loaded([("text_unit", "t")], snap.given()))[0].fields[0] == ""
+    assert snap.run(load_records([("text_unit", "t")], snap.given()))[0].fields[0] == ""
 
 
 def test_a_long_title_takes_no_more_than_its_part_of_a_context():

@@ -6,7 +6,7 @@ import pytest
 from driving import COUNT, Snapshot
 
 from graphrag_ray.base.errors import BudgetSpent
-from graphrag_ray.query.methods.budget import SAMPLE, recounted
+from graphrag_ray.query.methods.budget import SAMPLE, recount_tokens
 from graphrag_ray.query.methods.global_search import search as search_reports
 from graphrag_ray.query.methods.method import Dialogues, Question, Rows
 from graphrag_ray.query.methods.text_search import search as search_text
@@ -46,7 +46,7 @@ def test_a_budget_that_the_indexing_models_tokens_keep_and_ours_do_not_is_refuse
 def sizes(snap: Snapshot, **query: int) -> set[int]:
     given = snap.given(**query)
     chunks = snap.rows(Rows("text_units", ["id", "n_tokens"]))
-    return set(snap.run(recounted("text_unit", chunks, given))["n_tokens"].to_pylist())
+    return set(snap.run(recount_tokens("text_unit", chunks, given))["n_tokens"].to_pylist())
 
 
 def test_sizes_are_raised_by_the_worst_ratio_of_a_sample_and_never_lowered():

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from graphrag_ray.base.ids import name_id
 from graphrag_ray.query.methods import walked_chunks as restarts
 from graphrag_ray.query.methods.method import Hit
-from graphrag_ray.query.methods.question_names import mentions
+from graphrag_ray.query.methods.question_names import find_mentions
 
 
 def weights(question: str, **counts: int) -> dict[str, float]:
     """By name. counts: of each, with _ for a blank."""
     names = {name_id(name.replace("_", " ")): name.replace("_", " ") for name in counts}
     of = dict(zip(names, counts.values(), strict=True))
-    found = restarts.of_names(mentions(question, name_id), of)
+    found = restarts.name_weights(find_mentions(question, name_id), of)
     return {names[id_]: weight for id_, weight in found.items()}
 
 
@@ -56,7 +56,7 @@ def test_a_question_that_names_nothing_has_no_names() -> None:
 
 def test_what_matches_nearly_as_well_as_the_best_counts_nearly_as_much() -> None:
     hits = [Hit("a", 10.0), Hit("b", 9.9), Hit("c", 5.0)]
-    found = restarts.of_hits(hits, 0.5, 20)
+    found = restarts.hit_weights(hits, 0.5, 20)
     assert found["a"] == 0.5
     assert 0.4 < found["b"] < 0.5
     assert found["c"] < 1e-6
@@ -64,15 +64,15 @@ def test_what_matches_nearly_as_well_as_the_best_counts_nearly_as_much() -> None
 
 @pytest.mark.parametrize("scores", [[], [0.0, 0.0], [-1.0]])
 def test_nothing_begins_at_hits_that_say_nothing(scores: list[float]) -> None:
-    assert restarts.of_hits([Hit(str(n), score) for n, score in enumerate(scores)], 1, 8) == {}
+    assert restarts.hit_weights([Hit(str(n), score) for n, score in enumerate(scores)], 1, 8) == {}
 
 
 @given(st.dictionaries(st.text("abc", max_size=2), st.floats(0.1, 10)), st.integers(0, 5))
 def test_sums_keep_what_counts(found: dict[str, float], n: int) -> None:
-    both = restarts.added(found, dict(list(found.items())[:n]))
+    both = restarts.add_weights(found, dict(list(found.items())[:n]))
     assert both.keys() == found.keys()
     assert all(both[k] in (found[k], 2 * found[k]) for k in found)
 
 
 def test_what_is_too_little_to_count_is_left_out() -> None:
-    assert restarts.added({"a": 1.0, "b": 1e-12}, {}) == {"a": 1.0}
+    assert restarts.add_weights({"a": 1.0, "b": 1e-12}, {}) == {"a": 1.0}

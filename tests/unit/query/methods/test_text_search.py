@@ -68,7 +68,7 @@ def test_what_is_about_to_be_read_is_told_before_any_model_is_asked():
     asked(snap, context_tokens=600)
     kinds = [type(n) for n in snap.needs]
     (told,) = (n.text for n in snap.needs if isinstance(n, Notice))
-    assert re.fullmatch(r"All \d+ chunks are read: at most [\d,]+ tokens in \d+ calls\.", told)
+    assert re.fullmatch(r"Reading \d+ chunks: at most [\d,]+ tokens in \d+ calls\.", told)
     assert kinds.index(Notice) < kinds.index(Dialogues)
 
 
@@ -93,14 +93,16 @@ def test_conditions_on_documents_choose_the_text_that_is_read():
 
 def test_text_beyond_the_budget_is_refused_with_another_way():
     snap = snapshot()
-    with pytest.raises(BudgetSpent, match=r"would take at most .* No answer was asked for\. .*--level auto"):
+    with pytest.raises(
+        BudgetSpent, match=r"would take at most .* No call was made for the answer\. .*--level auto"
+    ):
         asked(snap, budget_tokens=9_000)
     assert not any(isinstance(n, Dialogues) for n in snap.needs)
     assert asked(snap, budget_tokens=30_000).found
 
 
 def test_an_index_without_text_says_so():
-    with pytest.raises(UsageError, match="there is no text to read"):
+    with pytest.raises(UsageError, match="There is no text to read"):
         asked(Snapshot({"text_units": []}))
 
 

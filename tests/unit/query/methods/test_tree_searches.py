@@ -12,7 +12,7 @@ from graphrag_ray.base.errors import BudgetSpent, UsageError
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.query.methods import raptor_search, trex_search
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.method import Given, Question, Search
+from graphrag_ray.query.methods.method import Question, Search, SearchEnv
 
 TREE = {"top": ("left", "right"), "left": ("c1", "c2"), "right": ("c3", "c4")}
 NUMBER = {"top": 1, "left": 2, "right": 3}
@@ -40,7 +40,7 @@ def tables(without: tuple[str, ...] = ()) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def given_of(snap: Snapshot, hierarchies: tuple[str, ...] = ("tree",), **query: Any) -> Given:
+def given_of(snap: Snapshot, hierarchies: tuple[str, ...] = ("tree",), **query: Any) -> SearchEnv:
     found = snap.given(**query)
     return replace(found, settings=found.settings.model_copy(update={"hierarchies": hierarchies}))
 
@@ -117,5 +117,5 @@ def test_trex_reads_what_both_lists_have_in_front():
 def test_another_hierarchy_is_refused(way: Any):
     snap = Snapshot(tables(), near("c1"))
     given = given_of(snap, ("leiden", "tree"), hierarchy="leiden")
-    with pytest.raises(UsageError, match="search reads hierarchy tree, and no other: it cannot read leiden"):
+    with pytest.raises(UsageError, match="search reads only the hierarchy 'tree', not 'leiden'"):
         snap.run(way.search(Question("What about ALICE ?"), given))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphrag_ray.base.records import Reference
-from graphrag_ray.query.ask import unfound
+from graphrag_ray.query.ask import no_answer_hints
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import UNREADABLE, Answer, ContextUsed
 
@@ -24,25 +24,25 @@ def test_it_is_said_what_was_read_each_record_once_and_what_else_could_be():
         used("map", "Reports", "b", "c"),
         used("reduce", "Reports", "x"),
     ]
-    read, hint = unfound(nothing("global", *contexts, level=0), restricted=False)
+    read, hint = no_answer_hints(nothing("global", *contexts, level=0), restricted=False)
     assert read == "Read by global search: 3 reports of C0."
     assert hint.startswith("Try --method local (what stands around a name) or --method hybrid (")
 
 
 def test_every_kind_of_record_is_named():
     context = ContextUsed("answer", tuple(Reference(s, "1") for s in ("Entities", "Claims", "Sources")), 9)
-    (read, _) = unfound(nothing("local", context, used("answer", "Entities", "2")), restricted=False)
+    (read, _) = no_answer_hints(nothing("local", context, used("answer", "Entities", "2")), restricted=False)
     assert read == "Read by local search: 2 entities, 1 claim, 1 chunk."
 
 
 def test_where_nothing_was_near_that_is_said_and_what_was_only_rated_does_not_count():
     said = "Nothing was read: global search found nothing near the question."
-    assert unfound(nothing("global", used("rate", "Reports", "a")), restricted=False)[0] == said
+    assert no_answer_hints(nothing("global", used("rate", "Reports", "a")), restricted=False)[0] == said
 
 
 @pytest.mark.parametrize("method", [m for m in methods.METHODS if m != "auto"])
 def test_another_method_is_named_than_the_one_that_read_and_none_that_conditions_rule_out(method: str):
-    free, restricted = (" ".join(unfound(nothing(method), restricted=r)[1:]) for r in (False, True))
+    free, restricted = (" ".join(no_answer_hints(nothing(method), restricted=r)[1:]) for r in (False, True))
     assert f"--method {method}" not in free and "--method global" not in restricted
     assert bool(free) == (method != "text")
 
@@ -53,13 +53,13 @@ def test_every_method_has_another_to_name():
 
 def test_without_a_graph_no_method_that_needs_one_is_named():
     for method in methods.METHODS:
-        said = " ".join(unfound(nothing(method), restricted=False, has_graph=False))
+        said = " ".join(no_answer_hints(nothing(method), restricted=False, has_graph=False))
         assert "--method local" not in said and "--method drift" not in said
 
 
 def test_an_answer_that_found_something_or_whose_calls_all_failed_says_no_more():
-    assert unfound(Answer("Who?", "Bea.", "global"), restricted=False) == ()
-    hints = " ".join(unfound(nothing("hybrid"), restricted=False, has_reports=False))
+    assert no_answer_hints(Answer("Who?", "Bea.", "global"), restricted=False) == ()
+    hints = " ".join(no_answer_hints(nothing("hybrid"), restricted=False, has_reports=False))
     assert "--method" not in hints, "local and global read reports"
     failed = Answer("Who?", UNREADABLE, "global", found=False, failed_parts=2)
-    assert unfound(failed, restricted=False) == ()
+    assert no_answer_hints(failed, restricted=False) == ()

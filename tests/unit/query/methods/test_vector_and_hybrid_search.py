@@ -19,7 +19,7 @@ from graphrag_ray.base.records import Reference, parse_sections
 from graphrag_ray.query.methods import hybrid_search, vector_search
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Dialogues, Question, Rows, Search
-from graphrag_ray.query.methods.nearest import Found, fused, nearest
+from graphrag_ray.query.methods.nearest import RecordId, fuse, nearest_context
 from graphrag_ray.query.methods.one_context import PHASE
 
 
@@ -119,7 +119,7 @@ def test_a_chunk_that_is_larger_than_the_context_is_cut_and_that_is_told():
     snap = Snapshot({"text_units": [chunk(0, "ALICE went on. " * 5000)]}, by_number)
     answer = ask(snap, vector_search, "What did ALICE do?", context_tokens=500)
     assert answer.contexts[0].cut == 1 and 480 < answer.contexts[0].n_tokens <= 500
-    assert answer.notes == ("1 record was longer than its part of the context and was read without its end.",)
+    assert answer.notes == ("1 record was longer than its part of the context and was truncated.",)
 
 
 def test_conditions_restrict_what_is_looked_through():
@@ -145,28 +145,28 @@ def test_an_empty_index_holds_nothing_and_asks_no_model(way: Any):
     assert not answer.found and not any(isinstance(n, Dialogues) for n in snap.needs)
 
 
-def of(**scores: float) -> dict[Found, float]:
+def of(**scores: float) -> dict[RecordId, float]:
     return {("text_unit", name): score for name, score in scores.items()}
 
 
-def names(order: list[Found]) -> str:
+def names(order: list[RecordId]) -> str:
     return "".join(name for _, name in order)
 
 
 def test_lists_are_fused_by_their_scores_each_brought_to_one_scale():
     words, near = of(a=30.0, b=20.0, c=10.0), of(d=0.9, a=0.8, c=0.4)
-    assert names(fused([words, near], [0.5, 0.5])) == "adbc", "a 1 + .8, d 1, b .5, c 0"
-    assert names(fused([words, near], [0.1, 0.9])) == "dabc"
-    assert names(fused([words, near], [1.0, 0.0])) == "abcd"
+    assert names(fuse([words, near], [0.5, 0.5])) == "adbc", "a 1 + .8, d 1, b .5, c 0"
+    assert names(fuse([words, near], [0.1, 0.9])) == "dabc"
+    assert names(fuse([words, near], [1.0, 0.0])) == "abcd"
 
 
 def test_lists_without_a_difference_or_without_anything_are_fused_too():
-    assert names(fused([of(a=2.0, b=2.0), of(b=0.1)], [0.5, 0.5])) == "ba"
-    assert fused([], []) == [] and names(fused([{}, of(d=1.0)], [0.5, 0.5])) == "d"
+    assert names(fuse([of(a=2.0, b=2.0), of(b=0.1)], [0.5, 0.5])) == "ba"
+    assert fuse([], []) == [] and names(fuse([{}, of(d=1.0)], [0.5, 0.5])) == "d"
 
 
 def test_what_two_lists_agree_on_comes_before_the_first_of_one():
-    agreed = fused([of(a=9.0, b=8.0, e=7.0, x=1.0), of(c=9.0, d=8.0, e=7.0, y=1.0)], [0.5, 0.5])
+    agreed = fuse([of(a=9.0, b=8.0, e=7.0, x=1.0), of(c=9.0, d=8.0, e=7.0, y=1.0)], [0.5, 0.5])
     assert names(agreed)[0] == "e"
 
 
@@ -177,7 +177,7 @@ SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(-1, 60), max_siz
 def test_what_is_above_another_in_all_lists_that_hold_it_is_before_it_in_the_fused_one(
     lists: list[tuple[dict[str, float], float]],
 ):
-    order = names(fused([of(**scores) for scores, _ in lists], [weight for _, weight in lists]))
+    order = names(fuse([of(**scores) for scores, _ in lists], [weight for _, weight in lists]))
     assert sorted(order) == sorted({x for scores, _ in lists for x in scores})
     for x, y in permutations(order, 2):
         if all(y not in scores or scores.get(x, -math.inf) > scores[y] + 1e-6 for scores, _ in lists):
@@ -213,7 +213,7 @@ FINDS = {
 def test_hybrid_search_looks_through_all_kinds_that_are_asked_for():
     snap = Snapshot(everything(), lambda s: FINDS[s.kind])
     context = snap.run(
-        nearest([Search(k, by, "?", 0) for k in KINDS for by in ("vector", "keyword")], snap.given())
+        nearest_context([Search(k, by, "?", 0) for k in KINDS for by in ("vector", "keyword")], snap.given())
     )
     sections = parse_sections(context.text)
     assert {name: len(rows) for name, rows in sections.items()} == {
@@ -242,7 +242,7 @@ def test_entities_under_conditions_are_those_that_the_chunks_name_and_are_told_i
 
 def test_reports_cannot_be_restricted_to_documents():
     snap = Snapshot(everything(), lambda s: FINDS[s.kind])
-    with pytest.raises(UsageError, match=r"reports are written from many documents"):
+    with pytest.raises(UsageError, match=r"reports, which are written from many documents"):
         ask(snap, hybrid_search, "?", "path=1.txt", hybrid_over=["community_report"])
 
 
@@ -270,6 +270,6 @@ def test_no_context_of_what_is_nearest_is_above_its_budget(rng: random.Random, b
     tables = dict.fromkeys(("text_units", "entities", "relationships", "community_reports"), rows)
     snap = Snapshot(tables, lambda s: rng.sample(ids, len(ids)))
     find = [Search(k, by, "?", 0) for k in sorted(kinds) for by in ("vector", "keyword")]
-    context = snap.run(nearest(find, snap.given(context_tokens=budget)))
+    context = snap.run(nearest_context(find, snap.given(context_tokens=budget)))
     assert context.n_tokens == COUNT(context.text) <= budget
     assert bool(context.numbering) == bool(ids)

@@ -13,7 +13,7 @@ from graphrag_ray.base.records import (
     strip_references,
     without_unfinished,
 )
-from graphrag_ray.query.answer_streams import Written
+from graphrag_ray.query.answer_streams import StreamedText
 from graphrag_ray.query.methods.map_reduce import without_scores
 
 NUMBERING = {
@@ -36,7 +36,7 @@ def final(reply: str) -> str:
 
 
 def shown(pieces: list[str]) -> list[str]:
-    written = Written(NUMBERING, NUMBER)
+    written = StreamedText(NUMBERING, NUMBER)
     return [written.add(piece) for piece in pieces]
 
 
