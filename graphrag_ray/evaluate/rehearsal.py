@@ -1,6 +1,7 @@
-"""Questions asked as a condition would, but with the offline engine in place of the model that answers: so
-what a model would be shown is known, and what it would be asked, and nothing is paid for but embeddings of
-questions."""
+"""Answer questions with the offline engine in place of the model, to see what a model would be shown.
+
+Nothing is paid for except the embeddings of the questions.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Ask
 
 T = TypeVar("T")
-Asked = Sequence[tuple[str, ChatRequest]]
-"""The stage and the request of each call that a model would have been asked."""
+Requests = Sequence[tuple[str, ChatRequest]]
+"""Stage and request of each call that a model would have received."""
 
 
 def rehearsed(
@@ -27,15 +28,15 @@ def rehearsed(
     questions: Sequence[str],
     method: str,
     level: str | None,
-    kept: Callable[[Answer, Asked], T],
+    extract: Callable[[Answer, Requests], T],
 ) -> list[T | str]:
-    """What `kept` makes of each question's answer, whose contexts are those that a model would be shown, and
-    of the requests; or why there is no answer. What a model would be shown is much to hold.
+    """What `extract` takes from each question's answer and requests, or an error message.
 
-    Raises UsageError where no question can be asked so, StoreError, RunStopped."""
+    The answers themselves are not kept, because their contexts are large. Raises UsageError if every question
+    fails, StoreError, RunStopped.
+    """
     from graphrag_ray.offline import answer as answer_offline
 
-    errors: list[str] = []
     requests: list[tuple[str, ChatRequest]] = []
 
     async def offline(request: Request, stage: str) -> Called[Reply]:
@@ -43,29 +44,29 @@ def rehearsed(
         requests.append((stage, request))
         return Called(answer_offline(request))
 
-    async def ask_all() -> list[T | str]:
-        found: list[T | str] = []
+    async def ask_all() -> tuple[list[T | str], list[str]]:
+        results: list[T | str] = []
+        errors: list[str] = []
         async with index.asker() as asker:
             asker.instead = offline
             for question in questions:
                 requests.clear()
                 try:
                     answer = await index.answering(Ask(question, level, method=method))(asker, None)
-                    found.append(kept(answer, list(requests)))
+                    results.append(extract(answer, list(requests)))
                     continue
                 except (StoreError, RunStopped):
                     raise
                 except GraphRagError as e:
-                    error = str(e)
+                    errors.append(str(e))
                 except Exception as e:
                     if not is_unforeseen(e):
                         raise
-                    error = note_bug(e)
-                errors.append(error)
-                found.append(error)
-        return found
+                    errors.append(note_bug(e))
+                results.append(errors[-1])
+        return results, errors
 
-    found = runner()(ask_all())
-    if errors and len(errors) == len(found):
-        raise UsageError(f"no question can be asked by {method} search: {errors[0]}")
-    return found
+    results, errors = runner()(ask_all())
+    if errors and len(errors) == len(results):
+        raise UsageError(f"{method} search cannot answer any of the questions: {errors[0]}")
+    return results

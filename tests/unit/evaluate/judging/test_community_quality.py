@@ -52,8 +52,8 @@ def test_modularity_is_that_of_igraph(drawn: tuple[Any, Any, Any, Any]):
         (-1.0, 1, "negative"),
         (np.nan, 1, "not finite"),
         (np.inf, 1, "not finite"),
-        (1.0, 2, "no member"),
-        (1.0, -1, "no member"),
+        (1.0, 2, "unknown member"),
+        (1.0, -1, "unknown member"),
     ],
 )
 def test_edges_that_cannot_be_are_refused(weight: float, target: int, problem: str):
@@ -72,7 +72,7 @@ def test_the_index_is_that_of_scikit_learn_over_members_of_communities(
 ):
     community = np.array(labels)
     vectors = points(community, seed)
-    with patch.object(quality, "_BLOCK", block):
+    with patch.object(quality, "_BLOCK_SIZE", block):
         index, cosine = scatter(community, vectors)
     inside = community >= 0
     n, c = int(inside.sum()), len(set(community[inside].tolist()))
@@ -119,7 +119,7 @@ def test_a_block_takes_no_longer_where_there_are_many_communities(monkeypatch: p
     shapes: list[tuple[int, int]] = []
     made = quality.csr_array
     monkeypatch.setattr(quality, "csr_array", lambda data, shape: shapes.append(shape) or made(data, shape))
-    monkeypatch.setattr(quality, "_BLOCK", 40)
+    monkeypatch.setattr(quality, "_BLOCK_SIZE", 40)
     community = np.arange(100) // 2
     scatter(community, points(community, 6))
     assert len(shapes) == 10 and all(rows <= columns for rows, columns in shapes)
@@ -134,9 +134,9 @@ def test_a_part_may_hold_no_vector(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_vectors_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="2 members have vectors of shape"):
+    with pytest.raises(ValueError, match="2 members need one vector each"):
         scatter(np.array([0, 1]), np.zeros((3, 2)))
-    with pytest.raises(ValueError, match="2 members have vectors of shape"):
+    with pytest.raises(ValueError, match="2 members need one vector each"):
         scatter(np.array([0, 1]), np.zeros(2))
     with pytest.raises(ValueError, match="not finite"):
         scatter(np.array([0, 1]), np.array([[1.0], [np.nan]]))
