@@ -84,7 +84,9 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
     needed = "needed by graphrag's local, drift and basic search, but not its global search"
     notes, dimensions = [], 0
     if not any(reader.manifest.parts(f"embeddings_{kind}") for kind in VECTORS.values()):
-        notes.append(f"No embeddings ({needed}). Index with embeddings.enabled and export again")
+        notes.append(
+            f"The index has no embeddings ({needed}). Index with embeddings.enabled and export again"
+        )
     elif find_spec("lancedb") is None:
         notes.append(
             f"Vector tables ({needed}) were not exported because the package lancedb is not installed. Run "
@@ -96,8 +98,8 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
         notes.append(
             f"The vectors ({dimensions} dimensions) are offline embeddings, which no endpoint serves. Global "
             "search works, but local, drift and basic search would compare them with questions embedded by "
-            "another model. For these, index with an endpoint's embedding model (models.embedding) and export "
-            "again"
+            "another model. For these, index with an endpoint's embedding model (models.embedding) and "
+            "export again"
         )
     output.write(SETTINGS, settings_yaml(settings, dimensions, reader.manifest.number, notes))
     return notes

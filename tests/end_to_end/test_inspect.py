@@ -137,7 +137,9 @@ def test_a_relationship_is_found_by_its_number_or_its_two_ends_in_any_order(town
     assert look("relationship", found["human_readable_id"]) == look("relationship", "alice", "bob") == found
     assert {e["title"] for e in found["entities"]} == {"ALICE", "BOB"}
     assert {c["place"] for c in found["chunks"]} == {"council.txt", "mill.txt"}
-    assert "ALICE and JUDY have no direct relationship" in complaint(run, town, "relationship", "ALICE", "JUDY")
+    assert "ALICE and JUDY have no direct relationship" in complaint(
+        run, town, "relationship", "ALICE", "JUDY"
+    )
 
 
 def test_a_claim_leads_to_the_text_that_states_it(town: World, look):

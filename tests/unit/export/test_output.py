@@ -102,7 +102,9 @@ def test_a_file_that_no_export_wrote_is_never_replaced(store: Store, name: str, 
         export(store, "a.csv")
     store.write(name, b'{"mine": 1}')
     before = files(store)
-    with pytest.raises(UsageError, match=rf"holds {name}.* according to export\.json\. Choose another folder"):
+    with pytest.raises(
+        UsageError, match=rf"holds {name}.* according to export\.json\. Choose another folder"
+    ):
         export(store, "a.csv", "b.csv", overwrite=True)
     assert files(store) == before and store.read(name) == b'{"mine": 1}'
 
