@@ -412,4 +412,4 @@ def test_a_question_without_content_words_is_its_own_keyword():
 
 
 def test_without_data_it_says_that_it_knows_nothing():
-    assert "knows nothing beside data" in ask("zero_shot", question="Who opposed the harbour?")
+    assert "cannot answer a question without data" in ask("zero_shot", question="Who opposed the harbour?")
