@@ -53,9 +53,7 @@ from graphrag_ray.query.question_files import ANSWERS, Posed
 from graphrag_ray.version import __version__
 
 MAX_REPLICATES = 100
-
-JUDGEMENTS_PER_BATCH = 10_000
-"""Judgements held as Python objects at a time."""
+JUDGEMENTS_PER_BATCH = 10_000  # judgements held as Python objects at a time
 MAX_CHUNKS_PER_RECORD = 500
 """Chunks of one entity or relationship that count as read when its record is shown."""
 CLAIM_TABLES = ("claims", "claim_counts", "agreement")

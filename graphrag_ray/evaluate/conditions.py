@@ -21,8 +21,7 @@ from graphrag_ray.query.methods.levels import is_auto, levels
 
 MAX_CONDITIONS = 50
 MAX_NAME = 60
-CHANGEABLE_SECTIONS = ("query", "models", "stages")
-"""Settings sections that a condition may change."""
+CHANGEABLE_SECTIONS = ("query", "models", "stages")  # settings sections that a condition may change
 _NEXT_SETTING = re.compile(r",(?=\s*[a-z_]+(?:\.[\w-]+)+\s*=)")
 _SYNTAX = "Write NAME=METHOD, NAME=METHOD:LEVEL or NAME=answers.csv, and append settings as ,query.a=b."
 

@@ -52,13 +52,11 @@ from graphrag_ray.store.files import Store
 
 T = TypeVar("T")
 
-MODEL_STAGE = {"correct_answer": "judge"}
-"""Stages that use the model of another stage of the settings."""
+MODEL_STAGE = {"correct_answer": "judge"}  # stages that use the model of another stage of the settings
 JUDGING = pa.schema(
     [("stage", pa.string()), ("calls", pa.int64()), ("tokens", pa.int64()), ("cost_usd", pa.float64())]
 )
-DIALOGUES_PER_BATCH = 256
-"""Dialogues that are looked up in the journal and started together."""
+DIALOGUES_PER_BATCH = 256  # dialogues that are looked up in the journal and started together
 
 
 @dataclass

@@ -33,15 +33,11 @@ from graphrag_ray.query.methods.method import Rows, Search
 from graphrag_ray.query.methods.methods import BASELINES, find
 from graphrag_ray.query.searching import Searching
 
-KEYWORD = "keyword"
-"""A method of --retrieval-only conditions: keyword search over chunks."""
+KEYWORD = "keyword"  # a method of --retrieval-only conditions: keyword search over chunks
 RETRIEVED_CHUNKS = 50
-NO_ANSWER = "none"
-"""Stands for a missing answer when scores are computed only for their names."""
-Scores = dict[tuple[str, str], dict[str, float]]
-"""By condition and question id."""
-DOCUMENT_NAMES = ("id", "row", "title", "path")
-"""Columns of documents that can name a gold document."""
+NO_ANSWER = "none"  # stands for a missing answer when scores are computed only for their names
+Scores = dict[tuple[str, str], dict[str, float]]  # by condition and question id
+DOCUMENT_NAMES = ("id", "row", "title", "path")  # columns of documents that can name a gold document
 
 
 def known_answers(

@@ -19,8 +19,7 @@ from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.question_files import Posed
 
-SAMPLE_SIZE = 3
-"""Questions per condition whose contexts are built, to measure the prompts."""
+SAMPLE_SIZE = 3  # questions per condition whose contexts are built, to measure the prompts
 REPLY_TOKENS: Mapping[str, int] = {
     "map": 350,
     "reduce": 700,

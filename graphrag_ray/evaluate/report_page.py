@@ -35,14 +35,11 @@ MAX_BYTES = 14_000_000
 MAX_MARKDOWN = 100_000
 """Characters. Longer texts are not prose and could take seconds to render, so they are shown verbatim."""
 WIDTH, HEIGHT = 480, 340
-BOX = (46, 14, WIDTH - 14, HEIGHT - 46)
-"""Left, top, right and bottom of a plot inside its picture."""
-LOG_RATIO = 20.0
-"""Ratio of the largest to the smallest value from which on the x axis is logarithmic."""
+BOX = (46, 14, WIDTH - 14, HEIGHT - 46)  # left, top, right and bottom of a plot inside its picture
+LOG_RATIO = 20.0  # ratio of the largest to the smallest value from which on the x axis is logarithmic
 MAX_TICKS = 6
 TINY = 1e-12
-MAX_LABEL = 24
-"""Characters of about 6.4 by 14."""
+MAX_LABEL = 24  # characters of about 6.4 by 14
 MISSING = "–"
 
 # HTML cannot contain control characters, and UTF-8 cannot contain lone surrogates.

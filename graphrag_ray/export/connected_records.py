@@ -33,8 +33,7 @@ CLAIM = ("human_readable_id", "subject_id", "object_id", "type", "status", "desc
 DOCUMENT = ("human_readable_id", "path", "row", "title")
 UNIT = ("human_readable_id", "position", "start", "end", "n_tokens")
 _COMMUNITY = ("community", "level", "title", "size", "children")
-_MAX_QUOTED_NAMES = 20
-"""Names that the quote of a chunk is chosen for."""
+_MAX_QUOTED_NAMES = 20  # names that the quote of a chunk is chosen for
 MAX_TEXT_CHARACTERS = 1_000
 
 

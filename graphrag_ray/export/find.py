@@ -26,13 +26,10 @@ _NUMBER = re.compile(r"\d{1,18}")
 _MAX_SUGGESTIONS = 5
 _cut = partial(one_line, longest=60)
 
-MIN_RATIO = 0.6
-"""difflib ratio from which on a name is suggested."""
-_MAX_COMPARED = 500
-"""Names that difflib compares, at some 20 µs each: those that share most trigrams."""
+MIN_RATIO = 0.6  # difflib ratio from which on a name is suggested
+_MAX_COMPARED = 500  # names that difflib compares, at some 20 µs each: those that share most trigrams
 _GRAM = 3
-_COMPARED_CHARACTERS = 200
-"""Length to which names are compared, because difflib's time is quadratic."""
+_COMPARED_CHARACTERS = 200  # length to which names are compared, because difflib's time is quadratic
 
 
 def entity(reader: Reader, name: str) -> str:

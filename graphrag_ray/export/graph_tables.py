@@ -29,9 +29,7 @@ from graphrag_ray.query.sources import place
 
 Ints = npt.NDArray[np.int64]
 NO_COMMUNITY = -1
-MAX_PIECE_ROWS = 8_192
-"""Rows held as text at a time."""
-
+MAX_PIECE_ROWS = 8_192  # rows held as text at a time
 _LINE_END = r"\r\n?"
 _NOT_XML = r"[\x{0}-\x{8}\x{b}\x{c}\x{e}-\x{1f}\x{7f}-\x{9f}\x{fffe}\x{ffff}]"
 """Control characters except tab and line feed, and other code points that XML 1.0 excludes or discourages."""

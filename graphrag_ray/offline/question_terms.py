@@ -17,9 +17,7 @@ from graphrag_ray.offline.lexicon import LEXICON
 from graphrag_ray.offline.summarise import NONE, content_stems, number_in
 
 RARE = 2.0  # weight of names, numbers and unusual words; ordinary words weigh 1
-
 WEAK = 0.4  # weight of a verb, which says less than what it is about
-
 MIN_COVERAGE, MIN_COVERAGE_LONG = 0.5, 0.4  # share of the terms, by weight, that one report must have
 LONG = 4  # terms
 

@@ -18,9 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 DIMENSIONS = 256
-
 MAX_CACHED_WORDS, MAX_CACHED_WORD_LENGTH = 1 << 17, 32  # about 30 MB
-
 _NAME = "l2_supercat"
 _WHOLE = re.compile("^ | $|  |\u2581|<unk>|</?s>")
 

@@ -173,7 +173,7 @@ def bm25(query: Sequence[str], sentences: Sequence[Sequence[str]], k1: float = 1
 
 
 JOIN = " […] "
-MARK = "Written without a language model: text in quotation marks is quoted from the corpus."  # ends every report summary and answer
+MARK = "Written without a language model: text in quotation marks is quoted from the corpus."
 NONE = "NONE"
 CHARS_PER_TOKEN = 3.4  # of English prose, conservative
 

@@ -135,7 +135,6 @@ def _in_bracket(inside: str) -> Iterator[tuple[int, float]]:
 
 
 MAX_MENTIONS = 8  # that vote; more change little
-
 MAX_GAP = 60  # characters between two names of a list
 LIST_SHARE = 0.5
 LONG_NAME_BONUS = 1.5

@@ -18,8 +18,7 @@ from graphrag_ray.service.faults import INVALID, Fault, too_large
 from graphrag_ray.service.service_options import ServiceOptions
 
 HEALTH, METRICS = "/healthz", "/metrics"
-MAX_BODY_S = 60.0
-"""Seconds in which the body of a request must arrive."""
+MAX_BODY_S = 60.0  # seconds in which the body of a request must arrive
 MAX_HEADER_BYTES = 65_536
 """Limit for the path and headers of a request. Servers may have none."""
 

@@ -46,11 +46,9 @@ log = logging.getLogger(__name__)
 
 
 KEEP_ALIVE_S = 10.0
-FIRST_ESTIMATE_S = 5.0
-"""Estimated duration of a question before one has been answered."""
+FIRST_ESTIMATE_S = 5.0  # estimated duration of a question before one has been answered
 MIN_RETRY_S, MAX_RETRY_S = 1, 60
-SMOOTHING = 0.1
-"""Weight of the latest question in the mean duration."""
+SMOOTHING = 0.1  # weight of the latest question in the mean duration
 
 
 @dataclass(frozen=True)

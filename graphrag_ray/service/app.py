@@ -54,8 +54,7 @@ QUESTION_PATHS = {
 }
 """Paths that accept questions, each with a minimal request."""
 GET_PATHS = ("/index", "/v1/models", HEALTH, METRICS, "/openapi.json")
-_MAX_PROBLEMS = 3
-"""Problems of a body that an error lists."""
+_MAX_PROBLEMS = 3  # problems of a body that an error lists
 MEDIA_TYPE = "text/event-stream"
 KEEP_ALIVE = b": keep-alive\n\n"
 _STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

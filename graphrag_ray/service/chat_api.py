@@ -25,8 +25,7 @@ from graphrag_ray.service.query_api import references, server_event, usage
 from graphrag_ray.service.service_options import ServiceOptions
 
 MODEL = "graphrag-ray"
-CITED = "\n\n---\n"
-"""Separates an answer from the names of the records that it cites."""
+CITED = "\n\n---\n"  # separates an answer from the names of the records that it cites
 _CITED_LIST = re.compile(r"\n\n---\n(?:\*\*[A-Z][a-z]+ cited:\*\* .*(?:\n|\Z))+\Z")
 _MAX_NAME = 120
 MAX_MESSAGES = 10_000

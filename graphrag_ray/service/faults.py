@@ -17,10 +17,8 @@ from graphrag_ray.base.errors import (
 )
 from graphrag_ray.base.wording import shortened
 
-MAX_MESSAGE_CHARACTERS = 1_000
-"""A message may quote what the client sent, as long as a body may be."""
-CLIENT_GONE = 499
-"""Internal status for a client that disconnected before the answer."""
+MAX_MESSAGE_CHARACTERS = 1_000  # a message may quote what the client sent, as long as a body may be
+CLIENT_GONE = 499  # internal status for a client that disconnected before the answer
 INVALID, LIMITED, SERVER = "invalid_request_error", "rate_limit_error", "server_error"
 
 

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from graphrag_ray.service.answering import QuestionPlaces
     from graphrag_ray.service.live import LiveIndex
 
-UPDATE_INTERVAL_S = 5.0
-"""Seconds between updates of gauges and limiter metrics."""
+UPDATE_INTERVAL_S = 5.0  # seconds between updates of gauges and limiter metrics
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
 

@@ -22,8 +22,7 @@ import numpy as np
 from graphrag_ray.base.ids import bounded_marks
 
 ARTICLES = ("a", "an", "the")
-FIXED_ANSWERS = ("yes", "no", "noanswer")
-"""Answers that must match completely (HotpotQA)."""
+FIXED_ANSWERS = ("yes", "no", "noanswer")  # answers that must match completely (HotpotQA)
 MAX_WORDS = 10_000
 """Words per text that ROUGE-L compares. Its time is the product of the two lengths."""
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8)

@@ -14,10 +14,8 @@ from scipy.sparse import csr_array
 
 Vectors: TypeAlias = npt.NDArray[np.floating[Any]]
 
-_BLOCK_SIZE = 4_000_000
-"""Numbers per block of vectors converted to float64 at once."""
-_ROUNDING = 1e-24
-"""A scatter below this share of the sum of squares is rounding error."""
+_BLOCK_SIZE = 4_000_000  # numbers per block of vectors converted to float64 at once
+_ROUNDING = 1e-24  # a scatter below this share of the sum of squares is rounding error
 
 
 def sizes(community: npt.NDArray[np.integer[Any]]) -> dict[str, float | int | None]:

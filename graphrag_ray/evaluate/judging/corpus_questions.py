@@ -20,8 +20,7 @@ STAGE = "questions"
 DESCRIPTION = "corpus_description"
 MAX_LIST_TOKENS = 2_000
 MAX_DESCRIPTION_TOKENS = 300
-TOP_REPORTS = 30
-"""Maximum number of reports that a description is written from."""
+TOP_REPORTS = 30  # maximum number of reports that a description is written from
 TOP_REPORTS_TOKENS = 6_000
 
 _LISTS = {"personas": "persona", "tasks": "task", "corpus_questions": "question"}

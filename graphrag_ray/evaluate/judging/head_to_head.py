@@ -27,8 +27,7 @@ from graphrag_ray.base.ids import stable_id
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-SIGNIFICANT = 0.05
-"""Win rates with a corrected p below this are marked."""
+SIGNIFICANT = 0.05  # win rates with a corrected p below this are marked
 
 JUDGEMENTS = pa.schema(
     [
@@ -76,13 +75,10 @@ RELIABILITY = pa.schema(
     ]
 )
 
-EXACT_BELOW = 26
-"""Number of decided scores below which the normal approximation is too rough."""
+EXACT_BELOW = 26  # number of decided scores below which the normal approximation is too rough
 RESAMPLES = 2_000
-SEED = 20_240_424
-"""Fixed, so that the bootstrap interval is reproducible."""
-_DECIMALS = 9
-"""Rounding of scores, so that equal scores share a rank and ties are zero."""
+SEED = 20_240_424  # fixed, so that the bootstrap interval is reproducible
+_DECIMALS = 9  # rounding of scores, so that equal scores share a rank and ties are zero
 _PAIR = ["criterion", "first", "second"]
 
 
