@@ -114,12 +114,8 @@ AGREEMENT = pa.schema(
 class Comparison:
     """Results of a comparison.
 
-    Attributes:
-        criteria: Criterion name to the text shown to the judge.
-        offline: The offline engine judged, not a language model.
-        tables: By name, as stored.
-        warnings: Sentences for whoever reads the figures.
-        title: The index's name and snapshot.
+    criteria maps names to the texts shown to the judge. offline: the offline engine judged, not a language
+    model. warnings: sentences for whoever reads the figures. title: the index's name and snapshot.
     """
 
     description: str
@@ -176,13 +172,8 @@ def compare(
 ) -> Comparison:
     """Answer all questions with all conditions, and have a judge compare each two answers.
 
-    Args:
-        replicates: Verdicts on each pair of answers per criterion; half of them see the answers swapped.
-        claims: Also count the claims of the answers.
-
-    Raises:
-        UsageError: The comparison is invalid. Nothing has been paid for.
-        RunStopped: The run was interrupted. The same call continues it.
+    replicates: verdicts per pair of answers and criterion; half of them see the answers swapped. Raises
+    UsageError before anything is paid for, and RunStopped, after which the same call continues.
     """
     parsed, texts = planned(run.index, conditions, criteria, replicates)
     run.check_models([STAGE, CLAIMS_STAGE] if claims else [STAGE])
@@ -227,11 +218,7 @@ def compare(
 def claims_of(
     run: EvaluationRun, posed: Sequence[Posed], conditions: Sequence[str | EvaluationCondition]
 ) -> Results:
-    """Count the claims of the conditions' answers.
-
-    Computes their agreement with the judgements on the same questions, if the folder holds any. Raises
-    UsageError, StoreError, RunStopped.
-    """
+    """Count the claims of the conditions' answers, and compare them with judgements in the folder."""
     parsed = parse_conditions(conditions)
     check_conditions(run.index, parsed)
     run.check_models([CLAIMS_STAGE])
@@ -333,10 +320,7 @@ def answered(
 
 
 def chunks_of(index: Index, answer: Answer) -> list[str]:
-    """Ids of the chunks in an answer's contexts, in order.
-
-    If the contexts show no chunks, those of the entities and relationships that they show. Raises StoreError.
-    """
+    """Ids of the chunks in an answer's contexts; without any, those of the records that it shows."""
     records = [record for context in answer.contexts for record in context.records]
     chunks = list(dict.fromkeys(record.id for record in records if record.section == "Sources"))
     if chunks:

@@ -28,13 +28,7 @@ _SYNTAX = "Write NAME=METHOD, NAME=METHOD:LEVEL or NAME=answers.csv, and append 
 
 @dataclass(frozen=True)
 class EvaluationCondition:
-    """One way to get answers.
-
-    Attributes:
-        method: Search method; "" if `answers` is set.
-        changes: Changed settings, as `a.b=c`.
-        answers: File of answers made by another tool; "" if this program answers.
-    """
+    """One way to get answers: a search method with changed settings (`a.b=c`), or a file of answers."""
 
     name: str
     method: str = ""

@@ -29,12 +29,7 @@ MAX_LISTED_IDS = 5
 
 @dataclass(frozen=True)
 class GoldQuestion:
-    """A question with what is known about its answer.
-
-    Attributes:
-        answers: Wordings of the correct answer; () if unknown.
-        documents: Ids, titles or paths of the documents that it needs; () if unknown.
-    """
+    """A question with wordings of its correct answer, and ids, titles or paths of the documents it needs."""
 
     posed: Posed
     answers: tuple[str, ...] = ()
@@ -57,10 +52,9 @@ def without_repeats(posed: Sequence[Posed]) -> tuple[list[Posed], list[str]]:
 
 
 def gold_questions(url: str, options: Mapping[str, Any]) -> tuple[list[GoldQuestion], list[str]]:
-    """Read questions with known answers.
+    """Read questions with known answers: the columns answer or answers, aliases, and documents.
 
-    The columns `answer` or `answers` (wordings), `aliases` and `documents` each hold a list, a JSON list or
-    one text. Raises UsageError if no row has an answer or a document.
+    Each holds a list, a JSON list or one text. Raises UsageError if no row has an answer or a document.
     """
     posed, warnings = questions_of(url, options)
     return gold_of(posed, _rows(url, options), shown(url)), warnings
@@ -86,15 +80,9 @@ def gold_of(
 def answers_elsewhere(
     url: str, options: Mapping[str, Any], posed: Sequence[Posed]
 ) -> tuple[dict[str, str], list[str]]:
-    """Read imported answers.
+    """Read imported answers: by question id, and warnings. Raises UsageError if none of them fits.
 
     A row answers the question with the same text or, if the row has no question, with the same id.
-
-    Returns:
-        The answers by question id, and warnings.
-
-    Raises:
-        UsageError: The file cannot be read, or answers none of the questions.
     """
     by_id: dict[str, str] = {}
     by_text: dict[str, str] = {}

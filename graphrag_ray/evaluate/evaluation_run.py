@@ -70,12 +70,7 @@ class Results:
 
 @dataclass
 class EvaluationRun:
-    """An evaluation in progress.
-
-    Attributes:
-        held: Closes the executors.
-        accounts: Usage of judging by stage, including replayed replies.
-    """
+    """An evaluation in progress. held closes the executors; accounts is the usage of judging, by stage."""
 
     index: Index
     store: Store
@@ -95,17 +90,9 @@ class EvaluationRun:
         posed: Sequence[Posed],
         more: Callable[[Answer, Accounts], Mapping[str, Any]] = lambda *_: {},
     ) -> list[Mapping[str, Any]]:
-        """Answer questions as a condition does.
+        """Rows of `question_files.ANSWERS` with the columns of `more`, in the order of the questions.
 
-        Args:
-            more: Additional columns of a row.
-
-        Returns:
-            Rows of `question_files.ANSWERS` with the additional columns, in the order of the questions.
-
-        Raises:
-            UsageError: The condition cannot answer any question.
-            RunStopped, StoreError: The run was interrupted, or storage failed.
+        Raises RunStopped, StoreError, and UsageError if the condition cannot answer any question.
         """
         index = condition.opened(self.index)
         sweep = QuestionSweep(
@@ -127,15 +114,9 @@ class EvaluationRun:
         total: int,
         step: str = "",
     ) -> Iterator[Outcome[T]]:
-        """Run dialogues, and return their outcomes in order, without replies.
+        """Run labelled dialogues with the model of a stage; return their outcomes in order, without replies.
 
         There may be millions: dialogues start as capacity allows, and outcomes are spooled to a file.
-
-        Args:
-            stage: The stage whose model is called.
-            dialogues: A label and a start function for each dialogue.
-            total: Number of dialogues.
-            step: Label for progress; the stage by default.
         """
         step = step or stage
         spool: Spool[Outcome[T]] = Spool()
@@ -264,9 +245,7 @@ def evaluation_run(
 ) -> Iterator[EvaluationRun]:
     """Open an evaluation that writes its results to the folder or URL `out`.
 
-    Raises:
-        LockHeld: Another evaluation is running there.
-        UsageError: `out` is the index itself, or a file.
+    Raises LockHeld if another evaluation is running there, and UsageError if `out` is the index or a file.
     """
     observer = observer or Observer()
     store = Store(out, index.settings.storage.of(out))

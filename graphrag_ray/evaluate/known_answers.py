@@ -50,13 +50,9 @@ def known_answers(
 ) -> Results:
     """Score conditions on questions with known answers.
 
-    Args:
-        retrieval_only: Score only retrieval; no model writes answers.
-        judged: A judge decides whether each answer is correct.
-
-    Raises:
-        UsageError: The conditions cannot be scored. Nothing has been paid for.
-        RunStopped: The run was interrupted. The same call continues it.
+    With `retrieval_only`, no model writes answers. With `judged`, a judge decides whether each answer is
+    correct. Raises UsageError before anything is paid for, and RunStopped, after which the same call
+    continues.
     """
     given: list[str | EvaluationCondition] = [*conditions]
     for position, text in enumerate(given):

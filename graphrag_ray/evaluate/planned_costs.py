@@ -54,8 +54,8 @@ def planned_costs(
 ) -> list[PlannedCost]:
     """Predict the cost of each condition, extrapolated from a sample of the questions, and of the judge.
 
-    Embeddings of the questions are counted once for all conditions. Only the embeddings of the sample are
-    requested. Replies that the evaluation's folder already holds are not deducted. Raises UsageError.
+    Question embeddings are counted once for all conditions; only those of the sample are requested. Replies
+    that the evaluation's folder already holds are not deducted. Raises UsageError.
     """
     parsed, texts = planned(index, conditions, criteria, replicates)
     if not posed:

@@ -32,8 +32,7 @@ def rehearsed(
 ) -> list[T | str]:
     """What `extract` takes from each question's answer and requests, or an error message.
 
-    The answers themselves are not kept, because their contexts are large. Raises UsageError if every question
-    fails, StoreError, RunStopped.
+    Raises UsageError if every question fails, StoreError, RunStopped.
     """
     from graphrag_ray.offline import answer as answer_offline
 

@@ -310,14 +310,9 @@ def dollars(usd: float | None) -> str:
 def scatter_plot(
     points: Sequence[tuple[str, float, float]], x_text: Callable[[float], str]
 ) -> dict[str, Any]:
-    """Lay out a scatter plot of WIDTH and HEIGHT.
+    """Lay out points (label, x from 0, y from 0 to 100) in a picture of WIDTH and HEIGHT.
 
-    Args:
-        points: (label, x from 0, y from 0 to 100).
-        x_text: Formats a value of x.
-
-    Returns:
-        x_ticks (place, text), y_ticks (place, value), dots (x, y, title) and labels (text, x, y, anchor).
+    Returns x_ticks (place, text), y_ticks (place, value), dots (x, y, title) and labels (text, x, y, anchor).
     """
     low, high, ticks, log = amount_axis([x for _, x, _ in points])
     left, top, right, bottom = BOX

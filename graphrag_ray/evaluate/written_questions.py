@@ -34,10 +34,9 @@ COLUMNS = tuple(field.name for field in fields(CorpusQuestion))
 
 
 def described(run: EvaluationRun, description: str | None) -> str:
-    """The description of the corpus.
+    """The description of the corpus; None uses that of the index, or else a model's, from the top reports.
 
-    None uses the index's own description or else has a model write one from the top reports. Raises
-    UsageError for an empty description and for an index without reports.
+    Raises UsageError for an empty description and for an index without reports.
     """
     if description is None:
         if run.index.settings.corpus.about:
@@ -83,10 +82,9 @@ def check_counts(counts: tuple[int, int, int]) -> None:
 def write_questions(
     run: EvaluationRun, description: str, counts: tuple[int, int, int]
 ) -> tuple[list[CorpusQuestion], list[str]]:
-    """The questions, and failure messages.
+    """The questions, and failure messages. counts: personas, tasks per persona, questions per task.
 
-    counts: personas, tasks per persona, questions per task. Raises UsageError, RunStopped, and DialogueFailed
-    if no persona could be written.
+    Raises UsageError, RunStopped, and DialogueFailed without a persona.
     """
     writing = corpus_questions(
         description, counts, question_specs(run.index.settings, run.index.given.prompts)

@@ -53,14 +53,7 @@ SMOOTHING = 0.1  # weight of the latest question in the mean duration
 
 @dataclass(frozen=True)
 class ClientQuestion(Ask):
-    """A question from a client.
-
-    Attributes:
-        changed: Applies the client's query settings.
-        seconds: Time limit.
-        sources: Include the sources of the references.
-        id: Identifies the question in the log and in the answer.
-    """
+    """A question from a client. changed applies its query settings; id names it in logs and answers."""
 
     changed: Callable[[Query], Query] | None = None
     seconds: float | None = None
@@ -70,14 +63,7 @@ class ClientQuestion(Ask):
 
 @dataclass(frozen=True)
 class ServedAnswer:
-    """An answer for a client.
-
-    Attributes:
-        id: The question's id.
-        numbers: Short numbers of the cited records.
-        cited: The cited records by name.
-        sources: None unless requested.
-    """
+    """An answer with short numbers and names of the cited records. sources: None unless requested."""
 
     id: str
     answer: Answer

@@ -79,19 +79,15 @@ def create_app(
     prompts: Mapping[str, Prompt] | None = None,
     recorder: Recorder | None = None,
 ) -> FastAPI:
-    """Create the application. Snapshots are opened when it starts.
+    """Create the application. Snapshots are opened when it starts. Raises SettingsError.
 
     Args:
         token: Token that clients must send; None for anonymous access (see `access.find_token`).
         replica: Name of this process in /metrics.
-        limiter: Opens a limiter shared with other processes, whose metrics are collected elsewhere; None for
-            a limiter of this process.
+        limiter: Opens a limiter shared with other processes; None for one of this process.
         ask_key: Provides keys that neither the environment nor a file holds.
         prompts: The bundled prompts; None to read their files.
         recorder: Also receives everything that /metrics shows.
-
-    Raises:
-        SettingsError: The settings cannot be read.
     """
     offline_pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="offline")
 

@@ -29,12 +29,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Served:
-    """An open, warm snapshot.
+    """An open, warm snapshot. Snapshots with the same models share connections.
 
-    Attributes:
-        connections: Shared by snapshots with the same models.
-        levels: Contents of each level, and of the source text.
-        lacking: Why no question can be answered; "" if some can.
+    levels: contents of each level and of the source text. lacking: why no question can be answered; "" if
+    some can.
     """
 
     index: Index
@@ -50,14 +48,9 @@ class Served:
 class LiveIndex:
     """Follows the newest snapshot. Belongs to one event loop.
 
-    Args:
-        connect: Opens connections to the models of a snapshot's settings. Called in the event loop.
-        ask_key: Provides keys that neither the environment nor a file holds.
-        prompts: The bundled prompts, for a process without their files.
-
-    Attributes:
-        current: The snapshot that is served; None before there is one.
-        problem: Why the newest snapshot is not served, or no question can be answered; "" if all is well.
+    connect opens connections to models and ask_key provides keys that neither the environment nor a file
+    holds. `problem` says why the newest snapshot is not served or no question can be answered; it is "" if
+    all is well.
     """
 
     def __init__(

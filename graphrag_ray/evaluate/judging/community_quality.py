@@ -19,12 +19,7 @@ _ROUNDING = 1e-24  # a scatter below this share of the sum of squares is roundin
 
 
 def sizes(community: npt.NDArray[np.integer[Any]]) -> dict[str, float | int | None]:
-    """Community sizes.
-
-    Returns:
-        communities, smallest, median and largest (None without communities), singletons, and coverage, the
-        share of the members that belong to a community (None without members).
-    """
+    """The sizes of communities (None without any), and coverage, the share of the members in one."""
     members = np.unique(community[community >= 0], return_counts=True)[1]
     some = len(members) > 0
     return {
@@ -45,13 +40,8 @@ def modularity(
 ) -> float | None:
     """Weighted modularity (Newman 2004); None if no edge has a weight.
 
-    A member of no community counts as a community of its own.
-
-    Args:
-        source, target, weight: [edges] of an undirected graph, each edge once: member numbers and weights.
-
-    Raises:
-        ValueError: A weight is negative or not finite, or an edge ends outside the members.
+    source, target and weight are [edges] of an undirected graph, each edge once. A member of no community
+    counts as one of its own. Raises ValueError for an invalid weight or member.
     """
     ends = np.stack([source, target])
     if ends.size and (ends.min() < 0 or ends.max() >= len(community)):

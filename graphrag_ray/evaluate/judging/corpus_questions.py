@@ -53,16 +53,9 @@ def _language(settings: Settings, source: str) -> str:
 def corpus_questions(
     description: str, counts: tuple[int, int, int], specs: Mapping[str, AnswerSpec]
 ) -> Generator[Any, Any, tuple[list[CorpusQuestion], list[str]]]:
-    """Write questions. A generator that yields `Dialogues`, each level of the hierarchy at once.
+    """Write questions, yielding the `Dialogues` of each level at once; return them with failure messages.
 
-    Args:
-        counts: Personas, tasks per persona, questions per task.
-
-    Returns:
-        The questions, and failure messages.
-
-    Raises:
-        DialogueFailed: No persona could be written.
+    counts: personas, tasks per persona, questions per task. Raises DialogueFailed without a persona.
     """
     n_personas, n_tasks, n_questions = counts
     about = {"description": description}

@@ -58,16 +58,10 @@ def judge_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
 def judge(
     question: str, criterion: str, answers: tuple[str, str], spec: AnswerSpec, sample: int
 ) -> Dialogue[Verdict]:
-    """Compare two answers.
+    """Compare two answers by the text of a criterion. sample: number of the replicate.
 
-    References in the answers are blinded, so that they do not reveal the kinds of records.
-
-    Args:
-        criterion: The text of the criterion.
-        sample: Number of the replicate.
-
-    Raises:
-        DialogueFailed: Neither reply holds a verdict. This is not a tie.
+    References are blinded, so that they do not reveal the kinds of records. Raises DialogueFailed if neither
+    reply holds a verdict; this is not a tie.
     """
     variables = {
         "question": question,
