@@ -20,19 +20,14 @@ from graphrag_ray.version import __version__
 
 @dataclass(frozen=True)
 class Exported:
-    """Result of an export.
-
-    Attributes:
-        rows: Row counts by path of a file or folder; for graph.graphml the number of nodes.
-        notes: What is missing, and what to do about it.
-    """
+    """Result of an export."""
 
     format: str
     url: str
     snapshot: int
     files: list[str]
-    rows: Mapping[str, int]
-    notes: list[str]
+    rows: Mapping[str, int]  # row counts by path of a file or folder; for graph.graphml the number of nodes
+    notes: list[str]  # what is missing, and what to do about it
 
 
 def export(

@@ -63,15 +63,10 @@ def for_spreadsheet(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 @dataclass(frozen=True)
 class Places:
-    """Row numbers by id, in 16 bytes per row.
+    """Row numbers by id, in 16 bytes per row."""
 
-    Attributes:
-        prefix: [N] first 64 bits of the ids, ascending.
-        number: [N] human_readable_id.
-    """
-
-    prefix: npt.NDArray[np.uint64]
-    number: Ints
+    prefix: npt.NDArray[np.uint64]  # [N] first 64 bits of the ids, ascending
+    number: Ints  # [N] human_readable_id
 
     @classmethod
     def of(cls, reader: Reader, table: str) -> Places:

@@ -33,21 +33,15 @@ _APOSTROPHES = ("' ", "’ ")
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word: text[start:end] without a clitic.
-
-    Attributes:
-        initial: Opens a sentence or quotation, so its capital is no evidence.
-        possessive: Something was cut off its end (Moore's, Fishermen', Intel-based).
-        levelled: An ordinary word in a heading, so its capital does not count.
-    """
+    """One word: text[start:end] without a clitic."""
 
     text: str
     lower: str
     start: int
     end: int
-    initial: bool
-    possessive: bool
-    levelled: bool = False
+    initial: bool  # opens a sentence or quotation, so its capital is no evidence
+    possessive: bool  # something was cut off its end (Moore's, Fishermen', Intel-based)
+    levelled: bool = False  # an ordinary word in a heading, so its capital does not count
 
     @property
     def capital(self) -> bool:
@@ -143,22 +137,18 @@ class CapitalRun:
     """The words of a candidate name.
 
     Attributes:
-        person: An honorific or a role precedes it.
-        quoted: A title, with or without quotation marks.
         before, before2, after: The lower-case words before and after it; "" at an edge.
-        opened: A preposition was cut off its front (In Tolverton Mara Venn …).
-        defined: The heading of a text that defines it, so not necessarily a work.
     """
 
     words: list[Word]
     sentence: int
-    person: bool = False
-    quoted: bool = False
+    person: bool = False  # an honorific or a role precedes it
+    quoted: bool = False  # a title, with or without quotation marks
     before: str = ""
     before2: str = ""
     after: str = ""
-    opened: bool = False
-    defined: bool = False
+    opened: bool = False  # a preposition was cut off its front (In Tolverton Mara Venn …)
+    defined: bool = False  # the heading of a text that defines it, so not necessarily a work
 
     @property
     def start(self) -> int:

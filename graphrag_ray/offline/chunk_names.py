@@ -93,21 +93,15 @@ class Mention:
 
 @dataclass(slots=True)
 class Name:
-    """A name in the chunk.
-
-    Attributes:
-        words: Words of its title in lower case.
-        person: Marked by an honorific, a role or a speaker label.
-        short_for: Key of the name that it abbreviates, else "".
-    """
+    """A name in the chunk."""
 
     title: str
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # words of its title in lower case
     mentions: list[Mention] = field(default_factory=list)
-    person: bool = False
+    person: bool = False  # marked by an honorific, a role or a speaker label
     speaker: bool = False
     quoted: bool = False
-    short_for: str = ""
+    short_for: str = ""  # key of the name that it abbreviates, else ""
 
     @property
     def key(self) -> str:

@@ -154,18 +154,15 @@ class Relation:
     """An unordered pair of things and its evidence.
 
     Attributes:
-        sentences: Sentences that mention both.
         carried: (sentence that names one, later sentence with a pronoun for it and the other's name).
-        spoken: Sentences in which one, speaking, mentions the other.
-        turns: How often one spoke after the other.
     """
 
     source: Thing
     target: Thing
-    sentences: list[int] = field(default_factory=list)
+    sentences: list[int] = field(default_factory=list)  # sentences that mention both
     carried: list[tuple[int, int]] = field(default_factory=list)
-    spoken: list[int] = field(default_factory=list)
-    turns: int = 0
+    spoken: list[int] = field(default_factory=list)  # sentences in which one, speaking, mentions the other
+    turns: int = 0  # how often one spoke after the other
 
     @property
     def strength(self) -> int:

@@ -87,7 +87,7 @@ class Lexicon:
 
     @cached_property
     def cues(self) -> dict[str, frozenset[str]]:
-        """The sections of cues.txt by name. Sections `x_noun` and `x_verb` are inflected, and `x` is their union."""
+        """The sections of cues.txt. Sections x_noun and x_verb are inflected, and x is their union."""
         sections = _read("cues.txt")
         cues = {name: frozenset(values) for name, values in sections.items()}
         for name, values in sections.items():

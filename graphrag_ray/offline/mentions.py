@@ -100,17 +100,14 @@ class Thing:
     """A name or term of the chunk.
 
     Attributes:
-        kind: One of types.PERSON … types.CONCEPT.
-        places: Its mentions in order.
-        short_for: Key of the name that it abbreviates, else "".
         in_sentence: (start, end) of its mentions, by sentence.
     """
 
     title: str
-    kind: int
-    places: list[Place]
+    kind: int  # one of types.PERSON … types.CONCEPT
+    places: list[Place]  # its mentions in order
     speaker: bool = False
-    short_for: str = ""
+    short_for: str = ""  # key of the name that it abbreviates, else ""
     in_sentence: dict[int, list[tuple[int, int]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -127,20 +124,16 @@ class Reading:
     """What was found in a chunk.
 
     Attributes:
-        things: In order of first mention.
         in_sentence: The distinct things of each sentence, in order of mention.
-        speaks: The speaker of each sentence, or None.
-        turn_starts: First sentences of turns.
-        said_by: Sentences by key of their speaker.
     """
 
     text: str
     script: Script
-    things: list[Thing]
+    things: list[Thing]  # in order of first mention
     in_sentence: dict[int, list[Thing]] = field(default_factory=dict)
-    speaks: list[Thing | None] = field(default_factory=list)
-    turn_starts: list[int] = field(default_factory=list)
-    said_by: dict[str, list[int]] = field(default_factory=dict)
+    speaks: list[Thing | None] = field(default_factory=list)  # the speaker of each sentence, or None
+    turn_starts: list[int] = field(default_factory=list)  # first sentences of turns
+    said_by: dict[str, list[int]] = field(default_factory=dict)  # sentences by key of their speaker
 
     def sentence(self, index: int) -> Sentence:
         return self.script.sentences[index]

@@ -26,23 +26,14 @@ _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 @dataclass(frozen=True)
 class QuestionTerms:
-    """What a question asks for.
+    """What a question asks for."""
 
-    Attributes:
-        terms: Weight of what has to match, by stem or stems of a phrase.
-        words: The same terms as written in the question.
-        names: Terms that are written as names.
-        stems: All content stems of the question, for ranking.
-        whole: The question is about the corpus as a whole.
-        verbs: Terms used as verbs.
-    """
-
-    terms: dict[str, float]
-    words: tuple[str, ...]
-    names: frozenset[str]
-    stems: tuple[str, ...]
-    whole: bool
-    verbs: tuple[str, ...] = ()
+    terms: dict[str, float]  # weight of what has to match, by stem or stems of a phrase
+    words: tuple[str, ...]  # the same terms as written in the question
+    names: frozenset[str]  # terms that are written as names
+    stems: tuple[str, ...]  # all content stems of the question, for ranking
+    whole: bool  # the question is about the corpus as a whole
+    verbs: tuple[str, ...] = ()  # terms used as verbs
 
     @property
     def things(self) -> tuple[str, ...]:

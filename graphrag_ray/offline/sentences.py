@@ -39,19 +39,13 @@ _HEADING_WORD = re.compile(r"[^\W\d_][^\W_]{3,}|[A-Z]+")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence text[start:end] without speaker label.
-
-    Attributes:
-        turn: Number of the speaker turn, -1 if nobody is known to speak.
-        label_start: Start of the label, for the first sentence of a turn; else `start`.
-        whole: False for a fragment at an edge of the chunk.
-    """
+    """A sentence text[start:end] without speaker label."""
 
     start: int
     end: int
-    turn: int = -1
-    label_start: int = -1
-    whole: bool = True
+    turn: int = -1  # number of the speaker turn, -1 if nobody is known to speak
+    label_start: int = -1  # start of the label, for the first sentence of a turn; else `start`
+    whole: bool = True  # false for a fragment at an edge of the chunk
 
 
 @dataclass(frozen=True, slots=True)
