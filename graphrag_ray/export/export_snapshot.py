@@ -10,8 +10,8 @@ from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.schema import rows_table
-from graphrag_ray.export.exporters import EXPORTERS, Exporter, Snapshot
-from graphrag_ray.export.output import Output, UndeclaredFile, open_output
+from graphrag_ray.export.exporters import EXPORTERS, Snapshot
+from graphrag_ray.export.output import UndeclaredFile, open_output
 from graphrag_ray.query.methods.asked_hierarchy import hierarchy_of, looked_at
 from graphrag_ray.query.reading import Reader
 from graphrag_ray.store.files import Store
@@ -79,25 +79,21 @@ def export(
         snapshot = replace(snapshot, reader=replace(reader, manifest=manifest))
     about = {"format": format, "root": index, "snapshot": reader.manifest.number, "version": __version__}
     with open_output(out, about, exporter.files, overwrite=overwrite) as output:
-        notes = _run_exporter(format, exporter, snapshot, output)
+        package = EXPORTERS.package_of(format)
+        try:
+            notes = list(exporter.write(snapshot, output))
+        except Exception as e:
+            if not package or (isinstance(e, GraphRagError) and not isinstance(e, UndeclaredFile)):
+                raise
+            problem = str(e) if isinstance(e, UndeclaredFile) else f"failed: {type(e).__name__}: {e}"
+            raise PluginError(f"The export format {format!r} of the package {package} {problem}") from e
+        if not all(isinstance(note, str) for note in notes):
+            raise PluginError(
+                f"The export format {format!r} of the package {package} returned no list of texts"
+            )
     if more := [name for name in hierarchies if name != kind.name]:
         notes.append(
             f"Exported the communities and reports of hierarchy {kind.name}. Pass --hierarchy to export "
             f"{' or '.join(more)}"
         )
     return Exported(format, out.url, reader.manifest.number, output.files, output.rows, notes)
-
-
-def _run_exporter(format: str, exporter: Exporter, snapshot: Snapshot, output: Output) -> list[str]:
-    """Run the exporter and return its notes. Raises PluginError for a fault of another package's exporter."""
-    package = EXPORTERS.package_of(format)
-    try:
-        notes = list(exporter.write(snapshot, output))
-    except Exception as e:
-        if not package or (isinstance(e, GraphRagError) and not isinstance(e, UndeclaredFile)):
-            raise
-        problem = str(e) if isinstance(e, UndeclaredFile) else f"failed: {type(e).__name__}: {e}"
-        raise PluginError(f"The export format {format!r} of the package {package} {problem}") from e
-    if not all(isinstance(note, str) for note in notes):
-        raise PluginError(f"The export format {format!r} of the package {package} returned no list of texts")
-    return notes

@@ -40,19 +40,20 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
 
 def head(nodes: pa.Table, edges: pa.Table, *, directed: bool = False) -> str:
     """Everything before the first node. nodes, edges: empty tables with the columns."""
-    declared = "".join(
-        f'  <key id="{id_}" for="{element}" attr.name="{id_.removeprefix("edge_")}" '
-        f'attr.type="{_type(column)}"/>\n'
-        for element, columns in (("node", _node_data(nodes)), ("edge", _edge_data(edges)))
-        for id_, column in columns.items()
-    )
+    keys = ""
+    for element, columns in (("node", _node_data(nodes)), ("edge", _edge_data(edges))):
+        for id_, column in columns.items():
+            is_text, is_integer = pa.types.is_string(column.type), pa.types.is_integer(column.type)
+            kind = "string" if is_text else "long" if is_integer else "double"
+            name = id_.removeprefix("edge_")
+            keys += f'  <key id="{id_}" for="{element}" attr.name="{name}" attr.type="{kind}"/>\n'
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"\n'
         '    xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"\n'
         '    xsi:schemaLocation="http://graphml.graphdrawing.org/xmlns '
         'http://graphml.graphdrawing.org/xmlns/1.0/graphml.xsd">\n'
-        f'{declared}  <graph edgedefault="{"directed" if directed else "undirected"}">\n'
+        f'{keys}  <graph edgedefault="{"directed" if directed else "undirected"}">\n'
     )
 
 
@@ -86,12 +87,6 @@ def _node_data(nodes: pa.Table) -> dict[str, pa.ChunkedArray]:
 def _edge_data(edges: pa.Table) -> dict[str, pa.ChunkedArray]:
     ids = {"description": "edge_description"}
     return {ids.get(name, name): edges[name] for name in edges.column_names if name not in _ENDS}
-
-
-def _type(column: pa.ChunkedArray) -> str:
-    if pa.types.is_string(column.type):
-        return "string"
-    return "long" if pa.types.is_integer(column.type) else "double"
 
 
 def _elements(start_tags: Iterator[str], columns: dict[str, pa.ChunkedArray], end_tag: str) -> Iterator[str]:
