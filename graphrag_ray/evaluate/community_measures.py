@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphrag_ray.base.declarations import HIERARCHIES
-from graphrag_ray.evaluate.judging.community_quality import Vectors, modularity, scatter, sizes
+from graphrag_ray.evaluate.judging.community_quality import Vectors, embedding_quality, modularity, sizes
 from graphrag_ray.export.graph_tables import Nodes, read_nodes
 from graphrag_ray.graph.integer_arrays import id_prefixes
 from graphrag_ray.query.ask import Index
@@ -50,7 +50,7 @@ def measured_communities(index: Index) -> pa.Table:
             row: dict[str, Any] = {"hierarchy": name, "level": level, **sizes(community)}
             row["modularity"] = modularity(community, source, target, weight)
             if vectors is not None:
-                row["calinski_harabasz"], row["mean_cosine"] = scatter(community, vectors)
+                row["calinski_harabasz"], row["mean_cosine"] = embedding_quality(community, vectors)
             rows.append(row)
     return pa.Table.from_pylist(rows, schema=COMMUNITIES)
 

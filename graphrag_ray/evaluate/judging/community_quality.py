@@ -61,7 +61,9 @@ def modularity(
     return float(inside / total - ((strength / (2 * total)) ** 2).sum())
 
 
-def scatter(community: npt.NDArray[np.integer[Any]], vectors: Vectors) -> tuple[float | None, float | None]:
+def embedding_quality(
+    community: npt.NDArray[np.integer[Any]], vectors: Vectors
+) -> tuple[float | None, float | None]:
     """Calinski-Harabasz index (1974), and mean cosine between a member and its community's centroid.
 
     With N members in C communities of sizes n_i, centroids c_i and overall mean c, the index is ((N - C) / (C
