@@ -170,11 +170,11 @@ def _question_blocks(
 
     Conditions and criteria are numbers. The fields of a block:
 
-        answers   HTML per condition; null if there is no answer errors    why an answer is missing, by
-        condition reasons   distinct reasons of the judge judged    per pair (a before b) and criterion: a, b,
-        criterion, a letter per replicate, numbers of the reasons.
-                  `a` and `b` name the winner, `t` is a tie, `x` no verdict; a capital letter if b was shown
-                  first
+        answers   HTML per condition; null if there is no answer
+        errors    why an answer is missing, by condition
+        reasons   distinct reasons of the judge
+        judged    per pair (a before b) and criterion: a, b, criterion, verdict letters, reason numbers. The
+                  letters `a` and `b` name the winner, `t` is a tie, `x` no verdict; capitals if b came first
     """
     conditions, criteria = ({name: n for n, name in enumerate(group)} for group in names.values())
     answers = comparison.tables["answers"].select(["question_id", "condition", "text", "error"]).to_pylist()

@@ -1,8 +1,8 @@
 """Export the graph as CSV files for spreadsheets, databases and Gephi's importer.
 
-    nodes.csv, edges.csv   the columns of `graph_tables.py` communities.csv        id, level, parent (empty at
-    the root), size, rank, title, summary (empty without a report) memberships.csv        community, level,
-    entity: a row per entity of each community at its own level
+    nodes.csv, edges.csv   the columns of `graph_tables.py`
+    communities.csv        id, level, parent (empty at the root), size; from the report rank, title, summary
+    memberships.csv        community, level, entity: a row per entity of each community
 
 A tree has only nodes and edges. Ids are the short ids that `inspect` accepts. Files are UTF-8 with a byte
 order mark, which Excel needs and Python's `utf-8-sig` and pandas skip. Text that a spreadsheet would take for

@@ -206,9 +206,8 @@ def retrieval_scores(
 
     Args:
         ranked: Retrieved documents by rank. Repeats are ignored.
-        gold: The needed documents. For each k, recall@k is the share of them among the first k, all_within@k
-            is 1.0 if
-            the first k contain all of them, and precision@k is the share of them among the first k retrieved.
+        gold: The needed documents. For each k, recall@k is their share that is among the first k,
+            all_within@k is 1.0 if all are, and precision@k is the share of the first k that are needed.
         texts: Retrieved texts.
         gold_texts: Gives token_precision and token_recall (TREX) of all texts as one multiset of `words`.
         answers: Gives answer_in_context: 1.0 if one text contains an answer, as in `accuracy`.
