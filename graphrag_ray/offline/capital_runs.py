@@ -79,14 +79,7 @@ def words_of(text: str, sentence: Sentence) -> list[Word]:
         initial = opens_sentence or bool(_OPENS.intersection(gap))
         opens_sentence = bool(glued)
         words.append(
-            Word(
-                base,
-                base.lower(),
-                start,
-                start + len(base),
-                initial,
-                owner or len(base) < len(raw),
-            )
+            Word(base, base.lower(), start, start + len(base), initial, owner or len(base) < len(raw))
         )
     # In a heading, capitals of ordinary words are no evidence.
     content = [w for w in words if w.lower not in LEXICON.cues["small"] and w.text[0].isalpha()]

@@ -101,11 +101,9 @@ def read_question(question: str) -> QuestionTerms:
             # A verb is inflected like no noun, or follows an auxiliary (did the plan change). It does not
             # follow a determiner or preposition.
             after = matches[number + 1].group() if number + 1 < len(matches) else "Nothing"
-            ends_phrase = (
-                after[0].isupper() or after.lower() in LEXICON.stop or after.lower() not in LEXICON.nouns
-            )
+            ends = after[0].isupper() or after.lower() in LEXICON.stop or after.lower() not in LEXICON.nouns
             after_auxiliary = not cues["auxiliary"].isdisjoint(lower_words[:number])
-            verb = (after_auxiliary and ends_phrase) or lower_words[number] not in LEXICON.nouns
+            verb = (after_auxiliary and ends) or lower_words[number] not in LEXICON.nouns
             verb = verb and (not number or lower_words[number - 1] not in cues["before_noun"])
         verbs[key] = verbs.get(key, True) and verb
         rare = is_name or any(c.isdigit() for c in word) or not LEXICON.is_ordinary(lower)
@@ -122,9 +120,7 @@ def why_nothing(question: str) -> str:
     """Explain why a question found nothing."""
     words = read_question(question).words
     problem = f"found too few of these: {', '.join(words)}" if words else "the question has none to look for"
-    return (
-        f"The offline engine matches words, and {problem}. A model (--model …) can answer in general terms."
-    )
+    return f"The offline engine matches words, and {problem}. A model (--model …) can give general answers."
 
 
 def list_terms(variables: Mapping[str, str]) -> str:

@@ -76,8 +76,7 @@ class QueryBody(StrictModel):
         Literal["local", "global", "hybrid", "mix"] | None, Field(description="Only for method lightrag.")
     ] = None
     steps: Annotated[
-        int | None,
-        Field(ge=0, le=10, description="Only for method ppr: rounds of looking up missing facts."),
+        int | None, Field(ge=0, le=10, description="Only for method ppr: rounds of looking up missing facts.")
     ] = None
     budget_tokens: Annotated[int | None, Field(gt=0, description="At most the service's limit.")] = None
     budget_usd: Annotated[float | None, Field(gt=0, description="At most the service's limit.")] = None
