@@ -96,8 +96,9 @@ def compare(
     from graphrag_ray.evaluate import comparison
 
     posed, notes = _unique_questions(questions)
+    criteria = (criteria,) if isinstance(criteria, str) else criteria
     with _evaluation_run(index, out, "compare", options) as run:
-        result = comparison.compare(run, posed, conditions, _as_names(criteria), replicates, claims=claims)
+        result = comparison.compare(run, posed, conditions, criteria, replicates, claims=claims)
     return _frames(result.tables, [*notes, *result.warnings])
 
 
@@ -178,11 +179,8 @@ def estimate(
 
     posed, notes = _unique_questions(questions)
     _warn(notes)
-    return pd.DataFrame(planned_costs(index, posed, conditions, _as_names(criteria), replicates, claims))
-
-
-def _as_names(names: Sequence[str]) -> Sequence[str]:
-    return (names,) if isinstance(names, str) else names
+    criteria = (criteria,) if isinstance(criteria, str) else criteria
+    return pd.DataFrame(planned_costs(index, posed, conditions, criteria, replicates, claims))
 
 
 def _warn(messages: Sequence[str], stacklevel: int = 3) -> None:

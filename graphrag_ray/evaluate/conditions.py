@@ -1,4 +1,4 @@
-"""Parse and check evaluation conditions.
+"""Parse, check and rehearse evaluation conditions.
 
 A condition is `NAME=METHOD[:LEVEL][,setting=value…]`, or `NAME=FILE` for answers made by another tool.
 """
@@ -6,18 +6,30 @@ A condition is `NAME=METHOD[:LEVEL][,setting=value…]`, or `NAME=FILE` for answ
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from graphrag_ray.base.errors import SettingsError, UsageError
+from graphrag_ray.base.errors import GraphRagError, RunStopped, SettingsError, StoreError, UsageError
+from graphrag_ray.base.messages import ChatRequest, Reply, Request
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.settings_text import apply
+from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.base.user_settings import require_known
 from graphrag_ray.corpus.table_rows import OPENERS
+from graphrag_ray.engine.drive import note_bug
+from graphrag_ray.engine.in_process import runner
+from graphrag_ray.llm.model_client import Called
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
+from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, communities_of, reports_of
 from graphrag_ray.query.methods.levels import is_auto, levels
+from graphrag_ray.query.methods.method import Ask
+
+T = TypeVar("T")
+Requests = Sequence[tuple[str, ChatRequest]]
+"""Stage and request of each call that a model would have received."""
 
 MAX_CONDITIONS = 50
 MAX_NAME = 60
@@ -109,3 +121,52 @@ def check_conditions(index: Index, conditions: Sequence[EvaluationCondition]) ->
                 known_levels.parse(level, opened.settings.query.context_tokens)
         except UsageError as e:
             raise type(e)(f"Condition {condition.name}: {e}") from e
+
+
+def rehearsed(
+    index: Index,
+    questions: Sequence[str],
+    method: str,
+    level: str | None,
+    extract: Callable[[Answer, Requests], T],
+) -> list[T | str]:
+    """Answer questions with the offline engine in place of the model. Only question embeddings are paid for.
+
+    Returns what `extract` takes from each answer and the requests that a model would have received, or an
+    error message. Raises UsageError if every question fails, StoreError, RunStopped.
+    """
+    from graphrag_ray.offline import answer as answer_offline
+
+    requests: list[tuple[str, ChatRequest]] = []
+
+    async def offline(request: Request, stage: str) -> Called[Reply]:
+        assert isinstance(request, ChatRequest), "only questions are embedded"
+        requests.append((stage, request))
+        return Called(answer_offline(request))
+
+    async def ask_all() -> tuple[list[T | str], list[str]]:
+        results: list[T | str] = []
+        errors: list[str] = []
+        async with index.asker() as asker:
+            asker.instead = offline
+            for question in questions:
+                requests.clear()
+                try:
+                    answer = await index.answering(Ask(question, level, method=method))(asker, None)
+                    results.append(extract(answer, list(requests)))
+                    continue
+                except (StoreError, RunStopped):
+                    raise
+                except GraphRagError as e:
+                    errors.append(str(e))
+                except Exception as e:
+                    if not is_unforeseen(e):
+                        raise
+                    errors.append(note_bug(e))
+                results.append(errors[-1])
+        return results, errors
+
+    results, errors = runner()(ask_all())
+    if errors and len(errors) == len(results):
+        raise UsageError(f"{method} search cannot answer any of the questions: {errors[0]}")
+    return results

@@ -22,12 +22,12 @@ from graphrag_ray.evaluate.conditions import (
     check_conditions,
     parse_condition,
     parse_conditions,
+    rehearsed,
 )
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion, list_ids
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun, Results
 from graphrag_ray.evaluate.judging.answer_metrics import KS, answer_scores, retrieval_scores
 from graphrag_ray.evaluate.judging.judge_dialogue import CORRECT_PROMPT, STAGE, correct_spec, is_correct
-from graphrag_ray.evaluate.rehearsal import rehearsed
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.method import Rows, Search
 from graphrag_ray.query.methods.methods import BASELINES, find

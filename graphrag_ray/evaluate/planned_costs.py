@@ -10,9 +10,8 @@ from math import comb
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.evaluate.comparison import planned
-from graphrag_ray.evaluate.conditions import EvaluationCondition
+from graphrag_ray.evaluate.conditions import EvaluationCondition, Requests, rehearsed
 from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE, STAGE, answer_claims_spec, judge_spec
-from graphrag_ray.evaluate.rehearsal import Requests, rehearsed
 from graphrag_ray.llm.pricing import cost_usd, dearest_price
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
