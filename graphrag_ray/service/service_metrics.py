@@ -136,7 +136,7 @@ class ServiceMetrics:
             report()
 
 
-class Counting:
+class RequestCounter:
     """ASGI middleware that counts requests by path and status."""
 
     def __init__(self, app: ASGIApp, metrics: ServiceMetrics) -> None:

@@ -130,7 +130,7 @@ def test_a_part_may_hold_no_vector(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(community_measures, "read_table", lambda *given: nothing)
     index: Any = SimpleNamespace(store=None, manifest=SimpleNamespace(parts=lambda table: [None]))
     nodes: Any = SimpleNamespace(prefix=np.array([7], np.uint64))
-    assert np.array_equal(community_measures._vectors(index, nodes), np.zeros((1, 3)))
+    assert np.array_equal(community_measures._entity_vectors(index, nodes), np.zeros((1, 3)))
 
 
 def test_vectors_that_cannot_be_are_refused():
