@@ -259,8 +259,9 @@ def reduce_answer(variables: Variables) -> str:
     relevance *= 0.4 * first + 0.6 * match / max(1e-9, float(match.max()))
     numbers: dict[str, int] = {}
     owner = [numbers.setdefault(q.title + q.reference, len(numbers)) for q in quotes]
-    texts, stems, room = [q.text for q in quotes], [q.stems for q in quotes], 0.9 * room_in(variables, 1000)
-    chosen = _spread(np.maximum(relevance, 1e-6), stems, owner, MAX_REDUCE_QUOTES, texts, room)
+    texts, room = [q.text for q in quotes], 0.9 * room_in(variables, 1000)
+    relevance, every = np.maximum(relevance, 1e-6), [q.stems for q in quotes]
+    chosen = _spread(relevance, every, owner, MAX_REDUCE_QUOTES, texts, room)
     return _answer(variables, [quotes[i] for i in chosen])
 
 
