@@ -1,16 +1,21 @@
-"""Evaluation of an index and of ways of answering: which is better, with figures.
+"""Evaluate an index and compare search methods.
 
+Example:
+    ```python
     import graphrag_ray
     from graphrag_ray import evaluate
 
     index = graphrag_ray.open_index("my-index")
-    asked = evaluate.questions(index)
-    found = evaluate.compare(index, asked, ["C0=global:C0", "vector=vector"], out="my-evaluation")
-    found["win_rates"]
+    questions = evaluate.questions(index)
+    results = evaluate.compare(index, questions, ["C0=global:C0", "vector=vector"], out="my-evaluation")
+    results["win_rates"]
+    ```
 
-Results are frames of pandas, by the names of the tables in the folder `out`. That also holds every reply of a
-model: the same call again costs nothing, and one with another condition or criterion pays for what is new.
-Without `out`, nothing is kept.
+Results are pandas frames, named like the tables in the folder `out`. That folder also holds every model
+reply: repeating a call costs nothing, and a call with one more condition or criterion pays only for what is
+new. Without `out`, nothing is kept.
+
+All functions that take `**options` accept `on_ray`, `address` and `observer`.
 """
 
 from __future__ import annotations
@@ -24,12 +29,13 @@ from typing import TYPE_CHECKING, Any
 from graphrag_ray.base.errors import UsageError
 
 CRITERIA = ("comprehensiveness", "diversity", "empowerment", "directness")
-"""Those of the paper, by which answers are compared; `overall` is there, too."""
+"""The paper's criteria, used by default. `overall` is also available."""
 REPLICATES = 5
 
 if TYPE_CHECKING:
     from graphrag_ray.evaluate.evaluation_run import EvaluationRun
     from graphrag_ray.query.ask import Index
+    from graphrag_ray.query.question_files import Posed
 
 __all__ = ["claims", "communities", "compare", "estimate", "qa", "questions"]
 
@@ -42,19 +48,23 @@ def questions(
     tasks: int = 5,
     questions: int = 5,
     out: str | None = None,
-    **how: Any,
+    **options: Any,
 ) -> Any:
-    """Questions on the corpus as a whole (Algorithm 1 of the paper): question_id, question, persona, task.
+    """Write questions about the corpus as a whole (Algorithm 1 of the paper).
 
-    description: of the corpus; None: one is written from its top reports. how: on_ray, address, observer
+    Args:
+        description: Describes the corpus; None has a model write one from the top reports.
+
+    Returns:
+        A frame with the columns question_id, question, persona and task.
     """
     from graphrag_ray.evaluate.written_questions import as_table, check_counts, described, write_questions
 
-    with _run(index, out, "questions", how) as run:
+    with _evaluation_run(index, out, "questions", options) as run:
         check_counts((personas, tasks, questions))
-        found, failures = write_questions(run, described(run, description), (personas, tasks, questions))
+        written, failures = write_questions(run, described(run, description), (personas, tasks, questions))
     _warn(failures)
-    return as_table(found).to_pandas()
+    return as_table(written).to_pandas()
 
 
 def compare(
@@ -66,23 +76,30 @@ def compare(
     replicates: int = REPLICATES,
     claims: bool = False,
     out: str | None = None,
-    **how: Any,
+    **options: Any,
 ) -> Mapping[str, Any]:
-    """Compare conditions head to head: frames answers, judgements, win_rates, reliability, conditions, and
-    with `claims` claims, claim_counts and agreement.
+    """Compare conditions head to head.
 
-    questions    texts, or a frame with a column `question` and maybe `question_id`
-    conditions   "NAME=METHOD[:LEVEL][,setting=value…]", or "NAME=answers.csv"
-    how          on_ray, address, observer
-    Raises UsageError, RunStopped.
+    Args:
+        questions: Texts, or a frame with a column `question` and optionally `question_id`.
+        conditions: `NAME=METHOD[:LEVEL][,setting=value…]` or `NAME=answers.csv`.
+        claims: Also count the factual claims of the answers.
+
+    Returns:
+        The frames answers, judgements, win_rates, reliability, conditions and judging; with `claims` also
+        claims, claim_counts and agreement.
+
+    Raises:
+        UsageError: The conditions cannot be compared. Nothing has been paid for.
+        RunStopped: The run was interrupted. The same call continues it.
     """
     from graphrag_ray.evaluate import comparison
-    from graphrag_ray.evaluate.evaluation_files import without_repeats
 
-    posed, told = without_repeats(_posed(questions))
-    with _run(index, out, "compare", how) as run:
-        found = comparison.compare(run, posed, conditions, _names(criteria), replicates, claims=claims)
-    return _frames(found.tables, [*told, *found.warnings])
+    posed, notes = _unique_questions(questions)
+    criteria = (criteria,) if isinstance(criteria, str) else criteria
+    with _evaluation_run(index, out, "compare", options) as run:
+        result = comparison.compare(run, posed, conditions, criteria, replicates, claims=claims)
+    return _frames(result.tables, [*notes, *result.warnings])
 
 
 def qa(
@@ -94,43 +111,53 @@ def qa(
     judge: bool = True,
     ks: Sequence[int] = (),
     out: str | None = None,
-    **how: Any,
+    **options: Any,
 ) -> Mapping[str, Any]:
-    """Questions with known answers: frames scores, summary and, where there are answers, qa_conditions.
+    """Score conditions on questions with known answers.
 
-    questions: a file, or rows or a frame, with columns as `evaluation_files.gold_questions` says
+    Args:
+        questions: A file, rows or a frame, with the columns that `evaluation_files.gold_questions` lists.
+        retrieval_only: Score only which documents are retrieved; no model writes answers.
+        judge: Have a model judge whether each answer is correct.
+        ks: Cut-offs of recall@k and the like.
+
+    Returns:
+        The frames scores and summary and, unless `retrieval_only`, qa_conditions.
     """
-    from graphrag_ray.evaluate.evaluation_files import gold_of, gold_questions, without_repeats
+    from graphrag_ray.evaluate.evaluation_files import gold_of, gold_questions
     from graphrag_ray.evaluate.judging.answer_metrics import KS
     from graphrag_ray.evaluate.known_answers import known_answers
 
     if isinstance(questions, str):
-        gold, told = gold_questions(questions, index.settings.storage.of(questions))
+        gold, notes = gold_questions(questions, index.settings.storage.of(questions))
     else:
         rows = _rows(questions)
-        posed, told = without_repeats(_posed(rows))
-        gold = gold_of(posed, enumerate(rows, start=1), "what was given")
-    with _run(index, out, "qa", how) as run:
-        found = known_answers(run, gold, conditions, retrieval_only, judge, ks or KS)
-    return _frames(found.tables, [*told, *found.warnings])
+        posed, notes = _unique_questions(rows)
+        gold = gold_of(posed, enumerate(rows, start=1), "The list of questions")
+    with _evaluation_run(index, out, "qa", options) as run:
+        results = known_answers(run, gold, conditions, retrieval_only, judge, ks or KS)
+    return _frames(results.tables, [*notes, *results.warnings])
 
 
 def claims(
-    index: Index, questions: Any, conditions: Sequence[str], *, out: str | None = None, **how: Any
+    index: Index, questions: Any, conditions: Sequence[str], *, out: str | None = None, **options: Any
 ) -> Mapping[str, Any]:
-    """The factual claims of answers: frames claims, claim_counts and, where `out` holds judgements on these
-    questions, agreement."""
-    from graphrag_ray.evaluate.comparison import claims_of
-    from graphrag_ray.evaluate.evaluation_files import without_repeats
+    """Count the factual claims of answers.
 
-    posed, told = without_repeats(_posed(questions))
-    with _run(index, out, "claims", how) as run:
-        found = claims_of(run, posed, conditions)
-    return _frames(found.tables, [*told, *found.warnings])
+    Returns:
+        The frames claims, claim_counts and judging and, if `out` holds judgements on these questions,
+        agreement.
+    """
+    from graphrag_ray.evaluate.comparison import claims_of
+
+    posed, notes = _unique_questions(questions)
+    with _evaluation_run(index, out, "claims", options) as run:
+        results = claims_of(run, posed, conditions)
+    return _frames(results.tables, [*notes, *results.warnings])
 
 
 def communities(index: Index) -> Any:
-    """Modularity, Calinski-Harabasz index, mean cosine and sizes of each level of each hierarchy."""
+    """Measure modularity, Calinski-Harabasz index, mean cosine and sizes for each level of each hierarchy."""
     from graphrag_ray.evaluate.community_measures import measured_communities
 
     return measured_communities(index).to_pandas()
@@ -145,59 +172,57 @@ def estimate(
     replicates: int = REPLICATES,
     claims: bool = False,
 ) -> Any:
-    """What `compare` will ask for: name, calls, prompt_tokens, completion_tokens, cost_usd."""
+    """Predict what `compare` will cost: name, calls, prompt_tokens, completion_tokens, cost_usd."""
     import pandas as pd
 
-    from graphrag_ray.evaluate.evaluation_files import without_repeats
     from graphrag_ray.evaluate.planned_costs import planned_costs
 
-    posed, told = without_repeats(_posed(questions))
-    _warn(told)
-    costs = planned_costs(index, posed, conditions, _names(criteria), replicates, claims)
-    return pd.DataFrame(costs)
+    posed, notes = _unique_questions(questions)
+    _warn(notes)
+    criteria = (criteria,) if isinstance(criteria, str) else criteria
+    return pd.DataFrame(planned_costs(index, posed, conditions, criteria, replicates, claims))
 
 
-def _names(given: Sequence[str]) -> Sequence[str]:
-    return (given,) if isinstance(given, str) else given
+def _warn(messages: Sequence[str], stacklevel: int = 3) -> None:
+    for message in messages:
+        warnings.warn(message, stacklevel=stacklevel)
 
 
-def _warn(told: Sequence[str], stacklevel: int = 3) -> None:
-    """As Python warns: whoever computes with the figures shall see it."""
-    for text in told:
-        warnings.warn(text, stacklevel=stacklevel)
-
-
-def _frames(tables: Mapping[str, Any], told: Sequence[str]) -> dict[str, Any]:
-    _warn(told, stacklevel=4)
+def _frames(tables: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
+    _warn(notes, stacklevel=4)
     return {name: table.to_pandas() for name, table in tables.items()}
 
 
 def _rows(questions: Any) -> list[Any]:
     if hasattr(questions, "to_dict"):
         questions = questions.astype(object).where(questions.notna(), None).to_dict("records")
-    each = [questions] if isinstance(questions, str) else questions
-    return [{"question": q} if isinstance(q, str) else q for q in each]
+    listed = [questions] if isinstance(questions, str) else questions
+    return [{"question": q} if isinstance(q, str) else q for q in listed]
 
 
-def _posed(questions: Any) -> Any:
+def _unique_questions(questions: Any) -> tuple[list[Posed], list[str]]:
+    """The valid questions, each once, and warnings about the others."""
     from graphrag_ray.corpus.table_rows import Row
+    from graphrag_ray.evaluate.evaluation_files import without_repeats
     from graphrag_ray.query.methods.method import MAX_QUESTION_CHARACTERS
     from graphrag_ray.query.question_files import Posed, posed_of
 
     given = _rows(questions)
     if not given:
-        raise UsageError("there is no question")
+        raise UsageError("No questions given")
     if all(isinstance(q, Posed) for q in given):
-        return given
+        return without_repeats(given)
     if wrong := [q for q in given if not isinstance(q, Mapping)]:
-        raise UsageError(f"questions are texts, rows or a frame, not {type(wrong[0]).__name__}")
+        raise UsageError(f"Questions must be texts, rows or a frame, not {type(wrong[0]).__name__}")
     rows = (Row(number, row) for number, row in enumerate(given, start=1))
-    return posed_of(rows, "the questions", "", MAX_QUESTION_CHARACTERS)
+    return without_repeats(posed_of(rows, "the questions", "", MAX_QUESTION_CHARACTERS))
 
 
 @contextmanager
-def _run(index: Index, out: str | None, note: str, how: Mapping[str, Any]) -> Iterator[EvaluationRun]:
+def _evaluation_run(
+    index: Index, out: str | None, note: str, options: Mapping[str, Any]
+) -> Iterator[EvaluationRun]:
     from graphrag_ray.evaluate.evaluation_run import evaluation_run
 
-    with TemporaryDirectory() as folder, evaluation_run(index, out or folder, note, **how) as run:
+    with TemporaryDirectory() as folder, evaluation_run(index, out or folder, note, **options) as run:
         yield run

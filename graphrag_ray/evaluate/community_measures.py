@@ -1,4 +1,4 @@
-"""How good the communities of an index are, level by level (ArchRAG, appendix)."""
+"""Community quality, level by level (ArchRAG, appendix)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphrag_ray.base.declarations import HIERARCHIES
-from graphrag_ray.evaluate.judging.community_quality import Vectors, modularity, scatter, sizes
+from graphrag_ray.evaluate.judging.community_quality import Vectors, embedding_quality, modularity, sizes
 from graphrag_ray.export.graph_tables import Nodes, read_nodes
 from graphrag_ray.graph.integer_arrays import id_prefixes
 from graphrag_ray.query.ask import Index
@@ -16,7 +16,7 @@ from graphrag_ray.store.parts import read_table
 
 COMMUNITIES = pa.schema(
     [
-        # one row for each level of each hierarchy over entities; null: not defined here
+        # One row per level of each hierarchy over entities. Null where a measure is undefined.
         ("hierarchy", pa.string()),
         ("level", pa.int64()),
         ("communities", pa.int64()),
@@ -24,49 +24,49 @@ COMMUNITIES = pa.schema(
         ("median", pa.float64()),
         ("largest", pa.int64()),
         ("singletons", pa.int64()),
-        ("coverage", pa.float64()),  # share of the entities that are in one
+        ("coverage", pa.float64()),  # share of the entities that belong to a community
         ("modularity", pa.float64()),
-        ("calinski_harabasz", pa.float64()),  # over the embeddings of entities; null without these
-        ("mean_cosine", pa.float64()),  # of an entity to the centroid of its community
+        ("calinski_harabasz", pa.float64()),  # of the entity embeddings; null without embeddings
+        ("mean_cosine", pa.float64()),  # between an entity and the centroid of its community
     ]
 )
 
 
 def measured_communities(index: Index) -> pa.Table:
-    """The communities of C_k at each k: one that is not split stands at all levels below, as in the paper."""
+    """Measure C_k for each k. As in the paper, an unsplit community counts at all lower levels too."""
     rows: list[dict[str, Any]] = []
     for name in index.manifest.hierarchies:
         kind = HIERARCHIES.get(name)
         if kind is None or kind.over != "entity":
             continue
         nodes = read_nodes(index.reader, kind.communities)
-        vectors = _vectors(index, nodes)
-        pieces = [
+        vectors = _entity_vectors(index, nodes)
+        edges = [
             (nodes.places(part["source_id"]), nodes.places(part["target_id"]), part["weight"].to_numpy())
             for part in index.reader.pieces("relationships", ["source_id", "target_id", "weight"])
         ]
-        source, target, weight = [*map(np.concatenate, zip(*pieces, strict=True))] or [np.zeros(0, int)] * 3
+        source, target, weight = [*map(np.concatenate, zip(*edges, strict=True))] or [np.zeros(0, int)] * 3
         for level, community in enumerate(nodes.community):
             row: dict[str, Any] = {"hierarchy": name, "level": level, **sizes(community)}
             row["modularity"] = modularity(community, source, target, weight)
             if vectors is not None:
-                row["calinski_harabasz"], row["mean_cosine"] = scatter(community, vectors)
+                row["calinski_harabasz"], row["mean_cosine"] = embedding_quality(community, vectors)
             rows.append(row)
     return pa.Table.from_pylist(rows, schema=COMMUNITIES)
 
 
-def _vectors(index: Index, nodes: Nodes) -> Vectors | None:
-    """Of each entity, zeros where it has none; None where entities are not embedded."""
-    found: Vectors | None = None
+def _entity_vectors(index: Index, nodes: Nodes) -> Vectors | None:
+    """Embeddings [entities, dims], zeros where an entity has none; None if entities are not embedded."""
+    vectors: Vectors | None = None
     for part in index.manifest.parts("embeddings_entity"):
         table = read_table(index.store, [part], ["id", "vector"])
         prefixes = id_prefixes(table["id"])
         if prefixes is None:
-            raise ValueError("a column of ids holds what is no id")
+            raise ValueError("The id column of the entity embeddings holds a value that is not an id")
         column = table["vector"].combine_chunks()
         matrix = np.asarray(column.flatten(), np.float32).reshape(-1, column.type.list_size)
-        if found is None:
-            found = np.zeros((len(nodes.prefix), column.type.list_size), np.float32)
+        if vectors is None:
+            vectors = np.zeros((len(nodes.prefix), column.type.list_size), np.float32)
         known = np.isin(prefixes, nodes.prefix)
-        found[np.searchsorted(nodes.prefix, prefixes[known])] = matrix[known]
-    return found
+        vectors[np.searchsorted(nodes.prefix, prefixes[known])] = matrix[known]
+    return vectors

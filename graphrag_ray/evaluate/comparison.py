@@ -1,14 +1,8 @@
-"""Which of several conditions answers better: every answer against every other, by criteria (GraphRAG 3.3).
+"""Compare conditions head to head, by criteria (GraphRAG 3.3).
 
-The folder of a comparison holds, beside the journal, these tables:
-
-    answers        condition and the columns of `question_files.ANSWERS`
-    judgements     `judging.head_to_head.JUDGEMENTS`
-    win_rates, reliability   what follows from them
-    conditions     what each came to; judging: what the judge did
-    claims, claim_counts, agreement   where claims were asked for
-
-and `evaluation.json`, which says what was compared.
+The folder of a comparison holds, besides the reply journal, `evaluation.json` (what was compared) and the
+tables answers, judgements, win_rates, reliability, conditions, judging and, on request, claims, claim_counts
+and agreement.
 """
 
 from __future__ import annotations
@@ -59,29 +53,23 @@ from graphrag_ray.query.question_files import ANSWERS, Posed
 from graphrag_ray.version import __version__
 
 MAX_REPLICATES = 100
-
-ROWS_TOGETHER = 10_000
-"""Judgements that are Python objects at one time."""
-
-MOST_UNDER = 500
-"""Chunks of an entity or relationship that count as read where it is."""
-
-ABOUT = "evaluation.json"
-OF_CLAIMS = ("claims", "claim_counts", "agreement")
-"""Tables of `count_claims`."""
+JUDGEMENTS_PER_BATCH = 10_000  # judgements held as Python objects at a time
+MAX_CHUNKS_PER_RECORD = 500
+"""Chunks of one entity or relationship that count as read when its record is shown."""
+CLAIM_TABLES = ("claims", "claim_counts", "agreement")
 
 CONDITIONS = pa.schema(
     [
         ("name", pa.string()),
-        ("method", pa.string()),  # or the file of answers that were made elsewhere
+        ("method", pa.string()),  # or the file of imported answers
         ("level", pa.string()),
         ("settings", pa.string()),
         ("questions", pa.int64()),
-        ("failed", pa.int64()),  # without an answer, or without a part of one
-        ("calls", pa.int64()),  # of all answers; null for answers that were made elsewhere
+        ("failed", pa.int64()),  # no answer, or only a partial one
+        ("calls", pa.int64()),  # for all answers; null for imported answers
         ("tokens", pa.int64()),
-        ("cost_usd", pa.float64()),  # null where a price is unknown
-        ("model_seconds", pa.float64()),  # that models took for the replies of an answer together, on average
+        ("cost_usd", pa.float64()),  # null if a price is unknown
+        ("model_seconds", pa.float64()),  # mean model time per answer, over all its replies
         ("words", pa.float64()),
     ]
 )
@@ -90,21 +78,21 @@ ANSWERED = pa.schema(
         ("condition", pa.string()),
         *ANSWERS,
         ("chunks", pa.list_(pa.string())),  # see `chunks_of`
-        ("model_seconds", pa.float64()),  # that models took for its replies together, whenever they did
+        ("model_seconds", pa.float64()),  # total model time of its replies, including replayed ones
     ]
 )
 
-AGREE_WITH: Mapping[str, str] = {"claims": "comprehensiveness", "clusters": "diversity"}
-"""The criterion that a count stands for (GraphRAG 4.2)."""
+CRITERION_OF: Mapping[str, str] = {"claims": "comprehensiveness", "clusters": "diversity"}
+"""The criterion that each count approximates (GraphRAG 4.2)."""
 
 COUNTS = ("claims", *(f"clusters_{str(t).replace('.', '_')}" for t in THRESHOLDS))
-"""Columns: claims of an answer, each once; clusters of these at a distance of .5, .6, …"""
+"""Columns: distinct claims of an answer, and their clusters at distances .5, .6, …"""
 
 CLAIMS = pa.schema(
     [
         ("condition", pa.string()),
         ("question_id", pa.string()),
-        ("texts", pa.list_(pa.string())),  # each once; null where they could not be listed
+        ("texts", pa.list_(pa.string())),  # distinct; null if the claims could not be listed
         *((name, pa.int64()) for name in COUNTS),
         ("error", pa.string()),
     ]
@@ -116,17 +104,19 @@ AGREEMENT = pa.schema(
     [
         ("measure", pa.string()),
         ("criterion", pa.string()),
-        ("cases", pa.int64()),  # pairs of answers with a winner, whose counts differ
-        ("agreement", pa.float64()),  # share of these where the winner has more; null without any
+        ("cases", pa.int64()),  # pairs of answers with a winner and different counts
+        ("agreement", pa.float64()),  # share of the cases where the winner has more; null without cases
     ]
 )
 
 
 @dataclass
 class Comparison:
-    """title: what was compared, the index's name and snapshot; criteria: name -> the text that the judge was
-    given; offline: no language model judged; tables: by name, as they are kept; warnings: sentences for
-    whoever reads the figures."""
+    """Results of a comparison.
+
+    criteria maps names to the texts shown to the judge. offline: the offline engine judged, not a language
+    model. warnings: sentences for whoever reads the figures. title: the index's name and snapshot.
+    """
 
     description: str
     judge: str
@@ -138,38 +128,37 @@ class Comparison:
 
     @property
     def failed(self) -> int:
-        """Answers, judgements and lists of claims that are missing."""
+        """Number of missing answers, judgements and claim lists."""
         missing = sum(sum(self.tables[name]["failed"].to_pylist()) for name in ("conditions", "reliability"))
         claims = self.tables.get("claims")
         return missing + (0 if claims is None else len(claims) - claims["error"].null_count)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: all but the answers and single judgements, which the tables hold."""
-        kept = {
+        """JSON-compatible values: everything except answers, single judgements and claims."""
+        tables = {
             n: t.to_pylist() for n, t in self.tables.items() if n not in ("answers", "judgements", "claims")
         }
         about = {"description": self.description, "judge": self.judge, "offline": self.offline}
-        return about | {"criteria": dict(self.criteria), **kept, "warnings": self.warnings}
+        return about | {"criteria": dict(self.criteria), **tables, "warnings": self.warnings}
 
 
 def planned(
     index: Index, conditions: Sequence[str | EvaluationCondition], criteria: Sequence[str], replicates: int
 ) -> tuple[list[EvaluationCondition], dict[str, str]]:
-    """The conditions of a comparison, and the text of each criterion. Raises UsageError, PromptError."""
+    """The parsed conditions, and the text of each criterion. Raises UsageError, PromptError."""
     if not 2 <= replicates <= MAX_REPLICATES:
         raise UsageError(
-            f"{replicates} replicates: from 2, so that each pair is judged in both orders, "
-            f"to {MAX_REPLICATES} can be asked for"
+            f"Choose 2 to {MAX_REPLICATES} replicates, not {replicates}. Each pair is judged in both orders."
         )
-    known = parse_conditions(conditions, least=2)
+    parsed = parse_conditions(conditions, least=2)
     texts = load_criteria(index.settings.prompts_dir)
     if unknown := [name for name in criteria if name not in texts]:
         raise UsageError(
-            f"there is no criterion {unknown[0]!r}; there are {', '.join(texts)}. Yours are text files in "
-            "the folder `criteria` of prompts_dir"
+            f"Unknown criterion {unknown[0]!r}. Choose from: {', '.join(texts)}. To add your own, put a text "
+            "file into the folder `criteria` of prompts_dir."
         )
-    check_conditions(index, known)
-    return known, {name: texts[name] for name in dict.fromkeys(criteria)}
+    check_conditions(index, parsed)
+    return parsed, {name: texts[name] for name in dict.fromkeys(criteria)}
 
 
 def compare(
@@ -181,63 +170,60 @@ def compare(
     description: str = "",
     claims: bool = False,
 ) -> Comparison:
-    """Have all conditions answer all questions, and a judge compare every two answers to one.
+    """Answer all questions with all conditions, and have a judge compare each two answers.
 
-    replicates: verdicts on each pair of answers by each criterion; half of them see the answers swapped
-    claims: whether the claims of the answers are counted too
-    Raises UsageError before anything is paid for; RunStopped: the same again goes on.
+    replicates: verdicts per pair of answers and criterion; half of them see the answers swapped. Raises
+    UsageError before anything is paid for, and RunStopped, after which the same call continues.
     """
-    known, texts = planned(run.index, conditions, criteria, replicates)
+    parsed, texts = planned(run.index, conditions, criteria, replicates)
     run.check_models([STAGE, CLAIMS_STAGE] if claims else [STAGE])
-    model = run.index.settings.model(run.index.settings.model_name(STAGE))
-    url = run.index.store.url
-    title = f"{posixpath.basename(url.rstrip('/')) or url}, snapshot {run.index.manifest.number}"
-    found = Comparison(description, model.model_id, texts, model.provider == "offline", title=title)
-    answers = answered(run, posed, known, found.warnings)
-    judgements = _judged(run, posed, known, answers, texts, replicates)
-    order = [(a.name, b.name) for a, b in combinations(known, 2)]
-    found.tables |= {
-        "conditions": came_to(known, answers),
+    settings, url, snapshot = run.index.settings, run.index.store.url, run.index.manifest.number
+    model = settings.model(settings.model_name(STAGE))
+    title = f"{posixpath.basename(url.rstrip('/')) or url}, snapshot {snapshot}"
+    result = Comparison(description, model.model_id, texts, model.provider == "offline", title=title)
+    answers = answered(run, posed, parsed, result.warnings)
+    judgements = _judged(run, posed, parsed, answers, texts, replicates)
+    result.tables |= {
+        "conditions": summarize_conditions(parsed, answers),
         "answers": answers,
         "judgements": judgements,
-        "win_rates": win_rates(judgements, order),
+        "win_rates": win_rates(judgements, [(a.name, b.name) for a, b in combinations(parsed, 2)]),
         "reliability": reliability(judgements),
         "judging": run.costs(),
     }
-    found.warnings += _warnings(run, known, found)
-    for name, table in found.tables.items():
+    result.warnings += _warnings(run, parsed, result)
+    for name, table in result.tables.items():
         run.write(name, table)
-    for name in OF_CLAIMS:  # of an earlier comparison
+    for name in CLAIM_TABLES:  # left by an earlier comparison
         run.store.delete(f"{name}.parquet")
     about = {
         "graphrag_ray": __version__,
-        "index": run.index.store.url,
-        "snapshot": run.index.manifest.number,
-        "description": found.description,
-        "judge": found.judge,
-        "criteria": dict(found.criteria),
+        "index": url,
+        "snapshot": snapshot,
+        "description": description,
+        "judge": result.judge,
+        "criteria": texts,
         "replicates": replicates,
-        "conditions": [asdict(condition) for condition in known],
-        "warnings": found.warnings,
+        "conditions": [asdict(condition) for condition in parsed],
+        "warnings": result.warnings,
     }
-    run.store.write(ABOUT, orjson.dumps(about, option=orjson.OPT_INDENT_2))
+    run.store.write("evaluation.json", orjson.dumps(about, option=orjson.OPT_INDENT_2))
     if claims:
-        counted = count_claims(run, posed, texts_of(answers), judgements)
-        found.tables |= counted.tables
-        found.warnings += counted.warnings
-    return found
+        counted = _count_claims(run, posed, texts_of(answers), judgements)
+        result.tables |= counted.tables
+        result.warnings += counted.warnings
+    return result
 
 
 def claims_of(
     run: EvaluationRun, posed: Sequence[Posed], conditions: Sequence[str | EvaluationCondition]
 ) -> Results:
-    """The claims of the answers of these conditions, and how far the judgements on these questions in the
-    folder agree with them. Raises UsageError, StoreError, RunStopped."""
-    known = parse_conditions(conditions)
-    check_conditions(run.index, known)
+    """Count the claims of the conditions' answers, and compare them with judgements in the folder."""
+    parsed = parse_conditions(conditions)
+    check_conditions(run.index, parsed)
     run.check_models([CLAIMS_STAGE])
     warnings: list[str] = []
-    answers = answered(run, posed, known, warnings)
+    answers = answered(run, posed, parsed, warnings)
     judgements, earlier = run.read("judgements"), run.read("answers")
     if judgements is None or earlier is None or not set(JUDGEMENTS.names) <= set(judgements.column_names):
         judgements = None
@@ -246,123 +232,125 @@ def claims_of(
         columns = zip(earlier["question_id"].to_pylist(), earlier["question"].to_pylist(), strict=True)
         same = pa.array({id_ for id_, text in columns if (id_, text) in asked}, pa.string())
         judgements = judgements.filter(pc.is_in(judgements["question_id"], same))
-    found = count_claims(run, posed, texts_of(answers), judgements)
-    found.warnings[:0] = warnings
-    if missing := len(answers) - len(found.tables["claims"]):
-        found.warnings.append(f"{missing:,} of {len(answers):,} answers are missing")
-        found.failed += missing
-    return found
+    results = _count_claims(run, posed, texts_of(answers), judgements)
+    results.warnings[:0] = warnings
+    if missing := len(answers) - len(results.tables["claims"]):
+        results.warnings.append(f"{missing:,} of {len(answers):,} answers are missing")
+        results.failed += missing
+    return results
 
 
-def count_claims(
+def _count_claims(
     run: EvaluationRun,
     posed: Sequence[Posed],
     texts: Mapping[str, Mapping[str, str]],
     judgements: pa.Table | None,
 ) -> Results:
-    """The tables claims, claim_counts, judging and, with judgements, agreement.
-
-    texts: of the answers, by condition and id of the question. Raises RunStopped."""
+    """The tables claims, claim_counts, judging and, with judgements, agreement. texts: see `texts_of`."""
     spec = answer_claims_spec(run.index.settings, run.index.given.prompts)
     questions = {p.id: p.text for p in posed}
-    each = [(condition, id_, text) for condition, own in texts.items() for id_, text in own.items()]
-    asked = (
+    answers = [(condition, id_, text) for condition, by_id in texts.items() for id_, text in by_id.items()]
+    dialogues = (
         (f"question {id_}, {condition}", partial(answer_claims, questions[id_], text, spec))
-        for condition, id_, text in each
+        for condition, id_, text in answers
     )
     rows: list[dict[str, Any]] = []
-    for (condition, id_, _), outcome in zip(each, run.ask(CLAIMS_STAGE, asked, len(each)), strict=True):
+    outcomes = run.ask(CLAIMS_STAGE, dialogues, len(answers))
+    for (condition, id_, _), outcome in zip(answers, outcomes, strict=True):
         row: dict[str, Any] = {"condition": condition, "question_id": id_, "error": outcome.error or None}
         if outcome.result is not None:
-            own = distinct(outcome.result)
-            row |= {"texts": own, **dict(zip(COUNTS, [len(own), *clusters(own).values()], strict=True))}
+            claims = distinct(outcome.result)
+            counts = [len(claims), *clusters(claims).values()]
+            row |= {"texts": claims, **dict(zip(COUNTS, counts, strict=True))}
         rows.append(row)
-    claims = pa.Table.from_pylist(rows, schema=CLAIMS)
-    counted = claims.group_by("condition", use_threads=False).aggregate(
+    table = pa.Table.from_pylist(rows, schema=CLAIMS)
+    means = table.group_by("condition", use_threads=False).aggregate(
         [("claims", "count"), *((name, "mean") for name in COUNTS)]
     )
-    columns = [counted[name] for name in ("condition", "claims_count", *(f"{name}_mean" for name in COUNTS))]
-    tables = {"claims": claims, "claim_counts": pa.table(columns, CLAIM_COUNTS.names).cast(CLAIM_COUNTS)}
+    columns = [means[name] for name in ("condition", "claims_count", *(f"{name}_mean" for name in COUNTS))]
+    tables = {"claims": table, "claim_counts": pa.table(columns, CLAIM_COUNTS.names).cast(CLAIM_COUNTS)}
     if judgements is not None:
-        judged, agreed = set(judgements["criterion"].to_pylist()), []
+        judged, agreements = set(judgements["criterion"].to_pylist()), []
         for name in COUNTS:
-            criterion = AGREE_WITH[name.partition("_")[0]]
+            criterion = CRITERION_OF[name.partition("_")[0]]
             if criterion in judged:
-                counts = {(r["question_id"], r["condition"]): r[name] for r in rows if name in r}
-                share, cases = agreement(counts, judgements, criterion)
-                agreed.append({"measure": name, "criterion": criterion, "cases": cases, "agreement": share})
-        tables["agreement"] = pa.Table.from_pylist(agreed, schema=AGREEMENT)
+                by_answer = {(r["question_id"], r["condition"]): r[name] for r in rows if name in r}
+                share, cases = agreement(by_answer, judgements, criterion)
+                agreements.append(
+                    {"measure": name, "criterion": criterion, "cases": cases, "agreement": share}
+                )
+        tables["agreement"] = pa.Table.from_pylist(agreements, schema=AGREEMENT)
     tables["judging"] = run.costs()
-    for name, table in tables.items():
-        run.write(name, table)
+    for name, result in tables.items():
+        run.write(name, result)
     errors = [row["error"] for row in rows if row["error"]]
-    warnings = []
-    if errors:
-        (why, _), *_ = Counter(errors).most_common(1)
-        missing = f"the claims of {len(errors):,} of {len(rows):,} answers could not be listed"
-        warnings = [f"{missing}, mostly: {why}"]
-    return Results(tables, warnings, len(errors))
+    warning = f"The claims of {len(errors):,} of {len(rows):,} answers could not be listed{_mostly(errors)}"
+    return Results(tables, [warning] if errors else [], len(errors))
+
+
+def _mostly(errors: Sequence[str]) -> str:
+    return f", mostly: {Counter(errors).most_common(1)[0][0]}" if errors else ""
 
 
 def answered(
     run: EvaluationRun, posed: Sequence[Posed], conditions: Sequence[EvaluationCondition], warnings: list[str]
 ) -> pa.Table:
-    """The answers of all conditions, of `ANSWERED`; with what is to be said of them added to the warnings."""
-    elsewhere = {}
-    for condition in conditions:  # what cannot be read is told before anything is paid for
+    """The answers of all conditions, as `ANSWERED`. Appends to `warnings`."""
+    imported = {}
+    for condition in conditions:  # report an unreadable file before anything is paid for
         if condition.answers:
             options = run.index.settings.storage.of(condition.answers)
-            elsewhere[condition.name], told = answers_elsewhere(condition.answers, options, posed)
-            warnings += [f"condition {condition.name}: {text}" for text in told]
+            imported[condition.name], notes = answers_elsewhere(condition.answers, options, posed)
+            warnings += [f"Condition {condition.name}: {note}" for note in notes]
 
-    def beside(answer: Answer, accounts: Accounts) -> Mapping[str, Any]:
+    def extra_columns(answer: Answer, accounts: Accounts) -> Mapping[str, Any]:
         return {"chunks": chunks_of(run.index, answer), "model_seconds": accounts.total.busy_ms / 1000}
 
     rows: list[Mapping[str, Any]] = []
     for condition in conditions:
         if not condition.answers:
-            own = run.answer(condition, posed, beside)
-            rows += [{**row, "condition": condition.name} for row in own]
+            answers = run.answer(condition, posed, extra_columns)
+            rows += [{**row, "condition": condition.name} for row in answers]
             continue
         for p in posed:
-            text = elsewhere[condition.name].get(p.id)
+            text = imported[condition.name].get(p.id)
             row = {"condition": condition.name, "question_id": p.id, "question": p.text, "text": text}
-            rows.append(row | {"error": None if text else "the file has no answer to this question"})
+            rows.append(row | {"error": None if text else "The file has no answer to this question"})
     return pa.Table.from_pylist(rows, schema=ANSWERED)
 
 
 def chunks_of(index: Index, answer: Answer) -> list[str]:
-    """Ids of the chunks that an answer's contexts show, in order. Where they show none: of those that lie
-    under the entities and relationships that they show. Raises StoreError."""
-    shown = [record for used in answer.contexts for record in used.records]
-    chunks = list(dict.fromkeys(record.id for record in shown if record.section == "Sources"))
+    """Ids of the chunks in an answer's contexts; without any, those of the records that it shows."""
+    records = [record for context in answer.contexts for record in context.records]
+    chunks = list(dict.fromkeys(record.id for record in records if record.section == "Sources"))
     if chunks:
         return chunks
-    under: dict[str, list[str]] = {}
+    chunks_by_record: dict[str, list[str]] = {}
     for section in ("Entities", "Relationships"):
-        ids = list(dict.fromkeys(record.id for record in shown if record.section == section))
+        ids = list(dict.fromkeys(record.id for record in records if record.section == section))
         rows = index.reader.rows(Rows(OF_SECTION[section].table, ["id", "text_unit_ids"], ids))
-        under |= {row["id"]: row["text_unit_ids"][:MOST_UNDER] for row in rows.to_pylist()}
-    return list(dict.fromkeys(id_ for record in shown for id_ in under.get(record.id, [])))
+        for row in rows.to_pylist():
+            chunks_by_record[row["id"]] = row["text_unit_ids"][:MAX_CHUNKS_PER_RECORD]
+    return list(dict.fromkeys(id_ for record in records for id_ in chunks_by_record.get(record.id, [])))
 
 
 def texts_of(answers: pa.Table) -> dict[str, dict[str, str]]:
-    """The texts of the answers there are, by condition and id of the question."""
-    found: dict[str, dict[str, str]] = {}
+    """The answer texts, by condition and question id."""
+    texts: dict[str, dict[str, str]] = {}
     for row in answers.select(["condition", "question_id", *_IS_ANSWER]).to_pylist():
-        found.setdefault(row["condition"], {})
+        by_id = texts.setdefault(row["condition"], {})
         if is_answer(row):
-            found[row["condition"]][row["question_id"]] = row["text"]
-    return found
+            by_id[row["question_id"]] = row["text"]
+    return texts
 
 
 _IS_ANSWER = ("text", "found", "failed_parts")
 
 
 def is_answer(row: Mapping[str, Any]) -> bool:
-    """That nothing was found is an answer, unless it is because a model did not reply."""
-    unread = row["failed_parts"] and not row["found"]
-    return bool(row["text"] and row["text"].strip()) and not unread
+    """Whether a row holds an answer. "Nothing found" is one, unless a model did not reply."""
+    unanswered = row["failed_parts"] and not row["found"]
+    return bool(row["text"] and row["text"].strip()) and not unanswered
 
 
 def _judged(
@@ -376,58 +364,59 @@ def _judged(
     spec = judge_spec(run.index.settings, run.index.given.prompts)
     texts = texts_of(answers)
 
-    def each() -> Iterator[tuple[Posed, dict[str, Any]]]:
+    def planned_rows() -> Iterator[tuple[Posed, dict[str, Any]]]:
         for p in posed:
             for a, b in combinations((c.name for c in conditions), 2):
                 if p.id not in texts[a] or p.id not in texts[b]:
                     continue
-                # By name, so that the same answers are shown in the same order whichever is named first.
+                # Sorting by name shows the same answers in the same order, whichever condition is named
+                # first.
                 swapped = [sorted((a, b), reverse=is_swapped(p.id, n))[0] == b for n in range(replicates)]
                 for criterion in criteria:
                     for n in range(replicates):
                         row = {"question_id": p.id, "criterion": criterion, "first": a, "second": b}
                         yield p, row | {"replicate": n, "swapped": swapped[n]}
 
-    def asked() -> Iterator[tuple[str, Callable[[], Dialogue[Verdict]]]]:
-        for p, row in each():
+    def dialogues() -> Iterator[tuple[str, Callable[[], Dialogue[Verdict]]]]:
+        for p, row in planned_rows():
             one, two = (texts[name][p.id] for name in _shown(row))
             start = partial(judge, p.text, criteria[row["criterion"]], (one, two), spec, row["replicate"])
             yield f"question {p.id}, {row['first']} and {row['second']}", start
 
-    outcomes = run.ask(STAGE, asked(), sum(1 for _ in each()))
+    outcomes = run.ask(STAGE, dialogues(), sum(1 for _ in planned_rows()))
 
     def judgements() -> Iterator[dict[str, Any]]:
-        for (_, row), outcome in zip(each(), outcomes, strict=True):
+        for (_, row), outcome in zip(planned_rows(), outcomes, strict=True):
             if outcome.result is None:
-                yield row | {"error": outcome.error or "it was not judged"}
+                yield row | {"error": outcome.error or "Not judged"}
             else:
                 winner = ("", *_shown(row))[outcome.result.winner]
                 yield row | {"winner": winner, "reason": outcome.result.reason}
 
-    rows, tables = judgements(), []
-    while some := list(islice(rows, ROWS_TOGETHER)):
-        tables.append(pa.Table.from_pylist(some, schema=JUDGEMENTS))
-    return pa.concat_tables(tables) if tables else JUDGEMENTS.empty_table()
+    rows, tables = judgements(), [JUDGEMENTS.empty_table()]
+    while batch := list(islice(rows, JUDGEMENTS_PER_BATCH)):
+        tables.append(pa.Table.from_pylist(batch, schema=JUDGEMENTS))
+    return pa.concat_tables(tables)
 
 
 def _shown(row: Mapping[str, Any]) -> tuple[str, str]:
-    """The conditions whose answers the judge sees as 1 and 2."""
+    """The conditions whose answers the judge sees as answers 1 and 2."""
     return (row["second"], row["first"]) if row["swapped"] else (row["first"], row["second"])
 
 
-def came_to(conditions: Sequence[EvaluationCondition], answers: pa.Table) -> pa.Table:
-    """What each condition came to, of `CONDITIONS`. answers: of `ANSWERED`."""
+def summarize_conditions(conditions: Sequence[EvaluationCondition], answers: pa.Table) -> pa.Table:
+    """Totals and means per condition, as `CONDITIONS`. answers: as `ANSWERED`."""
     by_name: dict[str, list[Mapping[str, Any]]] = {c.name: [] for c in conditions}
-    wanted = ["condition", *_IS_ANSWER, "calls", "tokens", "cost_usd", "model_seconds", "error"]
-    for row in answers.select(wanted).to_pylist():
+    columns = ["condition", *_IS_ANSWER, "calls", "tokens", "cost_usd", "model_seconds"]
+    for row in answers.select(columns).to_pylist():
         by_name[row["condition"]].append(row)
     rows = []
     for condition in conditions:
-        own = by_name[condition.name]
-        there = [row for row in own if is_answer(row)]
+        all_rows = by_name[condition.name]
+        good = [row for row in all_rows if is_answer(row)]
         sums: dict[str, Any] = {}
         for name in ("calls", "tokens", "cost_usd"):
-            values = [row[name] for row in there]
+            values = [row[name] for row in good]
             sums[name] = sum(values) if values and None not in values else None
         rows.append(
             {
@@ -435,11 +424,11 @@ def came_to(conditions: Sequence[EvaluationCondition], answers: pa.Table) -> pa.
                 "method": condition.method or condition.answers,
                 "level": condition.level or "",
                 "settings": ", ".join(condition.changes),
-                "questions": len(own),
-                "failed": sum(not is_answer(row) or bool(row["failed_parts"]) for row in own),
+                "questions": len(all_rows),
+                "failed": sum(not is_answer(row) or bool(row["failed_parts"]) for row in all_rows),
                 **sums,
-                "model_seconds": _mean([row["model_seconds"] for row in there]),
-                "words": _mean([len(row["text"].split()) for row in there]),
+                "model_seconds": _mean([row["model_seconds"] for row in good]),
+                "words": _mean([len(row["text"].split()) for row in good]),
             }
         )
     return pa.Table.from_pylist(rows, schema=CONDITIONS)
@@ -450,34 +439,29 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _warnings(run: EvaluationRun, conditions: Sequence[EvaluationCondition], found: Comparison) -> list[str]:
+def _warnings(run: EvaluationRun, conditions: Sequence[EvaluationCondition], result: Comparison) -> list[str]:
     warnings = []
-    own_answers = []
+    judges_itself = []
     for condition in conditions:
-        if not condition.method or found.offline:
-            continue
-        settings = condition.opened(run.index).settings
-        stages = {s for s in methods.stages(condition.method) if s != "embed"}
-        if found.judge in {settings.model(settings.model_name(stage)).model_id for stage in stages}:
-            own_answers.append(condition.name)
-    if own_answers:
+        if condition.method and not result.offline:
+            settings = condition.opened(run.index).settings
+            stages = {s for s in methods.stages(condition.method) if s != "embed"}
+            if result.judge in {settings.model(settings.model_name(stage)).model_id for stage in stages}:
+                judges_itself.append(condition.name)
+    if judges_itself:
         warnings.append(
-            f"the judge {found.judge} also wrote the answers of {', '.join(own_answers)}: models tend to "
-            "prefer their own. Name another one as models.judge and stages.judge.model"
+            f"The judge {result.judge} also wrote the answers of {', '.join(judges_itself)}. Models tend to "
+            "prefer their own answers. Configure a different model as models.judge and stages.judge.model."
         )
-    judgements = found.tables["judgements"]
+    answers, judgements = result.tables["answers"], result.tables["judgements"]
     if not len(judgements):
-        warnings.append("no two conditions have answers to the same question: nothing was judged")
+        warnings.append("No two conditions have answers to the same question, so nothing was judged")
     if errors := [error for error in judgements["error"].to_pylist() if error]:
-        (why, _), *_ = Counter(errors).most_common(1)
-        told = f"{len(errors):,} of {len(judgements):,} judgements are missing"
-        warnings.append(f"{told}, mostly: {why}")
-    for row in found.tables["conditions"].to_pylist():
+        warnings.append(f"{len(errors):,} of {len(judgements):,} judgements are missing{_mostly(errors)}")
+    for row in result.tables["conditions"].to_pylist():
         if row["failed"]:
-            lacking = f"{row['failed']} of {row['questions']} questions have no whole answer"
-            answers = found.tables["answers"]
-            own = answers.filter(pc.equal(answers["condition"], row["name"]))["error"].to_pylist()
-            common = Counter(error for error in own if error).most_common(1)
-            why = f", mostly: {common[0][0]}" if common else ""
-            warnings.append(f"condition {row['name']}: {lacking}{why}")
+            errors = answers.filter(pc.equal(answers["condition"], row["name"]))["error"].to_pylist()
+            incomplete = f"{row['failed']} of {row['questions']} questions have no complete answer"
+            reason = _mostly([error for error in errors if error])
+            warnings.append(f"Condition {row['name']}: {incomplete}{reason}")
     return warnings

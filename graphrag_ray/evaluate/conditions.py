@@ -1,37 +1,46 @@
-"""Conditions: what is compared with what. NAME=METHOD[:LEVEL][,setting=value…], or NAME=FILE of answers."""
+"""Parse, check and rehearse evaluation conditions.
+
+A condition is `NAME=METHOD[:LEVEL][,setting=value…]`, or `NAME=FILE` for answers made by another tool.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from graphrag_ray.base.errors import SettingsError, UsageError
+from graphrag_ray.base.errors import GraphRagError, RunStopped, SettingsError, StoreError, UsageError
+from graphrag_ray.base.messages import ChatRequest, Reply, Request
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.settings_text import apply
+from graphrag_ray.base.unforeseen import is_unforeseen
 from graphrag_ray.base.user_settings import require_known
 from graphrag_ray.corpus.table_rows import OPENERS
+from graphrag_ray.engine.drive import note_bug
+from graphrag_ray.engine.in_process import runner
+from graphrag_ray.llm.model_client import Called
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
+from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, communities_of, reports_of
 from graphrag_ray.query.methods.levels import is_auto, levels
+from graphrag_ray.query.methods.method import Ask
+
+T = TypeVar("T")
+Requests = Sequence[tuple[str, ChatRequest]]
+"""Stage and request of each call that a model would have received."""
 
 MAX_CONDITIONS = 50
 MAX_NAME = 60
-CHANGED = ("query", "models", "stages")
-"""Sections of the settings that a condition may change."""
+CHANGEABLE_SECTIONS = ("query", "models", "stages")  # settings sections that a condition may change
 _NEXT_SETTING = re.compile(r",(?=\s*[a-z_]+(?:\.[\w-]+)+\s*=)")
-_FORM = "write NAME=METHOD, NAME=METHOD:LEVEL or NAME=answers.csv, and settings behind it as ,query.a=b"
+_SYNTAX = "Write NAME=METHOD, NAME=METHOD:LEVEL or NAME=answers.csv, and append settings as ,query.a=b."
 
 
 @dataclass(frozen=True)
 class EvaluationCondition:
-    """A way to come by answers.
-
-    method, level   how this program answers; "" for answers that were made elsewhere
-    changes         settings, as `a.b=c`
-    answers         a file of answers that were made elsewhere; "" for none
-    """
+    """One way to get answers: a search method with changed settings (`a.b=c`), or a file of answers."""
 
     name: str
     method: str = ""
@@ -40,72 +49,124 @@ class EvaluationCondition:
     answers: str = ""
 
     def opened(self, index: Index) -> Index:
-        """The index as this condition asks it. Raises UsageError, SettingsError for what cannot be asked."""
+        """The index with this condition's settings. Raises UsageError for invalid settings."""
         if self.method in methods.BASELINES:
             index = replace(index, baselines=True)
         if not self.changes:
             return index
-        said = index.settings.model_dump(mode="json")
+        settings = index.settings.model_dump(mode="json")
         try:
             for change in self.changes:
-                apply(said, change)
-            return index.at(index.manifest, parse_settings(said), index.prompts)
+                apply(settings, change)
+            return index.at(index.manifest, parse_settings(settings), index.prompts)
         except SettingsError as e:
-            raise UsageError(f"condition {self.name}: {e}") from e
+            raise UsageError(f"Condition {self.name}: {e}") from e
 
 
 def parse_condition(text: str) -> EvaluationCondition:
-    """Raises UsageError, which names it."""
+    """Parse one condition. Raises UsageError."""
     name, equals, rest = (part.strip() for part in text.partition("="))
-    told = f"condition {text[:MAX_NAME]!r}"
+    prefix = f"Condition {text[:MAX_NAME]!r}"
     if not (name and equals and rest):
-        raise UsageError(f"{told}: {_FORM}")
+        raise UsageError(f"{prefix} is incomplete. {_SYNTAX}")
     if len(name) > MAX_NAME:
-        raise UsageError(f"{told}: its name has {len(name)} characters; {MAX_NAME} at most")
+        raise UsageError(f"{prefix}: The name has {len(name)} characters, {MAX_NAME} at most are allowed")
     if not name.isprintable():
-        raise UsageError(f"{told}: its name holds what cannot be shown")
+        raise UsageError(f"{prefix}: The name contains unprintable characters")
     if rest.lower().endswith(tuple(OPENERS)):
         return EvaluationCondition(name, answers=rest)
-    way, *changes = (part.strip() for part in _NEXT_SETTING.split(rest))
-    if wrong := [change for change in changes if change.partition(".")[0] not in CHANGED]:
-        told = f"{told}: {wrong[0]!r} does not change how questions are answered"
-        raise UsageError(f"{told}; {', '.join(f'{name}.…' for name in CHANGED)} do")
-    method, _, level = (part.strip() for part in way.partition(":"))
+    method_and_level, *changes = (part.strip() for part in _NEXT_SETTING.split(rest))
+    if wrong := [change for change in changes if change.partition(".")[0] not in CHANGEABLE_SECTIONS]:
+        sections = ", ".join(f"{section}.…" for section in CHANGEABLE_SECTIONS)
+        raise UsageError(
+            f"{prefix}: {wrong[0]!r} does not change how questions are answered. Choose from: {sections}"
+        )
+    method, _, level = (part.strip() for part in method_and_level.partition(":"))
     if method not in methods.METHODS and method not in methods.BASELINES:
-        there = ", ".join([*methods.METHODS, *methods.BASELINES])
-        raise UsageError(f"{told}: there is no method {method[:MAX_NAME]!r} ({there}); {_FORM}")
+        known = ", ".join([*methods.METHODS, *methods.BASELINES])
+        raise UsageError(f"{prefix}: Unknown method {method[:MAX_NAME]!r}. Choose from: {known}. {_SYNTAX}")
     return EvaluationCondition(name, method, level or None, tuple(changes))
 
 
 def parse_conditions(texts: Sequence[str | EvaluationCondition], least: int = 1) -> list[EvaluationCondition]:
-    """Raises UsageError, also where a name stands twice, or there are fewer than `least`."""
-    found = [text if isinstance(text, EvaluationCondition) else parse_condition(text) for text in texts]
-    names = [condition.name for condition in found]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UsageError(f"two conditions have the same name: {', '.join(twice)}")
-    if len(found) < least:
-        raise UsageError(f"{len(found)} of at least {least} conditions (--condition): {_FORM}")
-    if len(found) > MAX_CONDITIONS:
-        raise UsageError(f"{len(found)} conditions; {MAX_CONDITIONS} at most can be compared together")
-    return found
+    """Parse conditions. Raises UsageError, also for repeated names and for fewer than `least` conditions."""
+    conditions = [text if isinstance(text, EvaluationCondition) else parse_condition(text) for text in texts]
+    names = [condition.name for condition in conditions]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"Two conditions have the same name: {', '.join(repeated)}")
+    if len(conditions) < least:
+        raise UsageError(f"Got {len(conditions)} of at least {least} conditions (--condition). {_SYNTAX}")
+    if len(conditions) > MAX_CONDITIONS:
+        raise UsageError(
+            f"Got {len(conditions)} conditions. At most {MAX_CONDITIONS} can be compared at once."
+        )
+    return conditions
 
 
 def check_conditions(index: Index, conditions: Sequence[EvaluationCondition]) -> None:
-    """See before anything is paid for that each can be asked. Raises UsageError, LevelNotFound."""
+    """Check, before anything is paid for, that each condition can run. Raises UsageError, LevelNotFound."""
     for condition in conditions:
         if not condition.method:
             continue
         opened = condition.opened(index)
         try:
             methods.check(condition.method, condition.level, (), opened.baselines)
-            stages = methods.stages(condition.method, opened.settings.query.dynamic)
-            require_known(opened.settings, stages)
+            require_known(opened.settings, methods.stages(condition.method, opened.settings.query.dynamic))
             if methods.find(condition.method).levels:
                 kind = asked_hierarchy(opened.given)
                 needs = communities_of(kind), reports_of(kind)
                 communities, reports = (opened.table(need.table, need.columns) for need in needs)
-                known = levels(communities, reports, kind.name)
                 level = None if is_auto(condition.level) else condition.level
-                known.parse(level, opened.settings.query.context_tokens)
+                known_levels = levels(communities, reports, kind.name)
+                known_levels.parse(level, opened.settings.query.context_tokens)
         except UsageError as e:
-            raise type(e)(f"condition {condition.name}: {e}") from e
+            raise type(e)(f"Condition {condition.name}: {e}") from e
+
+
+def rehearsed(
+    index: Index,
+    questions: Sequence[str],
+    method: str,
+    level: str | None,
+    extract: Callable[[Answer, Requests], T],
+) -> list[T | str]:
+    """Answer questions with the offline engine in place of the model. Only question embeddings are paid for.
+
+    Returns what `extract` takes from each answer and the requests that a model would have received, or an
+    error message. Raises UsageError if every question fails, StoreError, RunStopped.
+    """
+    from graphrag_ray.offline import answer as answer_offline
+
+    requests: list[tuple[str, ChatRequest]] = []
+
+    async def offline(request: Request, stage: str) -> Called[Reply]:
+        assert isinstance(request, ChatRequest), "only questions are embedded"
+        requests.append((stage, request))
+        return Called(answer_offline(request))
+
+    async def ask_all() -> tuple[list[T | str], list[str]]:
+        results: list[T | str] = []
+        errors: list[str] = []
+        async with index.asker() as asker:
+            asker.instead = offline
+            for question in questions:
+                requests.clear()
+                try:
+                    answer = await index.answering(Ask(question, level, method=method))(asker, None)
+                    results.append(extract(answer, list(requests)))
+                    continue
+                except (StoreError, RunStopped):
+                    raise
+                except GraphRagError as e:
+                    errors.append(str(e))
+                except Exception as e:
+                    if not is_unforeseen(e):
+                        raise
+                    errors.append(note_bug(e))
+                results.append(errors[-1])
+        return results, errors
+
+    results, errors = runner()(ask_all())
+    if errors and len(errors) == len(results):
+        raise UsageError(f"{method} search cannot answer any of the questions: {errors[0]}")
+    return results

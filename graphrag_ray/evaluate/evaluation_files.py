@@ -1,4 +1,4 @@
-"""Files that an evaluation is given: questions, maybe with correct answers, and answers made elsewhere."""
+"""Read the files of an evaluation: questions, optionally with known answers, and answers made elsewhere."""
 
 from __future__ import annotations
 
@@ -24,17 +24,12 @@ ANSWER_COLUMNS = ("answer", "text", "response", "output")
 GOLD_COLUMNS = ("answer", "answers", "gold", "gold_answers")
 ALIAS_COLUMNS = ("aliases", "answer_aliases")
 DOCUMENT_COLUMNS = ("documents", "gold_documents", "supporting_ids", "supporting_titles")
-TOLD = 5
-"""Ids that a warning names."""
+MAX_LISTED_IDS = 5
 
 
 @dataclass(frozen=True)
 class GoldQuestion:
-    """A question with what is known of its answer.
-
-    answers     wordings of the correct one; () where none is known
-    documents   ids, titles or paths of the documents that it needs; () where none are known
-    """
+    """A question with wordings of its correct answer, and ids, titles or paths of the documents it needs."""
 
     posed: Posed
     answers: tuple[str, ...] = ()
@@ -42,53 +37,53 @@ class GoldQuestion:
 
 
 def questions_of(url: str, options: Mapping[str, Any]) -> tuple[list[Posed], list[str]]:
-    """The questions of a file, each once, and what is to be said of them. Raises UsageError."""
+    """The distinct questions of a file, and warnings. Raises UsageError."""
     return without_repeats(read_questions(url, options, MAX_QUESTION_CHARACTERS))
 
 
 def without_repeats(posed: Sequence[Posed]) -> tuple[list[Posed], list[str]]:
-    """Those that can be asked, each once, and what is to be said of the others."""
-    good = [p for p in posed if not p.fault]
-    first = {p.text: p.id for p in reversed(good)}
-    kept = [p for p in good if first[p.text] == p.id]
-    warnings = [f"question {p.id} is not asked: {p.fault}" for p in posed if p.fault]
-    if repeated := [p.id for p in good if first[p.text] != p.id]:
-        told = named("question", repeated)
-        warnings.append(f"{told}: the same as an earlier one, and left out")
-    return kept, warnings
+    """The valid, distinct questions, and warnings about the others."""
+    valid = [p for p in posed if not p.fault]
+    first = {p.text: p.id for p in reversed(valid)}
+    warnings = [f"Skipping question {p.id}: {p.fault}" for p in posed if p.fault]
+    if repeated := [p.id for p in valid if first[p.text] != p.id]:
+        warnings.append(f"Skipping {list_ids('question', repeated)}: same text as an earlier question")
+    return [p for p in valid if first[p.text] == p.id], warnings
 
 
 def gold_questions(url: str, options: Mapping[str, Any]) -> tuple[list[GoldQuestion], list[str]]:
-    """Questions with a column `answer` or `answers` (wordings), `aliases`, and `documents`, each as a list, a
-    JSON list or one text. Raises UsageError where no row has an answer or a document."""
+    """Read questions with known answers: the columns answer or answers, aliases, and documents.
+
+    Each holds a list, a JSON list or one text. Raises UsageError if no row has an answer or a document.
+    """
     posed, warnings = questions_of(url, options)
     return gold_of(posed, _rows(url, options), shown(url)), warnings
 
 
 def gold_of(
-    posed: Sequence[Posed], given: Iterable[tuple[int, Mapping[str, Any]]], at: str
+    posed: Sequence[Posed], numbered_rows: Iterable[tuple[int, Mapping[str, Any]]], source: str
 ) -> list[GoldQuestion]:
-    """What rows say of the answers to these questions. given: number and values of each row; at: where they
-    are, for people. Raises UsageError as `gold_questions`."""
-    rows = {_id(values, number): values for number, values in given}
-    found = []
+    """Match rows to questions. Raises UsageError, which names the source, as `gold_questions` does."""
+    rows = {_id(values, number): values for number, values in numbered_rows}
+    questions = []
     for p in posed:
         values = rows.get(p.id, {})
         answers = [*_texts(values, GOLD_COLUMNS), *_texts(values, ALIAS_COLUMNS)]
         documents = dict.fromkeys(_texts(values, DOCUMENT_COLUMNS))
-        found.append(GoldQuestion(p, tuple(dict.fromkeys(answers)), tuple(documents)))
-    if not any(q.answers or q.documents for q in found):
-        wanted = f"{', '.join(GOLD_COLUMNS)} or {', '.join(DOCUMENT_COLUMNS)}"
-        raise UsageError(f"{at} has neither answers nor documents: it needs a column {wanted}")
-    return found
+        questions.append(GoldQuestion(p, tuple(dict.fromkeys(answers)), tuple(documents)))
+    if not any(q.answers or q.documents for q in questions):
+        columns = ", ".join([*GOLD_COLUMNS, *DOCUMENT_COLUMNS])
+        raise UsageError(f"{source} has neither answers nor documents. Add one of the columns {columns}.")
+    return questions
 
 
 def answers_elsewhere(
     url: str, options: Mapping[str, Any], posed: Sequence[Posed]
 ) -> tuple[dict[str, str], list[str]]:
-    """Answers of a file, by the id of the question, and warnings. A row belongs to the question of the same
-    text or, where it has none, of the same id. Raises UsageError where the file cannot be read, or answers
-    none of the questions."""
+    """Read imported answers: by question id, and warnings. Raises UsageError if none of them fits.
+
+    A row answers the question with the same text or, if the row has no question, with the same id.
+    """
     by_id: dict[str, str] = {}
     by_text: dict[str, str] = {}
     for _, values in _rows(url, options):
@@ -98,39 +93,38 @@ def answers_elsewhere(
             by_text.setdefault(question, answer)
         elif answer and (id_ := _id(values, None)):
             by_id.setdefault(id_, answer)
-    found = {p.id: text for p in posed if (text := by_text.get(p.text.strip()) or by_id.get(p.id))}
-    if not found:
-        columns = f"a column {', '.join(ANSWER_COLUMNS)}, beside the question or its id"
-        raise UsageError(f"{shown(url)} answers none of the questions: it needs {columns}")
-    missed = [p.id for p in posed if p.id not in found]
-    told = [f"{shown(url)} does not answer {named('question', missed)}"] if missed else []
-    return found, told
+    answers = {p.id: text for p in posed if (text := by_text.get(p.text.strip()) or by_id.get(p.id))}
+    if not answers:
+        columns = f"one of the columns {', '.join(ANSWER_COLUMNS)}, and the question or its id"
+        raise UsageError(f"{shown(url)} answers none of the questions. It needs {columns}.")
+    missing = [p.id for p in posed if p.id not in answers]
+    return answers, [f"{shown(url)} does not answer {list_ids('question', missing)}"] if missing else []
 
 
 def _rows(url: str, options: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    at, extension = shown(url), posixpath.splitext(url)[1].lower()
+    source, extension = shown(url), posixpath.splitext(url)[1].lower()
     if extension not in OPENERS:
-        raise UsageError(f"{at}: such files come as {', '.join(OPENERS)}, not as {extension or 'this'}")
+        raise UsageError(f"{source}: Unsupported file type {extension!r}. Choose from: {', '.join(OPENERS)}")
     content, tables = content_of(url, options), list[Table]()
-    for column in (*QUESTION_COLUMNS, *ID_COLUMNS):  # by which a .csv file shows what divides its cells
+    for column in (*QUESTION_COLUMNS, *ID_COLUMNS):  # the column by which a .csv file shows its delimiter
         table = OPENERS[extension](io.BytesIO(content), Input(text_column=column))
         if isinstance(table, NotText):
-            raise UsageError(f"{at}: {table.reason}")
+            raise UsageError(f"{source}: {table.reason}")
         tables.append(table)
         if table.columns is None or column in table.columns:
             tables = [table]
             break
     for row in tables[0].rows:
         if row.number == WHOLE_FILE:
-            raise UsageError(f"{at}: {row.fault}")
+            raise UsageError(f"{source}: {row.fault}")
         if row.values is not None:
             yield row.number, row.values
 
 
 def _id(values: Mapping[str, Any], number: int | None) -> str:
-    """number: of the row, which is its id where it has no other."""
-    given = (str(values[c]).strip() for c in ID_COLUMNS if values.get(c) is not None)
-    return whole(next(filter(None, given), "" if number is None else str(number)))
+    """The id of a row: from its columns, or else its number."""
+    ids = (str(values[c]).strip() for c in ID_COLUMNS if values.get(c) is not None)
+    return whole(next(filter(None, ids), "" if number is None else str(number)))
 
 
 def _texts(values: Mapping[str, Any], columns: Sequence[str], split: bool = True) -> list[str]:
@@ -140,14 +134,16 @@ def _texts(values: Mapping[str, Any], columns: Sequence[str], split: bool = True
         if split and isinstance(value, str) and value.lstrip().startswith("["):
             with suppress(orjson.JSONDecodeError):
                 value = orjson.loads(value)
-        listed = value if isinstance(value, list | tuple) else [value]
-        texts = [whole(str(one)).strip() for one in listed if one is not None and not isinstance(one, dict)]
+        items = value if isinstance(value, list | tuple) else [value]
+        texts = [
+            whole(str(item)).strip() for item in items if item is not None and not isinstance(item, dict)
+        ]
         if texts := [text for text in texts if text]:
             return texts
     return []
 
 
-def named(word: str, ids: Sequence[str]) -> str:
-    """The first of these ids, and how many more there are."""
-    more = f" and {len(ids) - TOLD:,} more" if len(ids) > TOLD else ""
-    return f"{word}{'s' if len(ids) != 1 else ''} {', '.join(ids[:TOLD])}{more}"
+def list_ids(word: str, ids: Sequence[str]) -> str:
+    """`question 7`, `questions 1, 2, 3, 4, 5 and 95 more`."""
+    more = f" and {len(ids) - MAX_LISTED_IDS:,} more" if len(ids) > MAX_LISTED_IDS else ""
+    return f"{word if len(ids) == 1 else word + 's'} {', '.join(ids[:MAX_LISTED_IDS])}{more}"

@@ -1,7 +1,7 @@
-"""What an evaluation asks of models: answers and judgements, journalled in its folder and paid once.
+"""Make the model calls of an evaluation. Replies are journalled in its folder, so each is paid for once.
 
 work/answer/     the journal of all replies
-answers.parquet  and other tables: see `comparison.py`
+answers.parquet  and other tables, see `comparison.py`
 """
 
 from __future__ import annotations
@@ -52,19 +52,16 @@ from graphrag_ray.store.files import Store
 
 T = TypeVar("T")
 
-STAGE_OF = {"correct_answer": "judge"}
-"""The stages of the settings whose models are asked, where they are called otherwise here."""
+MODEL_STAGE = {"correct_answer": "judge"}  # stages that use the model of another stage of the settings
 JUDGING = pa.schema(
     [("stage", pa.string()), ("calls", pa.int64()), ("tokens", pa.int64()), ("cost_usd", pa.float64())]
 )
-DIALOGUES_TOGETHER = 256
-"""So many are looked up in the journal, and begun, at once."""
+DIALOGUES_PER_BATCH = 256  # dialogues that are looked up in the journal and started together
 
 
 @dataclass
 class Results:
-    """tables: of results, by name; warnings: sentences for whoever reads the figures; failed: answers and
-    verdicts that are missing."""
+    """Result tables by name, warnings for whoever reads the figures, and the number of missing results."""
 
     tables: dict[str, pa.Table] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -73,8 +70,7 @@ class Results:
 
 @dataclass
 class EvaluationRun:
-    """held: closes the engines; accounts: what judging came to so far, by stage, with replies that the
-    journal held."""
+    """An evaluation in progress. held closes the executors; accounts is the usage of judging, by stage."""
 
     index: Index
     store: Store
@@ -94,8 +90,10 @@ class EvaluationRun:
         posed: Sequence[Posed],
         more: Callable[[Answer, Accounts], Mapping[str, Any]] = lambda *_: {},
     ) -> list[Mapping[str, Any]]:
-        """The rows of a condition's answers (`question_files.ANSWERS`, and `more`), in the order of the
-        questions. Raises RunStopped, StoreError, UsageError where no question can be asked so."""
+        """Rows of `question_files.ANSWERS` with the columns of `more`, in the order of the questions.
+
+        Raises RunStopped, StoreError, and UsageError if the condition cannot answer any question.
+        """
         index = condition.opened(self.index)
         sweep = QuestionSweep(
             index, posed, self.store, Ask(level=condition.level, method=condition.method), more
@@ -110,93 +108,97 @@ class EvaluationRun:
         return list(sweep.rows())
 
     def ask(
-        self, stage: str, asked: Iterable[tuple[str, Callable[[], Dialogue[T]]]], total: int, step: str = ""
+        self,
+        stage: str,
+        dialogues: Iterable[tuple[str, Callable[[], Dialogue[T]]]],
+        total: int,
+        step: str = "",
     ) -> Iterator[Outcome[T]]:
-        """What became of each dialogue, in order, without its replies. There may be millions: they are begun
-        as there is room, and what became of them is kept in a file.
+        """Run labelled dialogues with the model of a stage; return their outcomes in order, without replies.
 
-        stage: whose model is asked; asked: what each is called, for people, and how it is started; total: how
-        many there are; step: what they are together, for people
+        There may be millions: dialogues start as capacity allows, and outcomes are spooled to a file.
         """
         step = step or stage
-        found: Spool[Outcome[T]] = Spool()
+        spool: Spool[Outcome[T]] = Spool()
         failed = 0
-        model_of = STAGE_OF.get(stage, stage)
+        model_stage = MODEL_STAGE.get(stage, stage)
         prices = ReplyPrices(self.index.settings.models)
-        own = self.accounts.setdefault(stage, Accounts())
+        accounts = self.accounts.setdefault(stage, Accounts())
 
-        async def ask_some(
-            feed: Feed, at: int, each: Sequence[tuple[str, Callable[[], Dialogue[T]]]], waits: asyncio.Event
+        async def run_batch(
+            feed: Feed,
+            first: int,
+            batch: Sequence[tuple[str, Callable[[], Dialogue[T]]]],
+            waiting: asyncio.Event,
         ) -> None:
             nonlocal failed
-            start = [one for _, one in each]
-            outcomes = await feed.ask(at, f"{each[0][0]} and those after it", start, waits.set)
-            for number, outcome in enumerate(outcomes, at):
+            starts = [start for _, start in batch]
+            outcomes = await feed.ask(first, f"{batch[0][0]} and those after it", starts, waiting.set)
+            for number, outcome in enumerate(outcomes, first):
                 failed += outcome.status != "complete"
-                for told in outcome.replies:
-                    own.add(prices.record(model_of, told))
-                found[number] = replace(outcome, replies=())
+                for reply in outcome.replies:
+                    accounts.add(prices.record(model_stage, reply))
+                spool[number] = replace(outcome, replies=())
 
-        async def ask_all(feed: Feed) -> None:
+        async def run_all(feed: Feed) -> None:
             feed.total = total
-            given, at = iter(asked), 0
-            asking: list[asyncio.Task[None]] = []
+            remaining, first = iter(dialogues), 0
+            tasks: list[asyncio.Task[None]] = []
             try:
-                while each := list(islice(given, DIALOGUES_TOGETHER)):
+                while batch := list(islice(remaining, DIALOGUES_PER_BATCH)):
                     while feed.waiting >= READY:
                         await asyncio.sleep(LOOK_S)
-                    waits = asyncio.Event()
-                    asking.append(asyncio.create_task(ask_some(feed, at, each, waits)))
-                    asking[-1].add_done_callback(lambda _, waits=waits: waits.set())  # type: ignore[misc]
-                    at += len(each)
-                    await waits.wait()
-                await asyncio.gather(*asking)
+                    waiting = asyncio.Event()
+                    tasks.append(asyncio.create_task(run_batch(feed, first, batch, waiting)))
+                    tasks[-1].add_done_callback(lambda _, done=waiting: done.set())  # type: ignore[misc]
+                    first += len(batch)
+                    await waiting.wait()
+                await asyncio.gather(*tasks)
                 feed.close()
             except BaseException as e:
                 feed.close(e)
                 raise
             finally:
-                for task in asking:
+                for task in tasks:
                     task.cancel()
 
         def progress(p: SweepProgress) -> SweepProgress:
-            return replace(p, stage=step, done=max(len(found), p.done), total=total, failed=failed)
+            return replace(p, stage=step, done=max(len(spool), p.done), total=total, failed=failed)
 
         with self._timed(step):
-            swept(self._executor(self.index.settings, [model_of], progress), self.store, ask_all)
-        return (found[number] for number in range(total))
+            swept(self._executor(self.index.settings, [model_stage], progress), self.store, run_all)
+        return (spool[number] for number in range(total))
 
     def check_models(self, stages: Sequence[str]) -> None:
-        """See that the models of these stages can be asked, before others are paid for. Raises SettingsError,
-        ModelRefused."""
+        """Check that these stages' models respond. Raises SettingsError, ModelRefused."""
         require_known(self.index.settings, stages)
         if asks_from_here(self.on_ray, self.address):
             models = Models.of(self.index.settings, self.index.manifest.usage)
             probed(models, self.index.settings, stages, False, self.observer.note)
 
     def costs(self) -> pa.Table:
-        """What judging came to so far: stage, calls, tokens, cost_usd (null where a price is unknown)."""
+        """Usage of judging so far: stage, calls, tokens, cost_usd (null if a price is unknown)."""
         totals = {stage: accounts.total for stage, accounts in self.accounts.items()}
         rows = [
-            {"stage": stage, "calls": of.calls, "tokens": of.total_tokens, "cost_usd": of.cost_usd}
-            for stage, of in totals.items()
+            {"stage": stage, "calls": total.calls, "tokens": total.total_tokens, "cost_usd": total.cost_usd}
+            for stage, total in totals.items()
         ]
         return pa.Table.from_pylist(rows, schema=JUDGING)
 
     def write(self, name: str, table: pa.Table) -> None:
-        """Keep a table of results: NAME.parquet. Raises StoreError."""
+        """Write a result table to NAME.parquet. Raises StoreError."""
         self.store.write(f"{name}.parquet", parquet.encode(table))
 
     def read(self, name: str) -> pa.Table | None:
-        """A table of results; None where there is none yet. Raises StoreError."""
+        """Read a result table; None if it does not exist. Raises StoreError."""
         path = f"{name}.parquet"
         if not self.store.exists(path):
             return None
         try:
             return pq.read_table(pa.BufferReader(self.store.read(path)))
         except (pa.ArrowException, OSError) as e:
-            where = self.store.url_of(path)
-            raise StoreError(f"{where} cannot be read: run `evaluate compare` again, which writes it") from e
+            url = self.store.url_of(path)
+            raise StoreError(f"Cannot read {url}. Run `evaluate compare` again to rewrite it.") from e
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
@@ -208,7 +210,7 @@ class EvaluationRun:
     def _executor(
         self, settings: Settings, stages: Sequence[str], progress: Callable[[SweepProgress], SweepProgress]
     ) -> Executor:
-        """One for all sweeps with these models: on Ray it takes long to start. progress: of this sweep."""
+        """The executor for these models, opened once: starting one on Ray takes long."""
         self._progress = progress
         key = repr((settings.models, settings.run))
         if key not in self._executors:
@@ -216,7 +218,7 @@ class EvaluationRun:
             check_prices(settings.budget, models)
             if asks_from_here(self.on_ray, self.address):
                 models = probed(models, settings, stages, bool(self.store.list("work")), self.observer.note)
-            opened = question_executor(
+            executor = question_executor(
                 self.store,
                 settings,
                 models,
@@ -225,9 +227,9 @@ class EvaluationRun:
                 self.spending,
                 self.on_ray,
                 self.address,
-                bad_replies_count=False,  # a judge that answers nonsense is a finding
+                bad_replies_count=False,  # unusable verdicts are a result of the evaluation
             )
-            self._executors[key] = self.held.enter_context(opened)
+            self._executors[key] = self.held.enter_context(executor)
         return self._executors[key]
 
 
@@ -241,14 +243,16 @@ def evaluation_run(
     address: str | None = None,
     observer: Observer | None = None,
 ) -> Iterator[EvaluationRun]:
-    """Around an evaluation whose results go to the folder or URL `out`. Raises LockHeld where another one is
-    at work there."""
+    """Open an evaluation that writes its results to the folder or URL `out`.
+
+    Raises LockHeld if another evaluation is running there, and UsageError if `out` is the index or a file.
+    """
     observer = observer or Observer()
     store = Store(out, index.settings.storage.of(out))
     if store.url == index.store.url:
-        raise UsageError(f"{out} is the index: an evaluation needs a folder of its own (--out)")
+        raise UsageError(f"{out} is the index. An evaluation needs a separate folder (--out).")
     if os.path.isfile(out):
-        raise UsageError(f"--out {out} is a file: an evaluation needs a folder")
+        raise UsageError(f"--out {out} is a file. An evaluation needs a folder.")
     stop = Stop(say=observer.note)
     with ExitStack() as held:
         lock = held.enter_context(locked(store, f"evaluate {note}", 0.0))

@@ -1,25 +1,24 @@
-"""What a comparison will cost, before anything is spent."""
+"""Predict what a comparison will cost."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from math import comb
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.evaluate.comparison import planned
-from graphrag_ray.evaluate.conditions import EvaluationCondition
+from graphrag_ray.evaluate.conditions import EvaluationCondition, Requests, rehearsed
 from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE, STAGE, answer_claims_spec, judge_spec
-from graphrag_ray.evaluate.rehearsal import Asked, rehearsed
 from graphrag_ray.llm.pricing import cost_usd, dearest_price
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.question_files import Posed
 
-SAMPLE = 3
-"""Questions whose contexts are put together for each condition, to see what models would be shown."""
+SAMPLE_SIZE = 3  # questions per condition whose contexts are built, to measure the prompts
 REPLY_TOKENS: Mapping[str, int] = {
     "map": 350,
     "reduce": 700,
@@ -29,15 +28,13 @@ REPLY_TOKENS: Mapping[str, int] = {
     "keywords": 60,
     "fgrag": 250,
 }
-"""Of a reply to each prompt of a stage, as language models wrote them for this program, rounded up."""
-EMBED = "embed"
-VERDICT_TOKENS, CLAIM_LIST_TOKENS = 90, 800
-USUAL_REPLY_TOKENS = 300
+"""Typical reply length per stage, as measured and rounded up."""
+VERDICT_TOKENS, CLAIM_LIST_TOKENS, OTHER_REPLY_TOKENS = 90, 800, 300
 
 
 @dataclass(frozen=True)
 class PlannedCost:
-    """Of a condition or of a judge. cost_usd: None where a price is unknown."""
+    """Cost of a condition or a judging stage. cost_usd is None if a price is unknown."""
 
     name: str
     calls: float
@@ -54,56 +51,70 @@ def planned_costs(
     replicates: int,
     claims: bool = False,
 ) -> list[PlannedCost]:
-    """What each condition will ask for, by a sample of the questions, and what the judge will; and embeddings
-    of the questions, once for all conditions. Nothing is asked but embeddings of the sample. What is in the
-    folder already is not taken off. Raises UsageError."""
-    known, texts = planned(index, conditions, criteria, replicates)
+    """Predict the cost of each condition, extrapolated from a sample of the questions, and of the judge.
+
+    Question embeddings are counted once for all conditions; only those of the sample are requested. Replies
+    that the evaluation's folder already holds are not deducted. Raises UsageError.
+    """
+    parsed, texts = planned(index, conditions, criteria, replicates)
     if not posed:
-        raise UsageError("there is no question")
-    step = max(1, len(posed) // SAMPLE)
-    sample = [p.text for p in posed[::step][:SAMPLE]]
-    found = [_answers(index, condition, sample, len(posed)) for condition in known if condition.method]
-    if any(condition.method and EMBED in methods.stages(condition.method) for condition in known):
-        tokens = sum(index.given.count(p.text) for p in posed)
-        found.append(_cost(index, EMBED, len(posed), tokens, 0))
-    longest = max(REPLY_TOKENS["reduce"], REPLY_TOKENS["answer"])
-    settings, prompts = index.settings, index.given.prompts
-    judge = judge_spec(settings, prompts).prompt
-    judged = [index.given.count(judge.system + judge.user + 2 * said) for said in texts.values()]
-    calls = len(posed) * comb(len(known), 2) * replicates
-    shown = calls * (sum(judged) + 2 * longest * len(texts))
-    found.append(_cost(index, STAGE, calls * len(texts), shown, calls * len(texts) * VERDICT_TOKENS))
+        raise UsageError("No questions given")
+    sample = [p.text for p in posed[:: max(1, len(posed) // SAMPLE_SIZE)][:SAMPLE_SIZE]]
+    count, prompts = index.given.count, index.given.prompts
+    costs = [
+        _condition_cost(index, condition, sample, len(posed)) for condition in parsed if condition.method
+    ]
+    if any(condition.method and "embed" in methods.stages(condition.method) for condition in parsed):
+        costs.append(_cost(index, "embed", len(posed), sum(count(p.text) for p in posed), 0))
+    answer_tokens = max(REPLY_TOKENS["reduce"], REPLY_TOKENS["answer"])
+    judge = judge_spec(index.settings, prompts).prompt
+    prompt_tokens = sum(
+        count(judge.system + judge.user + 2 * criterion) + 2 * answer_tokens for criterion in texts.values()
+    )
+    pairs = len(posed) * comb(len(parsed), 2) * replicates
+    calls = pairs * len(texts)
+    costs.append(_cost(index, STAGE, calls, pairs * prompt_tokens, calls * VERDICT_TOKENS))
     if claims:
-        prompt = answer_claims_spec(settings, prompts).prompt
-        n = len(posed) * len(known)
-        shown = index.given.count(prompt.system + prompt.user) + longest
-        found.append(_cost(index, CLAIMS_STAGE, n, n * shown, n * CLAIM_LIST_TOKENS))
-    return found
+        prompt = answer_claims_spec(index.settings, prompts).prompt
+        calls = len(posed) * len(parsed)
+        prompt_tokens = calls * (count(prompt.system + prompt.user) + answer_tokens)
+        costs.append(_cost(index, CLAIMS_STAGE, calls, prompt_tokens, calls * CLAIM_LIST_TOKENS))
+    return costs
 
 
-def _answers(index: Index, condition: EvaluationCondition, sample: Sequence[str], n: int) -> PlannedCost:
+def _condition_cost(
+    index: Index, condition: EvaluationCondition, sample: Sequence[str], n: int
+) -> PlannedCost:
     opened = condition.opened(index)
 
-    def shown(_: Answer, asked: Asked) -> list[tuple[str, int]]:
-        return [
-            (stage, sum(opened.given.count(message.content) for message in request.messages))
-            for stage, request in asked
-        ]
+    def prompt_sizes(_: Answer, requests: Requests) -> list[tuple[str, int]]:
+        count = opened.given.count
+        return [(stage, sum(count(m.content) for m in request.messages)) for stage, request in requests]
 
-    each = rehearsed(opened, sample, condition.method, condition.level, shown)
-    answered = [one for one in each if not isinstance(one, str)]
-    share = n / len(answered)
-    sizes: dict[str, list[int]] = {}
-    for stage, size in (call for one in answered for call in one):
-        sizes.setdefault(stage, []).append(size)
-    costs = []
-    for stage, of in sizes.items():
-        calls, reply = len(of) * share, REPLY_TOKENS.get(stage, USUAL_REPLY_TOKENS)
-        costs.append(_cost(opened, stage, calls, sum(of) * share, calls * reply))
-    columns = zip(*(astuple(cost)[1:] for cost in costs), strict=True)
-    *counts, usd = [*columns] or [()] * 4
-    calls, prompt, completion = map(sum, counts)
-    return PlannedCost(condition.name, calls, prompt, completion, None if None in usd else sum(usd))
+    outcomes = rehearsed(opened, sample, condition.method, condition.level, prompt_sizes)
+    answered = [outcome for outcome in outcomes if not isinstance(outcome, str)]
+    factor = n / len(answered)
+    sizes: dict[str, list[int]] = defaultdict(list)
+    for stage, size in (call for calls in answered for call in calls):
+        sizes[stage].append(size)
+    costs = [
+        _cost(
+            opened,
+            stage,
+            len(prompts) * factor,
+            sum(prompts) * factor,
+            len(prompts) * factor * REPLY_TOKENS.get(stage, OTHER_REPLY_TOKENS),
+        )
+        for stage, prompts in sizes.items()
+    ]
+    known = [cost.cost_usd for cost in costs if cost.cost_usd is not None]
+    return PlannedCost(
+        condition.name,
+        sum(cost.calls for cost in costs),
+        sum(cost.prompt_tokens for cost in costs),
+        sum(cost.completion_tokens for cost in costs),
+        sum(known) if len(known) == len(costs) else None,
+    )
 
 
 def _cost(index: Index, stage: str, calls: float, prompt: float, completion: float) -> PlannedCost:

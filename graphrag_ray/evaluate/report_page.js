@@ -1,6 +1,6 @@
 "use strict";
-// Shows a question with two answers to it and what the judge said of them. All text is set as text. The only HTML
-// that is set are the answers, which were rendered from Markdown and hold no HTML of their own.
+// Shows a question with two answers and the verdicts on them. All text is set as text. The only HTML that is set are
+// the answers, which were rendered from Markdown and contain no HTML of their own.
 const byId = (id) => document.getElementById(id);
 const dataOf = (id) => JSON.parse(byId(id).textContent);
 const names = dataOf("names");
@@ -20,40 +20,40 @@ plotCriterion.addEventListener("change", showPlot);
 showPlot();
 
 function add(parent, name, text, className) {
-  const made = parent.appendChild(document.createElement(name));
-  made.textContent = text;
-  if (className) made.className = className;
-  return made;
+  const element = parent.appendChild(document.createElement(name));
+  element.textContent = text;
+  if (className) element.className = className;
+  return element;
 }
 
 function showAnswer(side, condition, data) {
   byId(`${side}-name`).textContent = names.conditions[condition];
   const place = byId(`${side}-answer`);
   place.replaceChildren();
-  if (!data.answers) add(place, "p", "This page does not have the answers to this question.", "empty");
+  if (!data.answers) add(place, "p", "This page does not include the answers to this question.", "empty");
   else if (data.answers[condition] !== null) place.innerHTML = data.answers[condition];
   else add(place, "p", `No answer. ${data.errors[condition] ?? ""}`, "empty");
 }
 
-// first and second: numbers of conditions, the lower one first; letters: see _question_blocks in report_page.py.
+// first and second: condition numbers, in ascending order. letters: see _question_blocks in report_page.py.
 function showVerdicts(data, first, second) {
   const place = byId("verdicts");
   place.replaceChildren();
   const name = { a: names.conditions[first], b: names.conditions[second] };
   const won = { a: `${name.a} wins`, b: `${name.b} wins`, t: "Tie", x: "No verdict" };
   const judged = data.judged.filter((group) => group[0] === first && group[1] === second);
-  for (const [, , criterion, letters, said] of judged.sort((one, other) => one[2] - other[2])) {
+  for (const [, , criterion, letters, reasons] of judged.sort((one, other) => one[2] - other[2])) {
     const part = add(place, "article", "");
     add(part, "h4", names.criteria[criterion]);
     const verdicts = [...letters].map((letter) => letter.toLowerCase());
     const counts = [..."abtx"].map((kind) => [won[kind], verdicts.filter((verdict) => verdict === kind).length]);
     add(part, "p", counts.filter(([, n]) => n).map(([kind, n]) => `${kind}: ${n}`).join(" · "), "tally");
     const list = add(part, "ol", "");
-    verdicts.forEach((verdict, at) => {
+    verdicts.forEach((verdict, n) => {
       const item = add(list, "li", "");
       add(item, "strong", won[verdict]);
-      add(item, "span", ` (answer 1 was ${letters[at] === verdict ? name.a : name.b})`, "shown-first");
-      if (said) add(item, "p", data.said[said[at]], "given");
+      add(item, "span", ` (answer 1 was ${letters[n] === verdict ? name.a : name.b})`, "shown-first");
+      if (reasons) add(item, "p", data.reasons[reasons[n]], "given");
     });
   }
   if (!judged.length) add(place, "p", "The judge did not compare these two answers.", "empty");
@@ -68,7 +68,7 @@ function show() {
   showVerdicts(data, Math.min(...pair), Math.max(...pair));
 }
 
-// A condition is not compared with itself: where one select takes what the other has, they change places.
+// A condition is not compared with itself: choosing the condition of the other select swaps the two.
 function choosePair(one, other) {
   if (one === other) [one, other] = one === pair[0] ? [pair[1], one] : [one, pair[0]];
   [left.value, right.value] = pair = [one, other];

@@ -1,8 +1,7 @@
-"""What a comparison of conditions found, as one HTML page that needs no network: the template
-`report_page.html.j2`, and the figures and texts that it shows.
+"""Render a comparison as a self-contained HTML page, from the template `report_page.html.j2`.
 
-The page's policy allows its own style and script, by their hashes, and nothing else. The template escapes all
-text except the JSON blocks, which are made here. The same evaluation makes the same page.
+The page's content security policy allows only its own style and script, by hash. The template escapes all
+text except the JSON blocks made here. The same evaluation renders to the same page.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -32,40 +31,34 @@ from graphrag_ray.query.ask import Index
 from graphrag_ray.store.files import Store
 
 MAX_BYTES = 14_000_000
-"""Of answers and reasons in the page. The questions beyond have their verdicts alone."""
-LONGEST_MARKDOWN = 100_000
-"""Characters. A longer text is shown as it is: it is no prose, and might take seconds."""
+"""Limit for answers and reasons. Questions beyond it show only their verdicts."""
+MAX_MARKDOWN = 100_000
+"""Characters. Longer texts are not prose and could take seconds to render, so they are shown verbatim."""
 WIDTH, HEIGHT = 480, 340
-BOX = (46, 14, WIDTH - 14, HEIGHT - 46)
-"""Left, top, right and bottom of a plot in its picture."""
-LOG_FROM = 20.0
-"""The x axis is logarithmic where the largest value is at least so many times the smallest."""
+BOX = (46, 14, WIDTH - 14, HEIGHT - 46)  # left, top, right and bottom of a plot inside its picture
+LOG_RATIO = 20.0  # ratio of the largest to the smallest value from which on the x axis is logarithmic
 MAX_TICKS = 6
 TINY = 1e-12
-LONGEST_LABEL = 24
-"""Characters, of about 6.4 by 14."""
-NONE = "–"
-"""What stands where there is no figure."""
+MAX_LABEL = 24  # characters of about 6.4 by 14
+MISSING = "–"
 
-# HTML has no control characters, and UTF-8 has no lone surrogates.
-_NO_TEXT = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff]")
+# HTML cannot contain control characters, and UTF-8 cannot contain lone surrogates.
+_INVALID = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff]")
 _WEB_ADDRESS = re.compile(r"https?://[^/?#\s]", re.IGNORECASE)
 
-FigureRow: TypeAlias = dict[str, Any]
 
-
-def write_page(index: Index, found: Comparison, url: str) -> None:
-    """Write the page of a comparison where it is wanted. Raises StoreError."""
-    page = report_page(replace(found, description=found.description or index.settings.corpus.about or ""))
+def write_page(index: Index, comparison: Comparison, url: str) -> None:
+    """Write the page of a comparison to a file or URL. Raises StoreError."""
+    about = comparison.description or index.settings.corpus.about or ""
     store, file = Store.of_file(url, index.settings.storage.of(url))
-    store.write(file, page.encode("utf-8"))
+    store.write(file, report_page(replace(comparison, description=about)).encode("utf-8"))
 
 
-def report_page(found: Comparison) -> str:
-    """The page. It can be written as UTF-8, whatever the texts in it."""
-    beside = Path(__file__)
+def report_page(comparison: Comparison) -> str:
+    """Render the page. It can be encoded as UTF-8, whatever texts it holds."""
+    module_path = Path(__file__)
     environment = Environment(
-        loader=FileSystemLoader(beside.parent),
+        loader=FileSystemLoader(module_path.parent),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=lambda value: clean(value) if type(value) is str else "" if value is None else value,
@@ -73,27 +66,27 @@ def report_page(found: Comparison) -> str:
         lstrip_blocks=True,
     )
     filters = (count, decimal, dollars, percent, plural, short_count)
-    environment.filters |= {one.__name__: one for one in filters}
+    environment.filters |= {function.__name__: function for function in filters}
     shares = "".join(f".r{rate}{{--share:{abs(2 * rate - 100)}%}}" for rate in range(101))
-    style = beside.with_suffix(".css").read_text("utf-8") + shares
-    script = beside.with_suffix(".js").read_text("utf-8")
-    tables = found.tables
+    style = module_path.with_suffix(".css").read_text("utf-8") + shares
+    script = module_path.with_suffix(".js").read_text("utf-8")
+    tables = comparison.tables
     verdicts = (tables["win_rates"], tables["judgements"])
-    # In the order of their table; those that only other tables have come last.
+    # In table order. Conditions and criteria that only other tables name come last.
     pairs = (table[end] for table in verdicts for end in ("first", "second"))
     conditions = _distinct(tables["conditions"]["name"], tables["answers"]["condition"], *pairs)
     judged = _distinct(*(table["criterion"] for table in (*verdicts, tables["reliability"])))
-    names = {"conditions": conditions, "criteria": list(dict.fromkeys([*found.criteria, *judged]))}
+    names = {"conditions": conditions, "criteria": list(dict.fromkeys([*comparison.criteria, *judged]))}
     asked = dict(zip(*(tables["answers"][n].to_pylist() for n in ("question_id", "question")), strict=True))
     ids = dict.fromkeys([*asked, *_distinct(tables["judgements"]["question_id"])])
     questions = {id_: asked.get(id_) or id_ for id_ in ids}
-    blocks, complete = _question_blocks(found, names, questions)
+    blocks, complete = _question_blocks(comparison, names, questions)
 
     def hash_of(text: str) -> str:
         return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
-    return environment.get_template(beside.with_suffix(".html.j2").name).render(
-        evaluation=found,
+    return environment.get_template(module_path.with_suffix(".html.j2").name).render(
+        evaluation=comparison,
         tables=tables,
         names_of=conditions,
         criteria=names["criteria"],
@@ -101,25 +94,25 @@ def report_page(found: Comparison) -> str:
         style=Markup(style),
         script=Markup(script),
         policy=f"style-src {hash_of(style)}; script-src {hash_of(script)}",
-        names=_json({kind: [clean(name) for name in some] for kind, some in names.items()}),
+        names=_json({kind: [clean(name) for name in group] for kind, group in names.items()}),
         blocks=blocks,
         complete=complete,
         replicates=len(_distinct(tables["judgements"]["replicate"])),
         significant=SIGNIFICANT,
         figures=_figures,
         rows_of=_rows,
-        dash=NONE,
+        dash=MISSING,
         plot_size=(WIDTH, HEIGHT),
         plot_box=BOX,
-        **_rates_and_costs(found, names),
+        **_rates_and_costs(comparison, names),
     )
 
 
-def _figures(row: FigureRow) -> dict[str, str]:
-    """All that WIN_RATES says of a pair."""
+def _figures(row: dict[str, Any]) -> dict[str, str]:
+    """The figures of a pair, from WIN_RATES."""
     return {
         "Win rate": decimal(row["win_rate"]),
-        "95% interval": NONE if row["low"] is None else f"{decimal(row['low'])} to {decimal(row['high'])}",
+        "95% interval": MISSING if row["low"] is None else f"{decimal(row['low'])} to {decimal(row['high'])}",
         "Questions": count(row["questions"]),
         "Ties": percent(row["ties"]),
         "Failed": count(row["failed"]),
@@ -130,34 +123,32 @@ def _figures(row: FigureRow) -> dict[str, str]:
     }
 
 
-def _rates_and_costs(found: Comparison, names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """rates: (criterion, row, column) -> a row of WIN_RATES with a rate, whose first condition is the row's;
-    mean_rates: (criterion, condition) -> the mean over all others; costs per question, and a plot for each
-    criterion: in dollars where the costs of all that used tokens are known and some are not zero; else in
-    tokens."""
+def _rates_and_costs(comparison: Comparison, names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Template variables: win rates, costs per question, and a plot per criterion.
+
+    rates maps (criterion, row, column) to a row of WIN_RATES, seen from the row's condition; mean_rates maps
+    (criterion, condition) to the mean over all others. Costs are in dollars if those of all conditions that
+    used tokens are known and some are not zero, else in tokens.
+    """
     rates = {}
-    for row in _rows(found.tables["win_rates"]):
+    rates_of: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in _rows(comparison.tables["win_rates"]):
         if row["win_rate"] is not None:
             criterion, first, second = row["criterion"], row["first"], row["second"]
-            turned = {"win_rate": row["win_rate"], "low": row["high"], "high": row["low"]}
-            mirrored = {name: None if rate is None else 100 - rate for name, rate in turned.items()}
+            sides = {"win_rate": row["win_rate"], "low": row["high"], "high": row["low"]}
+            mirrored = {name: None if rate is None else 100 - rate for name, rate in sides.items()}
             z = None if row["z"] is None else -row["z"]
             rates[criterion, first, second] = row
             rates[criterion, second, first] = row | mirrored | {"z": z, "first": second, "second": first}
-    of: dict[tuple[str, str], list[float]] = defaultdict(list)
     for (criterion, name, _), row in rates.items():
-        of[criterion, name].append(row["win_rate"])
-    mean_rates = {key: fmean(some) for key, some in of.items()}
+        rates_of[criterion, name].append(row["win_rate"])
+    mean_rates = {key: fmean(values) for key, values in rates_of.items()}
 
-    columns = (found.tables["answers"][name].to_pylist() for name in ("condition", "text"))
+    columns = (comparison.tables["answers"][name].to_pylist() for name in ("condition", "text"))
     answered = Counter(name for name, text in zip(*columns, strict=True) if text and text.strip())
-    totals = _rows(found.tables["conditions"])
+    totals = [row for row in _rows(comparison.tables["conditions"]) if row["name"] in answered]
     tokens, usd = (
-        {
-            row["name"]: row[column] / answered[row["name"]]
-            for row in totals
-            if row[column] is not None and row["name"] in answered
-        }
+        {row["name"]: row[column] / answered[row["name"]] for row in totals if row[column] is not None}
         for column in ("tokens", "cost_usd")
     )
     in_dollars = any(usd.values()) and tokens.keys() <= usd.keys()
@@ -165,34 +156,32 @@ def _rates_and_costs(found: Comparison, names: Mapping[str, Sequence[str]]) -> d
     amount: Callable[[float], str] = (lambda x: f"${short_count(x)}") if in_dollars else short_count
     plots = {}
     for criterion in names["criteria"]:
-        own = [
-            (n, cost, mean_rates[criterion, n]) for n, cost in costs.items() if (criterion, n) in mean_rates
-        ]
-        plots[criterion] = scatter_plot(own, amount) if own else None
+        points = [(n, c, mean_rates[criterion, n]) for n, c in costs.items() if (criterion, n) in mean_rates]
+        plots[criterion] = scatter_plot(points, amount) if points else None
     return {
         "rates": rates, "mean_rates": mean_rates, "costs": costs, "in_dollars": in_dollars, "plots": plots
     }  # fmt: skip
 
 
 def _question_blocks(
-    found: Comparison, names: Mapping[str, Sequence[str]], questions: Mapping[str, str]
+    comparison: Comparison, names: Mapping[str, Sequence[str]], questions: Mapping[str, str]
 ) -> tuple[list[Markup], int]:
-    """The JSON of each question, which the page's script reads when the question is chosen; and how many of
-    them have answers and reasons. Conditions and criteria are named by their numbers.
+    """A JSON block per question, loaded by the script on demand, and how many blocks include answers.
 
-    answers   HTML of each condition's answer; null where there is none
-    errors    why an answer is missing, by the number of the condition
-    said      what the judge said, each text once
-    judged    for each pair (a before b) and criterion: a, b, criterion, letters of the verdicts in the order
-              of replicates, numbers in `said`. A letter is `a` or `b` for the one that won, `t` for a tie,
-              `x` for no verdict; a capital where b was shown first
+    Conditions and criteria are numbers. The fields of a block:
+
+        answers   HTML per condition; null if there is no answer
+        errors    why an answer is missing, by condition
+        reasons   distinct reasons of the judge
+        judged    per pair (a before b) and criterion: a, b, criterion, verdict letters, reason numbers. The
+                  letters `a` and `b` name the winner, `t` is a tie, `x` no verdict; capitals if b came first
     """
-    conditions, criteria = ({name: n for n, name in enumerate(some)} for some in names.values())
-    answers = found.tables["answers"].select(["question_id", "condition", "text", "error"]).to_pylist()
-    given = {(row["question_id"], row["condition"]): row for row in answers}
+    conditions, criteria = ({name: n for n, name in enumerate(group)} for group in names.values())
+    answers = comparison.tables["answers"].select(["question_id", "condition", "text", "error"]).to_pylist()
+    answer_rows = {(row["question_id"], row["condition"]): row for row in answers}
     judged: dict[str, dict[tuple[int, int, int], list[tuple[str, str]]]]
     judged = defaultdict(lambda: defaultdict(list))
-    for row in found.tables["judgements"].sort_by([("replicate", "ascending")]).to_pylist():
+    for row in comparison.tables["judgements"].sort_by([("replicate", "ascending")]).to_pylist():
         a, b = sorted((row["first"], row["second"]), key=conditions.__getitem__)
         letter = {a: "a", b: "b", "": "t"}.get(row["winner"], "x")
         if b == row["second" if row["swapped"] else "first"]:
@@ -200,40 +189,39 @@ def _question_blocks(
         place = conditions[a], conditions[b], criteria[row["criterion"]]
         judged[row["question_id"]][place].append((letter, row["reason"] or row["error"] or ""))
 
-    blocks, left, complete = [], MAX_BYTES, 0
+    blocks, room, complete = [], MAX_BYTES, 0
     for id_ in questions:
-        letters = [[*place, "".join(letter for letter, _ in said)] for place, said in judged[id_].items()]
-        if left > 0:
-            rows = [given.get((id_, name), {}) for name in conditions]
+        groups = judged[id_].items()
+        verdicts = [[*place, "".join(letter for letter, _ in given)] for place, given in groups]
+        if room > 0:
+            rows = [answer_rows.get((id_, name), {}) for name in conditions]
             texts = [row.get("text") for row in rows]
             number: dict[str, int] = {}
-            numbers = [
-                [number.setdefault(text, len(number)) for _, text in said] for said in judged[id_].values()
-            ]
+            reasons = [[number.setdefault(text, len(number)) for _, text in given] for _, given in groups]
             block = _json(
                 {
                     "answers": [rendered_markdown(t) if t and t.strip() else None for t in texts],
                     "errors": {n: clean(row["error"]) for n, row in enumerate(rows) if row.get("error")},
-                    "said": [clean(text) for text in number],
-                    "judged": [[*row, said] for row, said in zip(letters, numbers, strict=True)],
+                    "reasons": [clean(text) for text in number],
+                    "judged": [[*row, numbers] for row, numbers in zip(verdicts, reasons, strict=True)],
                 }
             )
-            left -= len(block.encode())
-        if left > 0:
+            room -= len(block.encode())
+        if room > 0:
             complete += 1
         else:
-            block = _json({"judged": letters})
+            block = _json({"judged": verdicts})
         blocks.append(block)
     return blocks, complete
 
 
 def _json(value: Any) -> Markup:
-    """JSON that can stand in a script element. All text in it should be clean."""
+    """JSON for a script element. Its texts must be clean."""
     return htmlsafe_json_dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _rows(table: pa.Table) -> list[FigureRow]:
-    """With None for what is not finite."""
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows, with None for numbers that are not finite."""
     return [
         {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
         for row in table.to_pylist()
@@ -246,15 +234,18 @@ def _distinct(*columns: pa.ChunkedArray) -> list[Any]:
 
 
 def clean(text: str) -> str:
-    """The text with U+FFFD for each character that HTML or UTF-8 cannot hold."""
-    return _NO_TEXT.sub("\ufffd", text)
+    """Replace characters that HTML or UTF-8 cannot hold by U+FFFD."""
+    return _INVALID.sub("\ufffd", text)
 
 
 def rendered_markdown(text: str) -> str:
-    """HTML of a text that a model wrote. Images become their description, and links other than to a web
-    address stay as they were written. Headings are of the levels 4 to 6: the page has those above."""
+    """Render a model's Markdown as HTML.
+
+    Images become their description, and only links to web addresses are kept. Headings are of levels 4 to 6,
+    below those of the page.
+    """
     text = clean(text)
-    if len(text) > LONGEST_MARKDOWN:
+    if len(text) > MAX_MARKDOWN:
         return f"<pre>{escape(text)}</pre>"
     return str(_MARKDOWN.render(text))
 
@@ -262,12 +253,12 @@ def rendered_markdown(text: str) -> str:
 def _restrict(state: StateCore) -> None:
     for block in state.tokens:
         for token in (block, *(block.children or ())):
-            # Of what is left out, the `style` of table cells would be refused by the page's policy.
+            # Among the dropped attributes, the page's policy would refuse the `style` of table cells.
             token.attrs = {name: token.attrs[name] for name in ("href", "start") if name in token.attrs}
             if token.type == "image":
                 token.type = "text"
             elif token.type == "fence":
-                token.info = ""  # would become a class
+                token.info = ""  # it would become a class
             elif token.type == "link_open":
                 token.attrs |= {"rel": "noopener noreferrer", "target": "_blank"}
             elif token.type in ("heading_open", "heading_close"):
@@ -280,11 +271,11 @@ _MARKDOWN.core.ruler.push("restrict", _restrict)
 
 
 def decimal(value: float | None, digits: int = 1) -> str:
-    return NONE if value is None else f"{value:,.{digits}f}".replace("-", "−")
+    return MISSING if value is None else f"{value:,.{digits}f}".replace("-", "−")
 
 
 def count(value: int | None) -> str:
-    return NONE if value is None else f"{value:,}"
+    return MISSING if value is None else f"{value:,}"
 
 
 def short_count(value: float) -> str:
@@ -296,20 +287,20 @@ def short_count(value: float) -> str:
 
 
 def percent(share: float | None) -> str:
-    return NONE if share is None else f"{share:.0%}"
+    return MISSING if share is None else f"{share:.0%}"
 
 
 def probability(p: float | None) -> str:
     """`< .001`, `.023`, `1`"""
     if p is None:
-        return NONE
+        return MISSING
     if p < 0.001:
         return "< .001"
     return "1" if p >= 0.9995 else f"{p:.3f}"[1:]
 
 
 def dollars(usd: float | None) -> str:
-    """With at least two digits that are not zero: `$1,204.50`, `$0.0031`."""
+    """At least two significant digits: `$1,204.50`, `$0.0031`."""
     if usd is None:
         return "unknown"
     digits = 1 - math.floor(math.log10(usd)) if 0 < usd < 1 else 2
@@ -319,10 +310,10 @@ def dollars(usd: float | None) -> str:
 def scatter_plot(
     points: Sequence[tuple[str, float, float]], x_text: Callable[[float], str]
 ) -> dict[str, Any]:
-    """Where everything lies in a picture of WIDTH and HEIGHT: x_ticks (place, text), y_ticks (place, value),
-    dots (x, y, title) and labels (text, x, y, anchor).
+    """Lay out points (label, x from 0, y from 0 to 100) in a picture of WIDTH and HEIGHT.
 
-    points: (label, x from 0, y from 0 to 100); x_text: how a value of x is written."""
+    Returns x_ticks (place, text), y_ticks (place, value), dots (x, y, title) and labels (text, x, y, anchor).
+    """
     low, high, ticks, log = amount_axis([x for _, x, _ in points])
     left, top, right, bottom = BOX
 
@@ -335,14 +326,14 @@ def scatter_plot(
     for label, amount, rate in points:
         x, y = place(amount), bottom - rate / 100 * (bottom - top)
         dots.append({"x": x, "y": y, "title": f"{label}: {x_text(amount)}, {rate:.1f}"})
-        text = label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
-        # Beside the dot, on the side with more room, and nearer to the middle where there is a label already.
-        at, anchor = (x + 9, "start") if x < (left + right) / 2 else (x - 9, "end")
-        near = [o["y"] for o in labels if abs(o["x"] - at) < 6.4 * (len(o["text"]) + len(text))]
+        text = label if len(label) <= MAX_LABEL else label[: MAX_LABEL - 1] + "…"
+        # Beside the dot on the side with more room, moved towards the middle to avoid other labels.
+        text_x, anchor = (x + 9, "start") if x < (left + right) / 2 else (x - 9, "end")
+        near = [o["y"] for o in labels if abs(o["x"] - text_x) < 6.4 * (len(o["text"]) + len(text))]
         base, step = y + 4, 14 if y < (top + bottom) / 2 else -14
         while any(abs(base - other) < 14 for other in near):
             base += step
-        labels.append({"text": text, "x": at, "y": base, "anchor": anchor})
+        labels.append({"text": text, "x": text_x, "y": base, "anchor": anchor})
     return {
         "x_ticks": [(place(value), x_text(value)) for value in ticks],
         "y_ticks": [(bottom - value / 100 * (bottom - top), value) for value in range(0, 101, 25)],
@@ -352,9 +343,9 @@ def scatter_plot(
 
 
 def amount_axis(values: Sequence[float]) -> tuple[float, float, list[float], bool]:
-    """Ends and ticks of the x axis, and whether it is logarithmic; else it begins at 0."""
+    """Ends and ticks of the x axis, and whether it is logarithmic. A linear axis begins at 0."""
     least, most = min(values), max(values)
-    if least > TINY and least * LOG_FROM <= most:
+    if least > TINY and least * LOG_RATIO <= most:
         low, high = least / 1.5, most * 1.5
         powers = [10.0**k for k in range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)]
         fine = [m * power for power in powers for m in (1, 2, 5) if low <= m * power <= high]

@@ -1,4 +1,4 @@
-"""Questions on an index as a whole, and a description of its corpus, written by a model (Algorithm 1)."""
+"""Have a model write questions about a whole corpus, and a description of it (Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -29,37 +29,38 @@ from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy
 from graphrag_ray.query.methods.method import Ran
 
 MAX_DESCRIPTION = 20_000
-MOST_OF_EACH = 50
+MAX_OF_EACH = 50
 COLUMNS = tuple(field.name for field in fields(CorpusQuestion))
 
 
 def described(run: EvaluationRun, description: str | None) -> str:
-    """The description of the corpus; None: what the index says that it is about, or else what a model writes
-    from its top reports. Raises UsageError for an empty one, and where there is no report."""
+    """The description of the corpus; None uses that of the index, or else a model's, from the top reports.
+
+    Raises UsageError for an empty description and for an index without reports.
+    """
     if description is None:
         if run.index.settings.corpus.about:
             return run.index.settings.corpus.about
         spec = description_spec(run.index.settings, run.index.given.prompts)
-        asked = [("the description of the corpus", partial(corpus_description, top_reports(run.index), spec))]
-        (outcome,) = run.ask(STAGE, asked, 1, "description")
+        dialogue = partial(corpus_description, top_reports(run.index), spec)
+        (outcome,) = run.ask(STAGE, [("the description of the corpus", dialogue)], 1, "description")
         if outcome.result is None:
-            raise GraphRagError(f"the corpus could not be described: {outcome.error}. Give a --description")
+            raise GraphRagError(f"Could not describe the corpus: {outcome.error}. Pass a --description.")
         return outcome.result
     if not description.strip():
-        raise UsageError("the description of the corpus is empty; without --description, one is written")
+        raise UsageError("The description of the corpus is empty. Omit --description to have one written.")
     if len(description) > MAX_DESCRIPTION:
-        raise UsageError(
-            f"the description of the corpus has {len(description):,} characters; {MAX_DESCRIPTION:,} at most"
-        )
+        length = f"{len(description):,} characters, {MAX_DESCRIPTION:,} at most are allowed"
+        raise UsageError(f"The description of the corpus has {length}")
     return " ".join(description.split())
 
 
 def top_reports(index: Index) -> str:
-    """Titles and summaries of the reports of the highest levels, the most important first."""
+    """Titles and summaries of the reports of the top levels, most important first."""
     given = index.given
     reports = index.table(asked_hierarchy(given).reports_table, ["title", "summary", "level", "rank"])
     if not len(reports):
-        raise UsageError("this index has no reports to describe its corpus from: give a --description")
+        raise UsageError("The index has no reports to describe its corpus from. Pass a --description.")
     order = [("level", "ascending"), ("rank", "descending"), ("title", "ascending")]
     lines: list[str] = []
     room = TOP_REPORTS_TOKENS
@@ -73,37 +74,37 @@ def top_reports(index: Index) -> str:
 
 
 def check_counts(counts: tuple[int, int, int]) -> None:
-    """Raises UsageError."""
-    if not all(1 <= n <= MOST_OF_EACH for n in counts):
-        raise UsageError(f"personas, tasks and questions: from 1 to {MOST_OF_EACH} of each can be written")
+    """Raise UsageError for counts out of range."""
+    if not all(1 <= n <= MAX_OF_EACH for n in counts):
+        raise UsageError(f"The numbers of personas, tasks and questions must be between 1 and {MAX_OF_EACH}")
 
 
 def write_questions(
     run: EvaluationRun, description: str, counts: tuple[int, int, int]
 ) -> tuple[list[CorpusQuestion], list[str]]:
-    """The questions, and what failed. counts: of personas, tasks of each, questions of each task. Raises
-    UsageError, RunStopped, DialogueFailed where there is no persona."""
-    specs = question_specs(run.index.settings, run.index.given.prompts)
-    writing = corpus_questions(description, counts, specs)
+    """The questions, and failure messages. counts: personas, tasks per persona, questions per task.
+
+    Raises UsageError, RunStopped, and DialogueFailed without a persona.
+    """
+    writing = corpus_questions(
+        description, counts, question_specs(run.index.settings, run.index.given.prompts)
+    )
     need = next(writing)
     while True:
         step = need.start[0].args[0].replace("_", " ") if need.start else ""
-        asked = [(f"{step}, {n}", one) for n, one in enumerate(need.start, 1)]
-        outcomes = run.ask(STAGE, asked, len(asked), step)
-        ran = [Ran(outcome.result, outcome.error) for outcome in outcomes]
+        dialogues = [(f"{step}, {n}", start) for n, start in enumerate(need.start, 1)]
+        outcomes = run.ask(STAGE, dialogues, len(dialogues), step)
         try:
-            need = writing.send(ran)
+            need = writing.send([Ran(outcome.result, outcome.error) for outcome in outcomes])
         except StopIteration as ended:
-            found: tuple[list[CorpusQuestion], list[str]] = ended.value
-            return found
+            result: tuple[list[CorpusQuestion], list[str]] = ended.value
+            return result
 
 
 def as_csv(questions: Sequence[CorpusQuestion]) -> bytes:
-    """What `query --batch` and `evaluate compare` read. A text that a spreadsheet would take for a formula
-    has an apostrophe before it there."""
-    table = as_table(questions)
+    """CSV that `query --batch` and `evaluate compare` read, safe to open in a spreadsheet."""
     out = io.BytesIO()
-    csv.write_csv(pa.table([for_spreadsheet(column) for column in table.columns], COLUMNS), out)
+    csv.write_csv(pa.table(list(map(for_spreadsheet, as_table(questions).columns)), COLUMNS), out)
     return out.getvalue()
 
 

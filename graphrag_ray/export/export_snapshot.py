@@ -1,4 +1,4 @@
-"""An export: a snapshot in the files of other programs, part by part."""
+"""Export a snapshot into the file formats of other programs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.schema import rows_table
-from graphrag_ray.export.exporters import EXPORTERS, Exporter, Snapshot
-from graphrag_ray.export.output import Output, UndeclaredFile, open_output
+from graphrag_ray.export.exporters import EXPORTERS, Snapshot
+from graphrag_ray.export.output import UndeclaredFile, open_output
 from graphrag_ray.query.methods.asked_hierarchy import hierarchy_of, looked_at
 from graphrag_ray.query.reading import Reader
 from graphrag_ray.store.files import Store
@@ -20,18 +20,14 @@ from graphrag_ray.version import __version__
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
-
-    rows    of tables, by the path of their file or folder (graph.graphml: nodes)
-    notes   what is missing or to be known, and what to do about it
-    """
+    """Result of an export."""
 
     format: str
     url: str
     snapshot: int
     files: list[str]
-    rows: Mapping[str, int]
-    notes: list[str]
+    rows: Mapping[str, int]  # row counts by path of a file or folder; for graph.graphml the number of nodes
+    notes: list[str]  # what is missing, and what to do about it
 
 
 def export(
@@ -43,63 +39,61 @@ def export(
     overwrite: bool = False,
     hierarchy: str | None = None,
 ) -> Exported:
-    """Write a snapshot to a folder. Memory: some parts of a table, and some 40 bytes an entity.
+    """Write a snapshot to a folder. Memory: a few parts of a table, and about 40 bytes per entity.
 
-    settings    whose models a graphrag project names
-    hierarchy   whose communities and reports are written; None: the first of the index
-    overwrite   replace what an earlier export left there, as its export.json says; other files stay
+    Args:
+        settings: Settings whose models a graphrag project names.
+        overwrite: Replace the files of an earlier export, as listed in its export.json. Other files stay.
+        hierarchy: Hierarchy whose communities and reports are written; None for the first of the index.
 
-    Raises NoReports, UsageError for what the format or the index does not have, and for a folder that is not
-    to be written to; CorruptPart, SnapshotRemoved, StoreError.
+    Raises:
+        NoReports, UsageError: The format needs something that the index lacks, or `out` cannot be written to.
+        CorruptPart, SnapshotRemoved, StoreError: The index cannot be read, or storage failed.
     """
     index = reader.store.url
     if f"{out.url}/".startswith(f"{index}/") or f"{index}/".startswith(f"{out.url}/"):
-        raise UsageError(f"--out {out.url} and the index at {index} lie in one another: name another folder")
+        raise UsageError(f"--out {out.url} and the index at {index} overlap. Choose another folder.")
     exporter, hierarchies = EXPORTERS[format], reader.manifest.hierarchies
     kind = (hierarchy_of if exporter.reports else looked_at)(hierarchies, hierarchy)
     snapshot = Snapshot(reader, kind, settings)
     if snapshot.is_tree and not exporter.trees:
         others = [name for name in hierarchies if name in HIERARCHIES and HIERARCHIES[name].of_graph]
-        instead = f"; --hierarchy {others[0]} exports that one" if others else ""
+        alternative = f", or pass --hierarchy {others[0]}" if others else ""
         raise UsageError(
-            f"{format} reads communities of entities, and hierarchy {kind.name} is over chunks: it is "
-            f"exported with --format graphml or csv{instead}"
+            f"Format {format} needs communities of entities, but hierarchy {kind.name} is over chunks. Use "
+            f"--format graphml or csv{alternative}."
         )
     if not snapshot.is_tree:
         if "entities" not in reader.manifest.tables:
-            raise UsageError("this index has no graph: there are no entities and relationships to export")
-        # The tables of this hierarchy under the names of Leiden's, as other programs read.
+            raise UsageError("The index has no graph, so there are no entities and relationships to export")
+        # Exporters read the chosen hierarchy under the table names of Leiden's.
         leiden, tables = HIERARCHIES["leiden"], dict(reader.manifest.tables)
-        for theirs, ours in (
+        for exported, chosen in (
             (leiden.communities, kind.communities),
             (leiden.reports_table, kind.reports_table),
             (f"embeddings_{leiden.reports}", f"embeddings_{kind.reports}"),
         ):
-            tables[theirs] = reader.manifest.tables.get(ours, [])
-            tables[rows_table(theirs)] = reader.manifest.tables.get(rows_table(ours), [])
-        renamed = replace(reader, manifest=replace(reader.manifest, tables=tables))
-        snapshot = replace(snapshot, reader=renamed)
+            tables[exported] = reader.manifest.tables.get(chosen, [])
+            tables[rows_table(exported)] = reader.manifest.tables.get(rows_table(chosen), [])
+        manifest = replace(reader.manifest, tables=tables)
+        snapshot = replace(snapshot, reader=replace(reader, manifest=manifest))
     about = {"format": format, "root": index, "snapshot": reader.manifest.number, "version": __version__}
     with open_output(out, about, exporter.files, overwrite=overwrite) as output:
-        notes = _written(format, exporter, snapshot, output)
+        package = EXPORTERS.package_of(format)
+        try:
+            notes = list(exporter.write(snapshot, output))
+        except Exception as e:
+            if not package or (isinstance(e, GraphRagError) and not isinstance(e, UndeclaredFile)):
+                raise
+            problem = str(e) if isinstance(e, UndeclaredFile) else f"failed: {type(e).__name__}: {e}"
+            raise PluginError(f"The export format {format!r} of the package {package} {problem}") from e
+        if not all(isinstance(note, str) for note in notes):
+            raise PluginError(
+                f"The export format {format!r} of the package {package} returned no list of texts"
+            )
     if more := [name for name in hierarchies if name != kind.name]:
         notes.append(
-            f"Communities and reports of hierarchy {kind.name} are written; --hierarchy writes those of "
+            f"Exported the communities and reports of hierarchy {kind.name}. Pass --hierarchy to export "
             f"{' or '.join(more)}"
         )
     return Exported(format, out.url, reader.manifest.number, output.files, output.rows, notes)
-
-
-def _written(format: str, exporter: Exporter, snapshot: Snapshot, output: Output) -> list[str]:
-    """The exporter's notes. Raises PluginError where the one of another package is at fault."""
-    package = EXPORTERS.package_of(format)
-    try:
-        notes = list(exporter.write(snapshot, output))
-    except Exception as e:
-        if not package or (isinstance(e, GraphRagError) and not isinstance(e, UndeclaredFile)):
-            raise
-        problem = str(e) if isinstance(e, UndeclaredFile) else f"failed: {type(e).__name__}: {e}"
-        raise PluginError(f"The export format {format!r} of the package {package} {problem}") from e
-    if not all(isinstance(note, str) for note in notes):
-        raise PluginError(f"The export format {format!r} of the package {package} returned no list of texts")
-    return notes

@@ -1,7 +1,7 @@
-"""Exporters: what writes a snapshot in the files of other programs.
+"""Exporters write a snapshot in the file formats of other programs.
 
-An exporter is one file with one `Exporter`, registered in the entry-point group `graphrag_ray.exporters`; its
-name there is the value of `export --format`. The built-in ones are below.
+An exporter is a module with an `Exporter`, registered in the entry-point group `graphrag_ray.exporters`. The
+name of the entry point is the value of `export --format`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What is exported.
+    """What to export.
 
-    Args:
-        reader: the tables; communities and reports are those of `hierarchy`, under the names of Leiden's
-            unless it is a tree.
-        hierarchy: whose communities are written.
-        settings: whose models an export may name.
+    Attributes:
+        reader: Reads the tables. Communities and reports are those of `hierarchy`, under the table names of
+            Leiden's hierarchy unless it is a tree.
+        settings: Settings whose models an export may name.
     """
 
     reader: Reader
@@ -36,22 +35,22 @@ class Snapshot:
 
     @property
     def is_tree(self) -> bool:
-        """Whether its communities are over chunks, without entities and relationships."""
+        """Whether the communities are over chunks, without entities and relationships."""
         return self.hierarchy.over == "text_unit"
 
 
 @dataclass(frozen=True)
 class Exporter:
-    """One format.
+    """An export format.
 
-    Args:
-        write: writes the files and returns notes for people: what is missing, and what to do about it.
-        help: one line for lists.
-        files: all paths that `write` may write, with a slash at the end for a folder. An export never
-            replaces a file of such a name that no export wrote.
-        then: what to do with the export at a URL, in one sentence.
-        trees: whether it writes hierarchies over chunks, too.
-        reports: whether it needs an index with communities.
+    Attributes:
+        write: Writes the files and returns notes for the user: what is missing, and what to do about it.
+        help: One line for the list of formats.
+        files: All paths that `write` may write, folders with a trailing slash. An export never replaces such
+            a file unless an earlier export wrote it.
+        then: Returns one sentence on how to use the export at a URL.
+        trees: Supports hierarchies over chunks.
+        reports: Requires an index with communities.
     """
 
     write: Callable[[Snapshot, Output], Sequence[str]]

@@ -1,4 +1,4 @@
-"""From what a person writes to the record that is meant: a short id, a name, a place, or a string id."""
+"""Find the record that a user means: by short id, id, name, place or title."""
 
 from __future__ import annotations
 
@@ -23,124 +23,121 @@ from graphrag_ray.query.sources import place
 
 _LEVEL_AND_NUMBER = re.compile(r"[Cc](\d{1,9}):(\d{1,18})")
 _NUMBER = re.compile(r"\d{1,18}")
-_SUGGESTED = 5
+_MAX_SUGGESTIONS = 5
 _cut = partial(one_line, longest=60)
-"""A name in a message."""
 
-MIN_RATIO = 0.6
-"""Of difflib: names that are less alike are not suggested."""
-_COMPARED = 500
-"""Names that difflib compares: those that share most trigrams, since it takes some 20 µs a name."""
+MIN_RATIO = 0.6  # difflib ratio from which on a name is suggested
+_MAX_COMPARED = 500  # names that difflib compares, at some 20 µs each: those that share most trigrams
 _GRAM = 3
-_CHARACTERS = 200
-"""Of a name, as far as names are compared: difflib's time grows with the square."""
+_COMPARED_CHARACTERS = 200  # length to which names are compared, because difflib's time is quadratic
 
 
 def entity(reader: Reader, name: str) -> str:
-    """The id of the entity with this short id, id or name. Raises UsageError, with names that are near."""
-    found = _exact(reader, "entities", name, [name, entity_id(name), entity_id(entity_key(name))])
-    if found:
-        return found
+    """The id of the entity with this short id, id or name. Raises UsageError, with similar names."""
+    if id_ := _exact(reader, "entities", name, [name, entity_id(name), entity_id(entity_key(name))]):
+        return id_
     rows = reader.table("entities", ["id", "human_readable_id", "title"])
-    return _named("entity", "entities", name, rows, [rows["title"].to_pylist()])
+    return _by_name("entity", "entities", name, rows, [rows["title"].to_pylist()])
 
 
 def relationship(reader: Reader, names: Sequence[str]) -> str:
-    """The id of the relationship with this short id or id, or of the one between two entities.
-    Raises UsageError."""
+    """The id of the relationship with this short id or id, or between two entities. Raises UsageError."""
     if len(names) == 1:
         return record(reader, "relationship", "relationships", names[0])
     ids = [entity(reader, name) for name in names]
     rows = reader.rows(Rows("entities", ["id", "title"], ids))
     titles = dict(zip(rows["id"].to_pylist(), rows["title"].to_pylist(), strict=True))
     first, second = (titles[id_] for id_ in ids)
-    found = _exact(reader, "relationships", "", [relationship_id(first, second)])
-    if found:
-        return found
-    raise UsageError(f"{_cut(first)} and {_cut(second)} have no relationship of their own")
+    if id_ := _exact(reader, "relationships", "", [relationship_id(first, second)]):
+        return id_
+    raise UsageError(f"{_cut(first)} and {_cut(second)} have no direct relationship")
 
 
 def record(reader: Reader, kind: str, table: str, name: str) -> str:
     """The id of the chunk, claim or relationship with this short id or id. Raises UsageError."""
-    return _exact(reader, table, name, [name]) or _none(reader, kind, table, name)
+    return _exact(reader, table, name, [name]) or _not_found(reader, kind, table, name)
 
 
 def document(reader: Reader, name: str) -> str:
-    """The id of the document with this short id, id, path, place ("file, row 3") or title. Raises
-    UsageError, naming documents that are near, or those among which it does not decide."""
+    """The id of the document with this short id, id, path, place ("file, row 3") or title.
+
+    Raises UsageError, with similar or ambiguous documents.
+    """
     rows = reader.table("documents", ["id", "human_readable_id", "path", "row", "title"])
     paths, titles = rows["path"].to_pylist(), [title or "" for title in rows["title"].to_pylist()]
-    places = [place(*both) for both in zip(paths, rows["row"].to_pylist(), strict=True)]
+    places = list(map(place, paths, rows["row"].to_pylist()))
     if name in places:
         return str(rows["id"][places.index(name)].as_py())
-    return _exact(reader, "documents", name, [name]) or _named(
+    return _exact(reader, "documents", name, [name]) or _by_name(
         "document", "documents", name, rows, [places, paths, titles]
     )
 
 
 def community(reader: Reader, name: str, kind: HierarchyKind) -> int:
-    """The number of the community called so: "12", "C1:12", the id of it or of its report, or the report's
-    title. Raises UsageError."""
+    """The number of a community given as "12", "C1:12", id, report id or report title. Raises UsageError."""
     match = _LEVEL_AND_NUMBER.fullmatch(name.strip())
     number = match.group(2) if match else name
     columns = ["id", "human_readable_id", "level", "title"]
     rows = reader.table(kind.communities, columns)
-    found = _exact(reader, kind.communities, number, [name])
-    if not found and (match or _NUMBER.fullmatch(name)):
-        _none(reader, "community", kind.communities, number)
-    if not found:
+    id_ = _exact(reader, kind.communities, number, [name])
+    if not id_:
+        if match or _NUMBER.fullmatch(name):
+            _not_found(reader, "community", kind.communities, number)
         rows = pa.concat_tables([reader.table(kind.reports_table, columns), rows])
-        ids = rows["id"].to_pylist()
-        found = name if name in ids else None
-        found = found or _named("community", kind.communities, name, rows, [rows["title"].to_pylist()])
-    row = rows.filter(pc.equal(rows["id"], found)).to_pylist()[0]
+        titles = rows["title"].to_pylist()
+        is_id = name in rows["id"].to_pylist()
+        id_ = name if is_id else _by_name("community", kind.communities, name, rows, [titles])
+    row = rows.filter(pc.equal(rows["id"], id_)).to_pylist()[0]
     if match and int(match.group(1)) != row["level"]:
-        raise UsageError(f"community {number} is at level C{row['level']}, not C{match.group(1)}")
+        raise UsageError(f"Community {number} is at level C{row['level']}, not C{match.group(1)}")
     return int(row["human_readable_id"])
 
 
 def _exact(reader: Reader, table: str, name: str, ids: Sequence[str]) -> str | None:
-    """The row with this short id, else one with the first of these ids that there is."""
+    """The id of the row with this short id, or else the first of these ids that exists."""
     if _NUMBER.fullmatch(name):
         numbered = reader.rows(Rows(table, ["id"], [int(name)], "human_readable_id"))
         if numbered.num_rows:
             return str(numbered["id"][0].as_py())
-    there = set(reader.rows(Rows(table, ["id"], ids))["id"].to_pylist())
-    return next((id_ for id_ in ids if id_ in there), None)
+    existing = set(reader.rows(Rows(table, ["id"], ids))["id"].to_pylist())
+    return next((id_ for id_ in ids if id_ in existing), None)
 
 
-def _named(kind: str, table: str, name: str, rows: pa.Table, names: Sequence[Sequence[str]]) -> str:
-    """The id of the only row that is called so, read as people do.
+def _by_name(kind: str, table: str, name: str, rows: pa.Table, names: Sequence[Sequence[str]]) -> str:
+    """The id of the only row with this name, compared as `fold` does. Raises UsageError.
 
-    rows: id, human_readable_id; names: columns of names by row, first the one that is shown. Raises
-    UsageError.
+    rows: id, human_readable_id. names: columns of names by row, first the one to show.
     """
     wanted, numbers = fold(name), rows["human_readable_id"]
-    called = list(dict.fromkeys(at for column in names for at, n in enumerate(column) if fold(n) == wanted))
-    ids = {rows["id"][at].as_py() for at in called} if wanted else set()
+    matches = [row for column in names for row, n in enumerate(column) if fold(n) == wanted] if wanted else []
+    matches = list(dict.fromkeys(matches))
+    ids = {rows["id"][row].as_py() for row in matches}
     if len(ids) == 1:
         return str(ids.pop())
     if ids:
-        shown = _listed((names[0][at], numbers[at].as_py()) for at in called[:_SUGGESTED])
-        more = ", …" if len(called) > _SUGGESTED else ""
+        shown = _listed((names[0][row], numbers[row].as_py()) for row in matches[:_MAX_SUGGESTIONS])
+        more = ", …" if len(matches) > _MAX_SUGGESTIONS else ""
         raise UsageError(
-            f"{len(ids)} {table} are called {_cut(name)!r}: {shown}{more}. Name one by its number"
+            f"{len(ids)} {table} are named {_cut(name)!r}: {shown}{more}. Choose one by its number."
         )
-    every = [(n, at) for column in names for at, n in enumerate(column) if n]
-    close = dict.fromkeys(every[at][1] for at in near(name, [n for n, _ in every], _SUGGESTED))
-    suggested = _listed((names[0][at], numbers[at].as_py()) for at in close)
+    candidates = [(n, row) for column in names for row, n in enumerate(column) if n]
+    similar = near(name, [n for n, _ in candidates], _MAX_SUGGESTIONS)
+    close = dict.fromkeys(candidates[place][1] for place in similar)
+    suggested = _listed((names[0][row], numbers[row].as_py()) for row in close)
     hint = (
-        f"did you mean {suggested}?" if close else "`graphrag-ray inspect search TEXT` finds parts of names"
+        f"Did you mean {suggested}?"
+        if close
+        else "Find parts of names with `graphrag-ray inspect search TEXT`."
     )
-    raise UsageError(f"there is no {kind} {_cut(name)!r}: {hint}")
+    raise UsageError(f"Unknown {kind} {_cut(name)!r}. {hint}")
 
 
-def _none(reader: Reader, kind: str, table: str, name: str) -> NoReturn:
+def _not_found(reader: Reader, kind: str, table: str, name: str) -> NoReturn:
     rows = sum(part.rows for part in reader.manifest.parts(table))
     last = reader.manifest.next_human_readable_id.get(table, rows + 1) - 1
     kinds = "communities" if kind == "community" else f"{kind}s"
-    held = f"numbers go up to {last:,}" if rows else f"this index has no {kinds}"
-    raise UsageError(f"there is no {kind} {_cut(name)!r}: {held}")
+    hint = f"Numbers go up to {last:,}." if rows else f"The index has no {kinds}."
+    raise UsageError(f"Unknown {kind} {_cut(name)!r}. {hint}")
 
 
 def _listed(names: Iterable[tuple[str, int]]) -> str:
@@ -148,8 +145,7 @@ def _listed(names: Iterable[tuple[str, int]]) -> str:
 
 
 def fold(text: str) -> str:
-    """A name without case, accents, compatibility forms and surplus white space: names that fold to the
-    same read the same to most people."""
+    """Remove case, accents, compatibility forms and extra white space from a name, for comparison."""
     if text.isascii():
         return " ".join(text.lower().split())
     decomposed = unicodedata.normalize("NFKD", text.casefold())
@@ -158,27 +154,23 @@ def fold(text: str) -> str:
 
 
 def containing(text: str, names: Sequence[str]) -> list[int]:
-    """Places of the names that hold a text, folded: those that are it, then those that begin with it, then
-    the others, each in the order given."""
+    """Indices of the names that contain a folded text: equal names, names that begin with it, others."""
     wanted = fold(text)
-    found: tuple[list[int], list[int], list[int]] = ([], [], [])
-    for at, name in enumerate(names):
-        folded = fold(name)
-        if wanted in folded:
-            found[0 if folded == wanted else 1 if folded.startswith(wanted) else 2].append(at)
-    return [at for places in found for at in places]
+    folded = {i: f for i, name in enumerate(names) if wanted in (f := fold(name))}
+    return sorted(
+        folded, key=lambda i: 0 if folded[i] == wanted else 1 if folded[i].startswith(wanted) else 2
+    )
 
 
 def near(text: str, names: Sequence[str], n: int = 5) -> list[int]:
-    """Places of at most n names that somebody who wrote this text may have meant, the likeliest first:
-    names that hold it, then names that difflib finds alike."""
-    wanted = fold(text)[:_CHARACTERS]
+    """Indices of up to n names that the text may stand for: names that contain it, then similar names."""
+    wanted = fold(text)[:_COMPARED_CHARACTERS]
     grams = {wanted[i : i + _GRAM] for i in range(max(1, len(wanted) - _GRAM + 1))}
-    folded = [fold(name)[:_CHARACTERS] for name in names]
+    folded = [fold(name)[:_COMPARED_CHARACTERS] for name in names]
     shared = [sum(gram in name for gram in grams) for name in folded]
-    places: dict[str, list[int]] = {}
-    for at in heapq.nlargest(_COMPARED, range(len(names)), key=lambda at: (shared[at], -at)):
-        places.setdefault(folded[at], []).append(at)
-    matches = difflib.get_close_matches(wanted, places, n, MIN_RATIO)
+    indices: dict[str, list[int]] = {}
+    for i in heapq.nlargest(_MAX_COMPARED, range(len(names)), key=lambda i: (shared[i], -i)):
+        indices.setdefault(folded[i], []).append(i)
+    matches = difflib.get_close_matches(wanted, indices, n, MIN_RATIO)
     held = containing(text, names)[:n] if wanted else []
-    return list(dict.fromkeys([*held, *(at for match in matches for at in places[match])]))[:n]
+    return list(dict.fromkeys([*held, *(i for match in matches for i in indices[match])]))[:n]

@@ -1,12 +1,13 @@
-"""The graph of a snapshot as Arrow tables, for exporters: nodes, edges, and text that others may read.
+"""The graph of a snapshot as Arrow tables for exporters, and text escaping.
 
-A graph     nodes: id, label, type, description, degree, frequency, and C0, C1, …: the number of the community
-            that holds the node at each level. edges: id, source, target, source_label, target_label, weight,
-            description. Ids are the short ids that `inspect` takes.
-A tree      nodes: s12 is a summary, c7 a chunk, by their short ids; label (a summary's title, or where the
-            chunk is), kind, level (0 is the highest; chunks have none), size (chunks that it rests on), text
-            of a summary. edges: source, target: from a summary to each summary or chunk that it was written
-            from. A node may be under several.
+Graph: nodes have id, label, type, description, degree, frequency, and C0, C1, …, the number of their
+community at each level. Edges have id, source, target, source_label, target_label, weight, description. Ids
+are the short ids that `inspect` accepts.
+
+Tree: nodes are summaries (s12) and chunks (c7), by short id, with label (the summary's title or the chunk's
+place), kind, level (0 is the top; null for chunks), size (chunks that the summary rests on) and text of a
+summary. Edges have source and target, from a summary to each summary or chunk that it was written from. A
+node may have several parents.
 """
 
 from __future__ import annotations
@@ -27,41 +28,34 @@ from graphrag_ray.query.reading import Reader, schema_of
 from graphrag_ray.query.sources import place
 
 Ints = npt.NDArray[np.int64]
-NONE = -1
-AT_ONCE = 8_192
-"""Rows that are text at the same time."""
-
-
+NO_COMMUNITY = -1
+MAX_PIECE_ROWS = 8_192  # rows held as text at a time
 _LINE_END = r"\r\n?"
 _NOT_XML = r"[\x{0}-\x{8}\x{b}\x{c}\x{e}-\x{1f}\x{7f}-\x{9f}\x{fffe}\x{ffff}]"
-"""Control characters but tab and line feed, and the two other code points that XML 1.0 does not have. (It
-has U+007F to U+009F, but discourages them; they steer terminals.)"""
+"""Control characters except tab and line feed, and other code points that XML 1.0 excludes or discourages."""
 _SIGNS = "=+\\-@\uff1d\uff0b\uff0d\uff20"
 _FORMULA = f"^[{_SIGNS}\t\r\n]"
-"""What OWASP ("CSV Injection") names as the beginning of a cell that a spreadsheet may take for a formula,
-the full-width forms included."""
+"""Cells that a spreadsheet may take for a formula, including full-width signs (OWASP, CSV Injection)."""
 _NEW_CELL = f"([;\t]\\s*[\"']?)([{_SIGNS}])"
-"""The same where a new cell begins for a spreadsheet that separates at semicolons or tabs."""
-_XML = (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"))
+"""The same, after a separator of spreadsheets that split at semicolons or tabs."""
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Text with \\n line ends and without control characters."""
+    """Normalise line ends to \\n and remove control characters."""
     lines = pc.replace_substring_regex(column, _LINE_END, "\n")
     return pc.replace_substring_regex(lines, _NOT_XML, "")
 
 
 def for_xml(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The same, escaped for elements and attributes of an XML document."""
+    """Plain text, escaped for XML elements and attributes."""
     escaped = plain(column)
-    for character, entity in _XML:
+    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;")):
         escaped = pc.replace_substring(escaped, character, entity)
     return escaped
 
 
 def for_spreadsheet(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The same as `plain`, and with a single quote before what a spreadsheet would calculate, also where it
-    takes semicolons or tabs in the text for separators."""
+    """Plain text with a single quote before formulas, including those after a semicolon or tab."""
     cleaned = pc.replace_substring_regex(plain(column), _NEW_CELL, r"\1'\2")
     guarded = pc.binary_join_element_wise("'", cleaned, "")
     return pc.if_else(pc.match_substring_regex(cleaned, _FORMULA), guarded, cleaned)
@@ -69,18 +63,13 @@ def for_spreadsheet(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 @dataclass(frozen=True)
 class Places:
-    """Rows by id. 16 bytes a row.
+    """Row numbers by id, in 16 bytes per row."""
 
-    prefix      [N] the first 64 bits of their ids, ascending
-    number      [N] human_readable_id
-    """
-
-    prefix: npt.NDArray[np.uint64]
-    number: Ints
+    prefix: npt.NDArray[np.uint64]  # [N] first 64 bits of the ids, ascending
+    number: Ints  # [N] human_readable_id
 
     @classmethod
     def of(cls, reader: Reader, table: str) -> Places:
-        """Raises CorruptPart, SnapshotRemoved."""
         prefix, number = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
         for part in reader.pieces(table, ["id", "human_readable_id"]):
             prefix.append(_prefixes(part["id"]))
@@ -90,50 +79,51 @@ class Places:
         return cls(prefixes[order], np.concatenate(number)[order])
 
     def places(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
-        """[ids] where each stands among them. Raises ValueError for one that is none."""
+        """Positions [ids] in `prefix`. Raises ValueError for an unknown id."""
         wanted = _prefixes(ids)
-        at = np.searchsorted(self.prefix, wanted)
-        if len(wanted) and (at.max() == len(self.prefix) or (self.prefix[at] != wanted).any()):
-            raise ValueError("a relationship or community names what is not in its table")
-        return at.astype(np.int64)
+        places = np.searchsorted(self.prefix, wanted)
+        if len(wanted) and (places.max() == len(self.prefix) or (self.prefix[places] != wanted).any()):
+            raise ValueError("A relationship or community refers to a record that is not in its table")
+        return places.astype(np.int64)
 
     def numbers(self, ids: pa.ChunkedArray | pa.Array) -> pa.Array:
-        """human_readable_id of each."""
+        """The human_readable_id of each id."""
         return pa.array(self.number[self.places(ids)])
 
 
 @dataclass(frozen=True)
 class Nodes(Places):
-    """Entities in the order of their table, which is sorted by id. 4 bytes more for each level.
+    """Entities by id, with their communities in 4 bytes per level.
 
-    community   [levels, N] number of the community of C_k that holds it, NONE where there is none; one that
-                is not split stands at all levels below, as in the paper's C1, C2, …
+    Attributes:
+        community: [levels, N] number of the entity's community in C_k, or NO_COMMUNITY. As in the paper, an
+            unsplit community stays at all lower levels.
     """
 
     community: npt.NDArray[np.int32]
 
 
 def read_nodes(reader: Reader, communities: str = "communities") -> Nodes:
-    """Raises CorruptPart, SnapshotRemoved."""
+    """Read entities and communities. Raises CorruptPart, SnapshotRemoved."""
     entities = Places.of(reader, "entities")
     levels = reader.table(communities, ["level"])["level"]
     n_levels = (pc.max(levels).as_py() + 1) if len(levels) else 0
-    held = np.full((n_levels, len(entities.prefix)), NONE, dtype=np.int32)
+    community_of = np.full((n_levels, len(entities.prefix)), NO_COMMUNITY, dtype=np.int32)
     for part in reader.pieces(communities, ["community", "level", "entity_ids"]):
         for batch in part.to_batches():
-            of = pc.list_parent_indices(batch["entity_ids"]).to_numpy()
-            level, community = batch["level"].to_numpy()[of], batch["community"].to_numpy()[of]
-            held[level, entities.places(pc.list_flatten(batch["entity_ids"]))] = community
-    for above, here in pairwise(held):
-        np.copyto(here, above, where=here == NONE)
-    return Nodes(entities.prefix, entities.number, held)
+            rows = pc.list_parent_indices(batch["entity_ids"]).to_numpy()
+            level, community = batch["level"].to_numpy()[rows], batch["community"].to_numpy()[rows]
+            community_of[level, entities.places(pc.list_flatten(batch["entity_ids"]))] = community
+    for above, here in pairwise(community_of):
+        np.copyto(here, above, where=here == NO_COMMUNITY)
+    return Nodes(entities.prefix, entities.number, community_of)
 
 
 def _prefixes(ids: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.uint64]:
-    found = id_prefixes(ids)
-    if found is None:
-        raise ValueError("a column of ids holds what is no id")
-    return found
+    prefixes = id_prefixes(ids)
+    if prefixes is None:
+        raise ValueError("An id column holds a value that is not an id")
+    return prefixes
 
 
 _TREE_NODES = pa.schema(
@@ -147,13 +137,13 @@ _TREE_EDGES = pa.schema([("source", pa.string()), ("target", pa.string())])
 
 
 def pieces(reader: Reader, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """The pieces of a table, after an empty one, which tells the columns."""
+    """Yield an empty table with the columns, then the pieces of the table."""
     yield schema_of(table, columns).empty_table()
-    yield from reader.pieces(table, columns, AT_ONCE)
+    yield from reader.pieces(table, columns, MAX_PIECE_ROWS)
 
 
 def node_tables(snapshot: Snapshot, nodes: Nodes | None) -> Iterator[pa.Table]:
-    """The nodes, after an empty table. nodes: None for a tree."""
+    """Yield an empty table, then the nodes. nodes: None for a tree."""
     if nodes is None:
         yield _TREE_NODES.empty_table()
         yield from _tree_nodes(snapshot.reader, snapshot.hierarchy)
@@ -163,13 +153,13 @@ def node_tables(snapshot: Snapshot, nodes: Nodes | None) -> Iterator[pa.Table]:
         end = start + part.num_rows
         piece = part.rename_columns(["id", "label", *columns[1:]])
         for level, held in enumerate(nodes.community[:, start:end]):
-            piece = piece.append_column(f"C{level}", pa.array(held, mask=held == NONE))
+            piece = piece.append_column(f"C{level}", pa.array(held, mask=held == NO_COMMUNITY))
         yield piece
         start = end
 
 
 def edge_tables(snapshot: Snapshot, nodes: Nodes | None) -> Iterator[pa.Table]:
-    """The edges, after an empty table. nodes: None for a tree."""
+    """Yield an empty table, then the edges. nodes: None for a tree."""
     if nodes is None:
         yield _TREE_EDGES.empty_table()
         yield from _tree_edges(snapshot.reader, snapshot.hierarchy)
@@ -182,19 +172,21 @@ def edge_tables(snapshot: Snapshot, nodes: Nodes | None) -> Iterator[pa.Table]:
 
 
 def _tree_nodes(reader: Reader, kind: HierarchyKind) -> Iterator[pa.Table]:
-    """Summaries, then those that failed, which stand between others all the same, then chunks."""
+    """Yield summaries, failed summaries (which still connect others), and chunks."""
     columns = ["human_readable_id", "title", "level", "size"]
     written = [np.empty(0, np.int64)]
-    for part in reader.pieces(kind.reports_table, [*columns, "summary"], AT_ONCE):
+    for part in reader.pieces(kind.reports_table, [*columns, "summary"], MAX_PIECE_ROWS):
         written.append(part["human_readable_id"].to_numpy())
         yield _summaries(part, part["summary"])
-    for part in reader.pieces(kind.communities, columns, AT_ONCE):
+    for part in reader.pieces(kind.communities, columns, MAX_PIECE_ROWS):
         failed = ~np.isin(part["human_readable_id"].to_numpy(), np.concatenate(written))
         rest = part.filter(pa.array(failed))
         yield _summaries(rest, pa.nulls(rest.num_rows, pa.string()))
     documents = reader.table("documents", ["id", "path", "row"]).to_pylist()
     where = {row["id"]: place(row["path"] or "", row["row"] or "") for row in documents}
-    for part in reader.pieces("text_units", ["human_readable_id", "document_id", "start", "end"], AT_ONCE):
+    for part in reader.pieces(
+        "text_units", ["human_readable_id", "document_id", "start", "end"], MAX_PIECE_ROWS
+    ):
         rows = [
             {
                 "id": f"c{row['human_readable_id']}",
@@ -207,26 +199,24 @@ def _tree_nodes(reader: Reader, kind: HierarchyKind) -> Iterator[pa.Table]:
 
 
 def _summaries(rows: pa.Table, text: pa.Array | pa.ChunkedArray) -> pa.Table:
-    what = pa.array(["summary"] * rows.num_rows, pa.string())
-    ids = _named("s", rows["human_readable_id"])
-    return pa.table([ids, rows["title"], what, rows["level"], rows["size"], text], schema=_TREE_NODES)
+    kind = pa.array(["summary"] * rows.num_rows, pa.string())
+    ids = _prefixed("s", rows["human_readable_id"])
+    return pa.table([ids, rows["title"], kind, rows["level"], rows["size"], text], schema=_TREE_NODES)
 
 
 def _tree_edges(reader: Reader, kind: HierarchyKind) -> Iterator[pa.Table]:
     chunks = Places.of(reader, "text_units")
-    columns = ["community", "children", "text_unit_ids"]
-    for part in reader.pieces(kind.communities, columns, AT_ONCE):
-        lists = part["children"].combine_chunks()
-        of = pc.list_parent_indices(lists)
-        sources, targets = part["community"].take(of), pc.list_flatten(lists)
-        yield pa.table([_named("s", sources), _named("s", targets)], schema=_TREE_EDGES)
+    for part in reader.pieces(kind.communities, ["community", "children", "text_unit_ids"], MAX_PIECE_ROWS):
+        children = part["children"].combine_chunks()
+        sources = part["community"].take(pc.list_parent_indices(children))
+        targets = _prefixed("s", pc.list_flatten(children))
+        yield pa.table([_prefixed("s", sources), targets], schema=_TREE_EDGES)
         lowest = part.filter(pc.equal(pc.list_value_length(part["children"]), 0))
-        lists = lowest["text_unit_ids"].combine_chunks()
-        sources = lowest["community"].take(pc.list_parent_indices(lists))
-        yield pa.table(
-            [_named("s", sources), _named("c", chunks.numbers(pc.list_flatten(lists)))], schema=_TREE_EDGES
-        )
+        units = lowest["text_unit_ids"].combine_chunks()
+        sources = lowest["community"].take(pc.list_parent_indices(units))
+        targets = _prefixed("c", chunks.numbers(pc.list_flatten(units)))
+        yield pa.table([_prefixed("s", sources), targets], schema=_TREE_EDGES)
 
 
-def _named(letter: str, numbers: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+def _prefixed(letter: str, numbers: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     return pc.binary_join_element_wise(letter, pc.cast(numbers, pa.string()), "")

@@ -1,11 +1,8 @@
-"""The graph as GraphML (graphml.graphdrawing.org), for Gephi, igraph, networkx and their kin.
+"""Export the graph as GraphML (graphml.graphdrawing.org) for Gephi, igraph, networkx and others.
 
-Nodes   label (the name that Gephi shows), and the other columns of `graph_tables.py`. No positions: laying
-        out is left to whoever draws it.
-Edges   of a graph undirected, with weight and description; of a tree directed
-
-Ids are n12 and e7, of the short ids that `inspect` takes; in a tree s12 and c7. What is absent has no
-element.
+Nodes and edges carry the columns of `graph_tables.py`, without positions: layout is left to the reader. Edges
+of a graph are undirected, those of a tree directed. Ids are n12 and e7, after the short ids that `inspect`
+accepts; in a tree s12 and c7. Missing values have no element.
 """
 
 from __future__ import annotations
@@ -21,11 +18,11 @@ from graphrag_ray.export.output import Output
 PATH = "graph.graphml"
 FOOT = "  </graph>\n</graphml>\n"
 _ENDS = ("id", "source", "target", "source_label", "target_label")
-"""Columns of edges that are no attributes."""
+"""Columns of edges that are not exported as attributes."""
 
 
 def write(snapshot: Snapshot, output: Output) -> list[str]:
-    """graph.graphml. Raises CorruptPart, SnapshotRemoved, StoreError."""
+    """Write graph.graphml. Raises CorruptPart, SnapshotRemoved, StoreError."""
     members = None if snapshot.is_tree else read_nodes(snapshot.reader)
     nodes, edges = node_tables(snapshot, members), edge_tables(snapshot, members)
     rows = 0
@@ -42,40 +39,39 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
 
 
 def head(nodes: pa.Table, edges: pa.Table, *, directed: bool = False) -> str:
-    """Everything before the first node. nodes, edges: empty tables with their columns."""
-    declared = "".join(
-        f'  <key id="{id_}" for="{of}" attr.name="{id_.removeprefix("edge_")}" '
-        f'attr.type="{_type(column)}"/>\n'
-        for of, columns in (("node", _node_data(nodes)), ("edge", _edge_data(edges)))
-        for id_, column in columns.items()
-    )
+    """Everything before the first node. nodes, edges: empty tables with the columns."""
+    keys = ""
+    for element, columns in (("node", _node_data(nodes)), ("edge", _edge_data(edges))):
+        for id_, column in columns.items():
+            is_text, is_integer = pa.types.is_string(column.type), pa.types.is_integer(column.type)
+            kind = "string" if is_text else "long" if is_integer else "double"
+            name = id_.removeprefix("edge_")
+            keys += f'  <key id="{id_}" for="{element}" attr.name="{name}" attr.type="{kind}"/>\n'
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         '<graphml xmlns="http://graphml.graphdrawing.org/xmlns"\n'
         '    xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"\n'
         '    xsi:schemaLocation="http://graphml.graphdrawing.org/xmlns '
         'http://graphml.graphdrawing.org/xmlns/1.0/graphml.xsd">\n'
-        f'{declared}  <graph edgedefault="{"directed" if directed else "undirected"}">\n'
+        f'{keys}  <graph edgedefault="{"directed" if directed else "undirected"}">\n'
     )
 
 
 def node_lines(nodes: pa.Table) -> str:
-    """Nodes as elements."""
     return "".join(
         _elements((f'<node id="{id_}">' for id_ in _ids(nodes, "id")), _node_data(nodes), "</node>")
     )
 
 
 def edge_lines(edges: pa.Table) -> str:
-    """Edges as elements."""
     ends = list(zip(_ids(edges, "source"), _ids(edges, "target"), strict=True))
     if "id" not in edges.column_names:
         return "".join(f'    <edge source="{a}" target="{b}"/>\n' for a, b in ends)
-    opened = (
+    start_tags = (
         f'<edge id="e{id_}" source="{a}" target="{b}">'
         for id_, (a, b) in zip(edges["id"].to_pylist(), ends, strict=True)
     )
-    return "".join(_elements(opened, _edge_data(edges), "</edge>"))
+    return "".join(_elements(start_tags, _edge_data(edges), "</edge>"))
 
 
 def _ids(table: pa.Table, name: str) -> Iterator[str]:
@@ -83,8 +79,7 @@ def _ids(table: pa.Table, name: str) -> Iterator[str]:
 
 
 def _node_data(nodes: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """Attributes by the ids of their keys, which are unique in the document; a node of a graph has its name
-    as a title, too."""
+    """Attributes by key id, unique in the document. A node of a graph has its name as its title too."""
     label = {"label": nodes["label"]} | ({"title": nodes["label"]} if "type" in nodes.column_names else {})
     return label | {name: nodes[name] for name in nodes.column_names if name not in ("id", "label")}
 
@@ -94,25 +89,19 @@ def _edge_data(edges: pa.Table) -> dict[str, pa.ChunkedArray]:
     return {ids.get(name, name): edges[name] for name in edges.column_names if name not in _ENDS}
 
 
-def _type(column: pa.ChunkedArray) -> str:
-    if pa.types.is_string(column.type):
-        return "string"
-    return "long" if pa.types.is_integer(column.type) else "double"
-
-
-def _elements(opened: Iterator[str], columns: dict[str, pa.ChunkedArray], closed: str) -> Iterator[str]:
-    starts = [f'<data key="{name}">' for name in columns]
+def _elements(start_tags: Iterator[str], columns: dict[str, pa.ChunkedArray], end_tag: str) -> Iterator[str]:
+    data_tags = [f'<data key="{name}">' for name in columns]
     escaped = (for_xml(c) if pa.types.is_string(c.type) else c for c in columns.values())
     values = zip(*(column.to_pylist() for column in escaped), strict=True)
-    for start, row in zip(opened, values, strict=True):
-        data = [f"{s}{v}</data>" for s, v in zip(starts, row, strict=True) if v is not None and v != ""]
-        yield f"    {start}{''.join(data)}{closed}\n"
+    for start, row in zip(start_tags, values, strict=True):
+        data = [f"{t}{v}</data>" for t, v in zip(data_tags, row, strict=True) if v is not None and v != ""]
+        yield f"    {start}{''.join(data)}{end_tag}\n"
 
 
 EXPORTER = Exporter(
     write,
-    "the graph for Gephi and the like: communities as C0, C1, … of each node",
+    "the graph for Gephi and similar tools, with communities as node attributes C0, C1, …",
     (PATH,),
-    lambda url: "Open it in Gephi; colour nodes by C0, C1, …, their communities; in a tree by kind or level.",
+    lambda url: "Open it in Gephi. Colour nodes by their communities, C0, C1, …; in a tree by kind or level.",
     trees=True,
 )

@@ -1,10 +1,10 @@
-"""What microsoft/graphrag's own `query` reads: single parquet files, LanceDB tables, and settings.
+"""Export a project folder for microsoft/graphrag's own `query`.
 
-    settings.yaml                       names models, and where the rest is
-    output/<table>.parquet              seven tables with the columns of graphrag 3.x, and no others
-    output/lancedb/<name>.lance/        vectors, keyed by id; needs the package lancedb
+    settings.yaml                       model names and locations
+    output/<table>.parquet              seven tables with exactly the columns of graphrag 3.x
+    output/lancedb/<name>.lance/        vectors by id; needs the package lancedb
 
-Vectors are those of the index: for entities of "title: description", which graphrag embeds too.
+The vectors are those of the index: entities are embedded as "title: description", as in graphrag.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from graphrag_ray.store.parts import Part, read_part
 from graphrag_ray.store.snapshots import being_read
 from graphrag_ray.version import __version__
 
-_OURS_FROM = {
+_FIRST_OWN_COLUMN = {
     "documents": "path",
     "text_units": "position",
     "entities": "n_instances",
@@ -38,38 +38,40 @@ _OURS_FROM = {
     "community_reports": "hierarchy",
     "covariates": "subject_entity_id",
 }
-"""The first column of each table that is ours alone: those before it are graphrag's, in its order."""
+"""The first column of each table that graphrag lacks. Those before it are graphrag's, in its order."""
 
 VECTORS = {
     "entity_description": "entity",
     "text_unit_text": "text_unit",
     "community_full_content": "community_report",
 }
-"""graphrag's names of its vector tables, and our kinds of embeddings."""
+"""graphrag's vector tables, and our embeddings."""
 
 SETTINGS = "settings.yaml"
 LANCE = "output/lancedb"
-FILES = (SETTINGS, *(f"output/{table}.parquet" for table in _OURS_FROM), f"{LANCE}/")
+FILES = (SETTINGS, *(f"output/{table}.parquet" for table in _FIRST_OWN_COLUMN), f"{LANCE}/")
 EXTRA = ".[lancedb]"
 
 KEY, ADDRESS = "GRAPHRAG_API_KEY", "GRAPHRAG_API_BASE"
 MODEL, EMBEDDING_MODEL = "GRAPHRAG_MODEL", "GRAPHRAG_EMBEDDING_MODEL"
-"""Environment variables that stand for what the index's settings do not name."""
+"""Environment variables for whatever the index's settings do not specify."""
 
 _WIDTH = 100
 
 
 def columns_of(table: str) -> list[str]:
-    """graphrag's columns of a table, in its order."""
+    """graphrag's columns of a table, in graphrag's order."""
     names = schema.TABLES[table].names
-    return list(names[: names.index(_OURS_FROM[table])])
+    return list(names[: names.index(_FIRST_OWN_COLUMN[table])])
 
 
 def write(snapshot: Snapshot, output: Output) -> list[str]:
-    """All of it, the settings last: without them graphrag reads nothing. Returns what is missing, and what
-    to do about it. Raises CorruptPart, SnapshotRemoved, StoreError."""
+    """Write the project, with the settings last: without them graphrag reads nothing.
+
+    Returns notes on what is missing. Raises CorruptPart, SnapshotRemoved, StoreError.
+    """
     reader, settings = snapshot.reader, snapshot.settings
-    for table in _OURS_FROM:
+    for table in _FIRST_OWN_COLUMN:
         columns, path, rows = columns_of(table), f"output/{table}.parquet", 0
         with (
             output.file(path) as local,
@@ -79,33 +81,33 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
                 writer.write_table(part)
                 rows += part.num_rows
         output.rows[path] = rows
-    needed = "which graphrag's local, drift and basic search need (global search does not)"
+    needed = "needed by graphrag's local, drift and basic search, but not its global search"
     notes, dimensions = [], 0
     if not any(reader.manifest.parts(f"embeddings_{kind}") for kind in VECTORS.values()):
         notes.append(
-            f"The index has no embeddings, {needed}: index with embeddings.enabled, and export again"
+            f"The index has no embeddings ({needed}). Index with embeddings.enabled and export again"
         )
     elif find_spec("lancedb") is None:
         notes.append(
-            f"The vector tables, {needed}, are not exported, since the package lancedb is not installed: "
-            f"pip install '{EXTRA}' in the project's folder, and export again with --overwrite"
+            f"Vector tables ({needed}) were not exported because the package lancedb is not installed. Run "
+            f"pip install '{EXTRA}' in the project's folder and export again with --overwrite"
         )
     else:
         dimensions = _write_vectors(reader, output)
     if dimensions and settings.model(settings.model_name("embed")).provider == "offline":
         notes.append(
-            f"The vectors ({dimensions} dimensions) are of the offline embedding, which no endpoint "
-            "serves: graphrag's global search works, but local, drift and basic search would compare "
-            "questions with them that another model has embedded. For these, index with an embedding "
-            "model of an endpoint (models.embedding), and export again"
+            f"The vectors ({dimensions} dimensions) are offline embeddings, which no endpoint serves. Global "
+            "search works, but local, drift and basic search would compare them with questions embedded by "
+            "another model. For these, index with an endpoint's embedding model (models.embedding) and "
+            "export again"
         )
     output.write(SETTINGS, settings_yaml(settings, dimensions, reader.manifest.number, notes))
     return notes
 
 
 def _write_vectors(reader: Reader, output: Output) -> int:
-    """The vector tables: id and vector, all with the types of the first. Returns the number of dimensions."""
-    import lancedb  # an extra; some 0.5 s
+    """Write the vector tables (id and vector), and return the number of dimensions."""
+    import lancedb  # an extra, which takes 0.5 s to import
 
     dimensions = 0
     for name, kind in VECTORS.items():
@@ -120,7 +122,7 @@ def _write_vectors(reader: Reader, output: Output) -> int:
         if first is None:
             continue
         dimensions = first.schema.field("vector").type.list_size
-        # The manifest of a lance table names its files: without it there is no table.
+        # A lance table exists once its manifest, which names its files, is there.
         with output.folder(LANCE, last="_versions") as local:
             database: Any = lancedb.connect(str(local))
             database.create_table(name, data=pa.RecordBatchReader.from_batches(first.schema, batches()))
@@ -129,17 +131,17 @@ def _write_vectors(reader: Reader, output: Output) -> int:
 
 
 def settings_yaml(settings: Settings, dimensions: int, snapshot: int, notes: Sequence[str] = ()) -> str:
-    """graphrag 3.x reads this as YAML after it has put environment variables into it: `${NAME}`; a dollar
-    sign that is none is doubled.
+    """The settings.yaml of graphrag 3.x, which substitutes `${NAME}`. Other dollar signs are doubled.
 
-    settings     whose models are named: of stage `reduce`, and of stage `embed`
-    dimensions   of the vectors; 0 where there are none
-    notes        what readers should know
+    Args:
+        settings: The models of the stages `reduce` and `embed` are used.
+        dimensions: Of the vectors; 0 without vectors.
+        notes: Written into a comment.
     """
     chat = settings.model(settings.model_name("reduce"))
     embedding = settings.model(settings.model_name("embed"))
-    # What embedded the index is asked at the same address as the other model, where it is not known.
-    asked = embedding if embedding.provider == "openai" else chat
+    # If the address of the embedding model is unknown, use that of the chat model.
+    server = embedding if embedding.provider == "openai" else chat
     comment = "".join(
         fill(note.replace("$", "$$"), _WIDTH, initial_indent="# ", subsequent_indent="# ",
              break_long_words=False, break_on_hyphens=False) + "\n"
@@ -151,8 +153,8 @@ def settings_yaml(settings: Settings, dimensions: int, snapshot: int, notes: Seq
 #
 #   graphrag query "What are the main themes?" --root . --method global
 #
-# Environment variables may also stand in a file named .env beside this one. local, drift and basic search
-# embed the question: that model must be the one that embedded the index, with as many dimensions.
+# Environment variables can also be set in a file named .env next to this one. local, drift and basic search
+# embed the question, which needs the model and number of dimensions that the index was embedded with.
 {comment}
 completion_models:
   default_completion_model:
@@ -160,7 +162,7 @@ completion_models:
 
 embedding_models:
   default_embedding_model:
-{_model(embedding, asked, EMBEDDING_MODEL)}
+{_model(embedding, server, EMBEDDING_MODEL)}
 
 output_storage:
   type: file
@@ -179,9 +181,9 @@ vector_store:
 """
 
 
-def _model(model: Model, asked: Model, variable: str) -> str:
-    """model: what is asked for; asked: whose first address and key; variable: where it has no name."""
-    endpoint = asked.endpoints[0] if asked.endpoints else None
+def _model(model: Model, server: Model, variable: str) -> str:
+    """The settings of a model at a server. variable: stands for an unknown model name."""
+    endpoint = server.endpoints[0] if server.endpoints else None
     named = model.provider == "openai"
     model_id = (model.endpoints[0].model if model.endpoints else None) or model.model
     name = _quoted(model_id) if named else _variable(variable)
@@ -189,7 +191,7 @@ def _model(model: Model, asked: Model, variable: str) -> str:
     if endpoint is not None and endpoint.api_key_env:
         key = _variable(endpoint.api_key_env)
     else:
-        # A key in a file stays there: what reads the export does not read that file.
+        # A key in a file stays there, because graphrag does not read that file.
         key = _variable(KEY) if endpoint is None or endpoint.api_key_file else _quoted("none")
     lines = ["model_provider: openai", f"model: {name}", f"api_base: {address}", f"api_key: {key}"]
     if named and model.embedding_dimensions:
@@ -202,7 +204,7 @@ def _variable(name: str) -> str:
 
 
 def _quoted(value: str) -> str:
-    """A string of JSON is one of YAML."""
+    """A JSON string, which is valid YAML."""
     return orjson.dumps(value).decode().replace("$", "$$")
 
 
@@ -210,13 +212,13 @@ def _then(url: str) -> str:
     root = "." if is_url(url) else shlex.quote(url)
     command = f'graphrag query "What are the main themes?" --root {root} --method global'
     if is_url(url):
-        command = f"copy the folder to a disk, and there: {command}"
-    return f"Ask it with microsoft/graphrag (settings.yaml says which models and variables): {command}"
+        command = f"copy the folder to a local disk and run there: {command}"
+    return f"Query it with microsoft/graphrag (settings.yaml has the models and variables): {command}"
 
 
 EXPORTER = Exporter(
     write,
-    "a project of microsoft/graphrag, for its own `query`: parquet tables, vectors and a settings.yaml",
+    "a project for microsoft/graphrag's own `query`: parquet tables, vectors and a settings.yaml",
     FILES,
     _then,
     reports=True,

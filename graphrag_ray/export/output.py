@@ -1,5 +1,5 @@
-"""The folder that an export is written to, on any store: every file appears whole, and a note beside them
-says which are the export's, before they are there, and whether all are."""
+"""The output folder of an export. Files appear atomically, and export.json lists them before they appear and
+says whether the export is complete."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _SPOOL = ".tmp-export-"
 
 
 class UndeclaredFile(UsageError):
-    """An exporter writes what its `files` do not name."""
+    """An exporter writes a path that its `files` do not declare."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where an exporter writes.
+    """The folder that an exporter writes to.
 
-    store   the folder
-    spool   a local folder for files that are being written
-    about   what the note says besides
-    names   paths that may be written, with a slash at the end for a folder
-    files   what was written so far
-    rows    of tables, by the path of their file or folder
+    Attributes:
+        spool: Local folder for files in progress.
+        about: Additional content of export.json.
+        names: Paths that may be written, folders with a trailing slash.
+        files: Paths written so far.
+        rows: Row counts by path of a file or folder.
     """
 
     store: Store
@@ -44,13 +44,13 @@ class Output:
     rows: dict[str, int] = field(default_factory=dict)
 
     def write(self, path: str, content: str) -> None:
-        """A small file."""
+        """Write a small file."""
         self._announce(path)
         self.store.write(path, content.encode())
 
     @contextmanager
     def file(self, path: str) -> Iterator[Path]:
-        """A local file to write, which appears at `path` when the block has ended well."""
+        """A local file that is uploaded to `path` when the block succeeds."""
         local = self.spool / "file"
         yield local
         self._announce(path)
@@ -59,82 +59,87 @@ class Output:
 
     @contextmanager
     def folder(self, path: str, last: str) -> Iterator[Path]:
-        """The same for a folder.
+        """A local folder that is uploaded to `path` when the block succeeds.
 
-        last    the name of the folder below it whose files appear after all others
+        last: name of the subfolder whose files are uploaded after all others.
         """
         local = self.spool / "folder"
         local.mkdir()
         yield local
-        found = [file for file in local.rglob("*") if file.is_file()]
-        found.sort(key=lambda file: (file.parent.name == last, file))
-        inside = [f"{path}/{file.relative_to(local).as_posix()}" for file in found]
-        self._announce(*inside)
-        for to, file in zip(inside, found, strict=True):
-            self.store.upload(to, str(file))
+        files = [file for file in local.rglob("*") if file.is_file()]
+        files.sort(key=lambda file: (file.parent.name == last, file))
+        targets = [f"{path}/{file.relative_to(local).as_posix()}" for file in files]
+        self._announce(*targets)
+        for target, file in zip(targets, files, strict=True):
+            self.store.upload(target, str(file))
         shutil.rmtree(local)
 
     def _announce(self, *paths: str) -> None:
-        """Nothing of ours is ever there that the note does not name: it tells what may be replaced. Raises
-        UndeclaredFile."""
+        """List the paths in export.json before they appear, so that a later export may replace them."""
         folders = tuple(name for name in self.names if name.endswith("/"))
-        if odd := [path for path in paths if path not in self.names and not path.startswith(folders)]:
-            raise UndeclaredFile(f"writes {odd[0]!r}, which its `files` do not name")
+        if undeclared := [path for path in paths if path not in self.names and not path.startswith(folders)]:
+            raise UndeclaredFile(f"writes {undeclared[0]!r}, which its `files` do not name")
         self.files.extend(paths)
-        _note(self.store, {**self.about, "complete": False, "files": self.files})
+        _write_note(self.store, {**self.about, "complete": False, "files": self.files})
 
 
 @contextmanager
 def open_output(
     store: Store, about: Mapping[str, Any], names: Iterable[str], *, overwrite: bool
 ) -> Iterator[Output]:
-    """An output to write in. The note says `complete: false` until the block has ended well.
+    """Open an output folder. export.json says `complete: false` until the block succeeds.
 
-    about       what the note says besides
-    names       paths of files, and of folders with a slash at the end, that exports write
-    overwrite   whether there may be files. Those that the note of an earlier export names go before anything
-                is written, all others stay
+    Args:
+        about: Additional content of export.json.
+        names: Paths that exports write, folders with a trailing slash.
+        overwrite: Allow existing files. Files listed by an earlier export's export.json are removed first;
+            others stay.
 
-    Raises UsageError where there are and may not be, or where one that no export wrote has such a path;
-    StoreError.
+    Raises:
+        UsageError: The folder is not empty and `overwrite` is false, or a file of such a name is not an
+            export's.
+        StoreError: Storage failed.
     """
-    there = [info.path for info in store.list()]
-    note: dict[str, Any] = {}  # of an earlier export; empty where there is none, or another program's
+    existing = [info.path for info in store.list()]
+    note: dict[str, Any] = {}  # empty without an earlier export
     with suppress(ValueError):
-        found = orjson.loads(store.read(NOTE)) if NOTE in there else {}
-        note = found if isinstance(found, dict) and "complete" in found else {}
-    if there and not overwrite:
-        held = there[0] + (f" and {len(there) - 1:,} more" if len(there) > 1 else "")
+        content = orjson.loads(store.read(NOTE)) if NOTE in existing else {}
+        note = content if isinstance(content, dict) and "complete" in content else {}
+    if existing and not overwrite:
+        held = existing[0] + (f" and {len(existing) - 1:,} more" if len(existing) > 1 else "")
         if note:
-            held = "an export" if note["complete"] else "an export that did not end"
+            held = "an export" if note["complete"] else "an incomplete export"
             held += f" of snapshot {note.get('snapshot')}, as {note.get('format')}"
-        raise UsageError(f"--out {store.url} is not empty: it holds {held}. Name another folder, or "
-                         "replace it with --overwrite")  # fmt: skip
+        raise UsageError(
+            f"--out {store.url} is not empty: it holds {held}. Choose another folder, or replace it with "
+            "--overwrite."
+        )
     listed = note.get("files")
-    ours = {path for path in (listed if isinstance(listed, list) else ()) if isinstance(path, str)}
-    ours = ({*ours, NOTE} if note else ours).intersection(there)
-    # What no export wrote would be replaced, or be taken for an export's.
+    exported = {path for path in (listed if isinstance(listed, list) else ()) if isinstance(path, str)}
+    exported = ({*exported, NOTE} if note else exported).intersection(existing)
     names = (*names,)
     folders = tuple(name for name in names if name.endswith("/"))
-    others = [path for path in there if path not in ours]
-    taken = [path for path in others if path in {NOTE, *names} or path.startswith(folders)]
+    foreign = [path for path in existing if path not in exported]
+    taken = [path for path in foreign if path in {NOTE, *names} or path.startswith(folders)]
     if taken:
         taken.sort(key=lambda path: (path != NOTE, path))
         more = f" and {len(taken) - 1:,} more" if len(taken) > 1 else ""
-        raise UsageError(f"--out {store.url} holds {taken[0]}{more}, and no {NOTE} there says that an export "
-                         "wrote that: name another folder, or move it away first")  # fmt: skip
-    _note(store, {**about, "complete": False, "files": sorted(ours - {NOTE})})
-    for path in there:
-        if path in ours - {NOTE} or path.startswith(_SPOOL):
+        raise UsageError(
+            f"--out {store.url} holds {taken[0]}{more}, not written by an export according to {NOTE}. Choose "
+            "another folder, or move these files away."
+        )
+    _write_note(store, {**about, "complete": False, "files": sorted(exported - {NOTE})})
+    for path in existing:
+        if path in exported - {NOTE} or path.startswith(_SPOOL):
             store.delete(path)
-    beside = store.url if "://" not in store.url else None
-    for left in Path(beside).glob(f"{_SPOOL}*") if beside else []:
-        shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=_SPOOL, dir=beside) as spool:
+    spool_parent = store.url if "://" not in store.url else None
+    for leftover in Path(spool_parent).glob(f"{_SPOOL}*") if spool_parent else []:
+        shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_SPOOL, dir=spool_parent) as spool:
         output = Output(store, Path(spool), about, names)
         yield output
-    _note(store, {**about, "complete": True, "rows": output.rows, "files": output.files})
+    _write_note(store, {**about, "complete": True, "rows": output.rows, "files": output.files})
 
 
-def _note(store: Store, content: Mapping[str, Any]) -> None:
+def _write_note(store: Store, content: Mapping[str, Any]) -> None:
     store.write(NOTE, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")

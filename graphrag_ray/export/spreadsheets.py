@@ -1,15 +1,12 @@
-"""The graph as CSV files, for spreadsheets, databases and Gephi's importer.
+"""Export the graph as CSV files for spreadsheets, databases and Gephi's importer.
 
-nodes.csv        the columns of `graph_tables.py`
-edges.csv        the same
-communities.csv  id, level, parent, size, rank, title, summary; of a community without a report the last
-                 three are empty, parent is empty at the root
-memberships.csv  community, level, entity: a row for each entity of each community at its own level
+    nodes.csv, edges.csv   the columns of `graph_tables.py`
+    communities.csv        id, level, parent (empty at the root), size; from the report rank, title, summary
+    memberships.csv        community, level, entity: a row per entity of each community
 
-A tree has nodes and edges alone. Ids are the short ids that `inspect` takes. UTF-8 with a byte order mark,
-without which Excel reads another encoding; Python's `utf-8-sig` and pandas take it off. Text that a
-spreadsheet would take for a formula has a single quote before it (OWASP, CSV Injection); numbers are never
-quoted, so that -1 stays a number.
+A tree has only nodes and edges. Ids are the short ids that `inspect` accepts. Files are UTF-8 with a byte
+order mark, which Excel needs and Python's `utf-8-sig` and pandas skip. Text that a spreadsheet would take for
+a formula has a leading single quote (OWASP, CSV Injection). Numbers are never quoted.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from pyarrow import csv
 
 from graphrag_ray.export.exporters import Exporter, Snapshot
 from graphrag_ray.export.graph_tables import (
-    AT_ONCE,
+    MAX_PIECE_ROWS,
     Nodes,
     edge_tables,
     for_spreadsheet,
@@ -41,18 +38,18 @@ BOM = b"\xef\xbb\xbf"
 
 
 def write(snapshot: Snapshot, output: Output) -> list[str]:
-    """The files. Raises CorruptPart, SnapshotRemoved, StoreError."""
+    """Write the CSV files. Raises CorruptPart, SnapshotRemoved, StoreError."""
     nodes = None if snapshot.is_tree else read_nodes(snapshot.reader)
     tables = [node_tables(snapshot, nodes), edge_tables(snapshot, nodes)]
     if nodes is not None:
         tables += [_communities(snapshot.reader), _memberships(snapshot.reader, nodes)]
-    for path, found in zip(FILES, tables, strict=False):
-        first = next(found)  # tells the columns
+    for path, table in zip(FILES, tables, strict=False):
+        first = next(table)  # an empty table with the columns
         rows = 0
         with output.file(path) as local, open(local, "wb") as file:
             file.write(BOM)
             with csv.CSVWriter(file, first.schema) as writer:
-                for piece in chain([first], found):
+                for piece in chain([first], table):
                     strings = pa.types.is_string
                     columns = [for_spreadsheet(c) if strings(c.type) else c for c in piece.columns]
                     writer.write_table(pa.table(columns, names=piece.column_names))
@@ -62,31 +59,35 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
 
 
 def _communities(reader: Reader) -> Iterator[pa.Table]:
-    """Those with a report, then those without."""
-    own, told = ["community", "level", "parent", "size"], ["rank", "title", "summary"]
+    """Yield communities with a report, then those without."""
+    columns, report_columns = ["community", "level", "parent", "size"], ["rank", "title", "summary"]
     reported = [np.empty(0, np.int64)]
-    for part in pieces(reader, "community_reports", [*own, *told]):
+    for part in pieces(reader, "community_reports", [*columns, *report_columns]):
         reported.append(part["community"].to_numpy())
-        yield _community_columns(part, [part[column] for column in told])
-    for part in reader.pieces("communities", own, AT_ONCE):
+        yield _community_columns(part, [part[column] for column in report_columns])
+    for part in reader.pieces("communities", columns, MAX_PIECE_ROWS):
         rest = part.filter(pa.array(~np.isin(part["community"].to_numpy(), np.concatenate(reported))))
-        none = [pa.nulls(rest.num_rows, field.type) for field in schema_of("community_reports", told)]
-        yield _community_columns(rest, none)
+        fields = schema_of("community_reports", report_columns)
+        yield _community_columns(rest, [pa.nulls(rest.num_rows, field.type) for field in fields])
 
 
-def _community_columns(rows: pa.Table, told: list[Any]) -> pa.Table:
+def _community_columns(rows: pa.Table, report: list[Any]) -> pa.Table:
     root = pc.less(rows["parent"], 0)
     parent = pc.if_else(root, pa.scalar(None, pa.int64()), rows["parent"])
-    columns = [rows["community"], rows["level"], parent, rows["size"], *told]
+    columns = [rows["community"], rows["level"], parent, rows["size"], *report]
     return pa.table(columns, names=["id", "level", "parent", "size", "rank", "title", "summary"])
 
 
 def _memberships(reader: Reader, nodes: Nodes) -> Iterator[pa.Table]:
     for part in pieces(reader, "communities", ["community", "level", "entity_ids"]):
         lists = part["entity_ids"].combine_chunks()
-        of = pc.list_parent_indices(lists)
+        parents = pc.list_parent_indices(lists)
         yield pa.table(
-            [part["community"].take(of), part["level"].take(of), nodes.numbers(pc.list_flatten(lists))],
+            [
+                part["community"].take(parents),
+                part["level"].take(parents),
+                nodes.numbers(pc.list_flatten(lists)),
+            ],
             names=["community", "level", "entity"],
         )
 
@@ -95,6 +96,6 @@ EXPORTER = Exporter(
     write,
     "nodes, edges, communities and memberships for spreadsheets",
     FILES,
-    lambda url: "Text that a spreadsheet would take for a formula has a single quote before it.",
+    lambda url: "Text that a spreadsheet would take for a formula has a leading single quote.",
     trees=True,
 )

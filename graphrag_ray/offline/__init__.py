@@ -1,12 +1,12 @@
-"""The offline engine: our named prompts answered by classical methods, without a model.
+"""The offline engine: answers our prompts by classical methods, without a model.
 
-    extract    sentences ─► capitalised runs ─► names, types, relations ─► the paper's tuples
-    questions  a context ─► its sentences ─► BM25, MMR ─► quotations with references (`answerer.py`)
-    digests    the same without a question: LexRank, MMR ─► descriptions, summaries, reports (`digests.py`)
-    evaluation fixed sentences for users, tasks and questions; answers judged by counting
+    extract     sentences ─► capitalised runs ─► names, types, relations ─► the paper's tuples
+    questions   context ─► sentences ─► BM25, MMR ─► quotations with references (`answerer.py`)
+    digests     context ─► LexRank, MMR ─► descriptions, summaries, reports (`digests.py`)
+    evaluation  templates for personas, tasks and questions; answers judged by counting
 
-What it sees is what the prompt carries and a static lexicon of ordinary words. It writes quotations,
-exact but for white space, and few fixed phrases of its own; the same request always has the same reply.
+It sees the prompt's variables and a static lexicon of ordinary words. It writes exact quotations and a few
+fixed phrases. The same request always has the same reply.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from graphrag_ray.base.providers import LocalProvider
 
 
 def answer(request: ChatRequest) -> ChatReply:
-    """The reply to one of our named prompts (`replies.answer`)."""
-    from graphrag_ray.offline import replies  # read when first needed: a model's answers need none of it
+    """Reply to one of our prompts."""
+    from graphrag_ray.offline import replies  # imported lazily: not needed with a model
 
     return replies.answer(request)
 
 
 def embed_many(texts: Sequence[str]) -> list[bytes]:
-    """One vector per text (`static_embeddings.embed_many`)."""
+    """Embed texts, one vector each (see `static_embeddings`)."""
     from graphrag_ray.offline import static_embeddings
 
     return static_embeddings.embed_many(texts)

@@ -1,9 +1,8 @@
-"""Answers of the offline engine: sentences of a context that match a question, quoted with references.
+"""Answer questions with quotations: sentences of a context that match the question, with references.
 
-Every prompt that asks a question of records is answered in one way: read the records, divide them into
-sentences, rank these by BM25 (Robertson and Zaragoza 2009), keep them apart by MMR (Carbonell and Goldstein
-1998), and write the best ones in the form that the prompt asks for. `question_terms.py` decides what a
-question asks for, and when records say nothing about it.
+Sentences of the records are ranked by BM25 (Robertson and Zaragoza 2009), diversified by MMR (Carbonell and
+Goldstein 1998) and written in the form that the prompt asks for. `question_terms.py` decides what a question
+asks for.
 """
 
 from __future__ import annotations
@@ -37,40 +36,33 @@ from graphrag_ray.offline.summarise import (
 )
 
 Variables = Mapping[str, str]
-
 MAX_QUOTES, MAX_REDUCE_QUOTES = 10, 14
-PER_RECORD = 2
-CANDIDATES = 100
-"""The best by BM25, among which MMR chooses."""
-FALLBACK_SCORE = 15
-"""Of an answer to a question about the whole from reports that share none of its terms."""
-MIN_SHARE = 0.3
-"""Of a question's terms, by weight: one word in common out of many is chance."""
-HIGHEST_RATING, RATING_OF_WHOLE = 5, 3
-"""The second: of every report for a question without terms of its own."""
-MOST_LINKS = 3
-READ_RECORDS = 5
-"""From which names to look up next are taken."""
+MAX_PER_RECORD = 2
+MMR_CANDIDATES = 100  # sentences, the best by BM25
+FALLBACK_SCORE = 15  # for a question about the whole that shares no term with the reports
+MIN_SHARE = 0.3  # of the weight of a question's terms; less may be chance
+MAX_RATING, DEFAULT_RATING = 5, 3  # the default is for questions without terms
+MAX_LINKS = 3
+MAX_RECORDS_READ = 5  # to find names to look up next
 
-_NOTHING = f"Nothing that was found answers this question. {MARK}"
-_MORE_TO_COME = "looked up then"
-"""What the prompt says where the next step can look up what is missing."""
+_NO_ANSWER = f"The records found do not answer this question. {MARK}"
+_MORE_TO_COME = "looked up then"  # in the prompt if the next step can look up what is missing
 _RATED = re.compile(r"rated (\d+(?:\.\d)?) of 10")
 _SCORED = "<ANSWER_HELPFULNESS> {} </ANSWER_HELPFULNESS>"
 _CITED = re.compile(r"\s*(\[Data:[^\[\]]*\])")
 _TITLE = re.compile(r"\*\*([^*]+)\*\*:")
-_TITLES = {
+_RECORD_TITLES = {
     "Sources": "{document}",
     "Entities": "{entity}",
     "Relationships": "{source} – {target}",
     "Claims": "{subject}",
 }
-"""Under what a record's text is quoted, by section."""
+"""Title under which the text of a record is quoted, by section."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A report, a chunk or another record of a context. title: "" for a chunk of an unnamed document."""
+    """A record of a context. title is "" for a chunk of an unnamed document."""
 
     section: str
     number: str
@@ -81,8 +73,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A sentence, the title it stands under, the reference behind it as written, and a score, 1–100: how well
-    the records answer the question."""
+    """A quotation with the title above it, its reference, and the score (1 to 100) of the whole reply."""
 
     text: str
     title: str
@@ -92,60 +83,62 @@ class Quote:
 
 
 def records_of(context: str) -> list[Record]:
-    """The records of a context with those of their sentences that can be quoted."""
-    out = []
+    """Parse the records of a context, with the sentences that can be quoted."""
+    records = []
     sections = parse_sections(context)
     for section, row in ((s, row) for s in REPORT_SECTIONS for row in sections.get(s, ())):
         content = row.get("content") or ""
-        said = dict.fromkeys(s for _, texts in report_parts(content) for s in texts if is_balanced(s))
+        texts = dict.fromkeys(s for _, quotes in report_parts(content) for s in quotes if is_balanced(s))
         rated = _RATED.search(content)
         title = row.get("title") or f"Report {row['id']}"
-        out.append(Record(section, row["id"], title, tuple(said), float(rated.group(1)) if rated else 5.0))
-    for section, form in _TITLES.items():
+        records.append(
+            Record(section, row["id"], title, tuple(texts), float(rated.group(1)) if rated else 5.0)
+        )
+    for section, form in _RECORD_TITLES.items():
         for row in sections.get(section, ()):
             title = form.format_map({"document": "", **row})
-            # Without their speakers' labels, and only those that lead back to their place in the text.
+            # Speaker labels are removed, and a sentence must be findable in its text.
             text = row.get("text" if section == "Sources" else "description")
-            said = dict.fromkeys(without_label(s) for s in split_sentences(text or ""))
-            found = tuple(s for s in said if s and is_balanced(s) and can_be_found(s))
-            out.append(Record(section, row["id"], title, found))
-    return out
+            texts = dict.fromkeys(without_label(s) for s in split_sentences(text or ""))
+            sentences = tuple(s for s in texts if s and is_balanced(s) and can_be_found(s))
+            records.append(Record(section, row["id"], title, sentences))
+    return records
 
 
 def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
-    """The sentences of `context` that match a question, the best first; none if the records say nothing about
-    it.
+    """Find the sentences of `context` that match a question, best first; none if no record concerns it.
 
-    part: the share of the reply's length that quotations may fill
+    part: share of the reply's length that quotations may fill.
     """
     question, records = read_question(asked), records_of(variables["context"])
     stems = [[question.mark(content_stems(s)) for s in r.sentences] for r in records]
     titles = [frozenset(question.mark(content_stems(r.title))) for r in records]
-    said = [
-        # Each sentence of a document that shares a word with the question is said where the title says.
-        [s if r.section != "Sources" or question.terms.keys().isdisjoint(s) else title.union(s) for s in own]
-        for r, title, own in zip(records, titles, stems, strict=True)
+    # A sentence of a document that shares a word with the question is about the document's title as well.
+    with_titles = [
+        [
+            t.union(s) if r.section == "Sources" and not question.terms.keys().isdisjoint(s) else s
+            for s in group
+        ]
+        for r, t, group in zip(records, titles, stems, strict=True)
     ]
     texts = [s for r in records for s in r.sentences]
-    if not texts or not question.concerns(said, titles):
+    if not texts or not question.concerns(with_titles, titles):
         return []
-    shares = np.array(
-        [question.coverage(title.union(*own)) for title, own in zip(titles, stems, strict=True)]
-    )
-    owner = [i for i, own in enumerate(stems) for _ in own]
-    flat = [s for own in stems for s in own]
+    shares = np.array([question.coverage(t.union(*s)) for t, s in zip(titles, stems, strict=True)])
+    owner = [i for i, sentences in enumerate(stems) for _ in sentences]
+    flat = [s for sentences in stems for s in sentences]
     match = _match(question, question.things, flat) * (0.3 + shares[owner])
     relevance = match / max(1e-9, float(match.max()))
     if question.whole:
-        # All sentences compete, behind those that match: by the other words of the question, by their
-        # report's rating, and by their place, since a report opens with what is most central to it.
+        # All sentences compete, ranked behind matches by the question's other words, the report's rating, and
+        # position, because a report opens with its most central sentences.
         others = bm25(question.stems, flat)
         relevance += 0.15 * others / max(1e-9, float(others.max()))
         relevance += 0.01 * np.array([records[i].rating for i in owner])
         relevance += 0.1 * np.array([1 / (1 + i) for r in records for i in range(len(r.sentences))])
     relevance *= np.array([stands_alone(t) for t in texts])
     chosen = _spread(relevance, flat, owner, MAX_QUOTES, texts, part * room_in(variables, 1000))
-    # How much of the question the best record covers, and how many records cover much of it.
+    # The score combines how much of the question the best record covers, and how many records cover it well.
     best = float(shares.max(initial=0.0))
     broad = float(np.minimum(1.0, (shares >= 0.5 * best).mean() * 2))
     score = int(np.clip(round(75 * best + 20 * broad), FALLBACK_SCORE + 1, 100))
@@ -157,13 +150,13 @@ def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
             holders.setdefault(text.casefold(), []).append(record)
     quotes = []
     for i in chosen:
-        own = records[owner[i]]
+        record = records[owner[i]]
         by_section: dict[str, list[str]] = {}
-        # The record under whose title it stands comes first: a reference names few of many.
-        for record in dict.fromkeys([own, *holders[texts[i].casefold()]]):
-            by_section.setdefault(record.section, []).append(record.number)
+        # The record that gives the title comes first, because a reference lists only a few of many.
+        for holder in dict.fromkeys([record, *holders[texts[i].casefold()]]):
+            by_section.setdefault(holder.section, []).append(holder.number)
         reference = write_reference({s: by_section[s] for s in SECTIONS if s in by_section})
-        quotes.append(Quote(texts[i], own.title.replace("*", ""), reference, flat[i], score))
+        quotes.append(Quote(texts[i], record.title.replace("*", ""), reference, flat[i], score))
     return quotes
 
 
@@ -179,14 +172,13 @@ def _spread(
     texts: Sequence[str],
     room: float,
 ) -> list[int]:
-    """MMR over the best candidates only: as many as fit into `room` characters, with some 30 for each
-    reference; the first at any rate."""
-    order = np.argsort(-relevance, kind="stable")[:CANDIDATES]
+    """Choose by MMR among the best candidates, within `room` characters, but at least one."""
+    order = np.argsort(-relevance, kind="stable")[:MMR_CANDIDATES]
     similarity = similarities([stems[i] for i in order])
     groups = [owner[i] for i in order]
     kept: list[int] = []
-    for i in (int(order[n]) for n in mmr(relevance[order], similarity, limit, 0.75, groups, PER_RECORD)):
-        room -= len(texts[i]) + 30
+    for i in (int(order[n]) for n in mmr(relevance[order], similarity, limit, 0.75, groups, MAX_PER_RECORD)):
+        room -= len(texts[i]) + 30  # 30 for the reference
         if kept and room < 0:
             break
         kept.append(i)
@@ -194,86 +186,87 @@ def _spread(
 
 
 def _points(quotes: Sequence[Quote]) -> list[str]:
-    """`**Title**: “sentence” [Data: Reports (n)] …` for each title, in the order of its best sentence; a
-    sentence without a title stands by itself."""
+    """`**Title**: “sentence” [Data: Reports (n)] …` per title, or the sentence if it has no title."""
     groups: dict[str, list[Quote]] = {}
     for n, quote in enumerate(quotes):
         groups.setdefault(quote.title or f"*{n}", []).append(quote)  # no title has an asterisk
-    told = {title: " ".join(f"“{q.text}” {q.reference}" for q in own) for title, own in groups.items()}
-    return [text if title.startswith("*") else f"**{title}**: {text}" for title, text in told.items()]
+    lines = {title: " ".join(f"“{q.text}” {q.reference}" for q in group) for title, group in groups.items()}
+    return [line if title.startswith("*") else f"**{title}**: {line}" for title, line in lines.items()]
 
 
 def _answer(variables: Variables, quotes: Sequence[Quote]) -> str:
-    """Paragraphs or a list, and which of the question's words the quotations share: it tells how far to
-    trust the answer."""
+    """Paragraphs or a list, and which of the question's words they contain, to show how far to trust it."""
     question, response_type = read_question(variables["question"]), variables.get("response_type", "").lower()
     as_list = "list" in response_type or "point" in response_type
     body = "\n".join(f"- {p}" for p in _points(quotes)) if as_list else "\n\n".join(_points(quotes))
     shown = {s for q in quotes for s in q.stems}
-    written = list(zip(question.words, question.terms, strict=True))
-    found, missing = [w for w, t in written if t in shown], [w for w, t in written if t not in shown]
-    said = [f"Looked for: {', '.join(found)}."] if found else []
-    said += [f"Not found: {', '.join(missing)}."] if missing else []
-    return "\n\n".join([body, " ".join([*said, MARK])])
+    pairs = list(zip(question.words, question.terms, strict=True))
+    matched, missing = [w for w, t in pairs if t in shown], [w for w, t in pairs if t not in shown]
+    notes = [f"Looked for: {', '.join(matched)}."] if matched else []
+    notes += [f"Not found: {', '.join(missing)}."] if missing else []
+    return "\n\n".join([body, " ".join([*notes, MARK])])
 
 
 def map_answer(variables: Variables) -> str:
-    """A score line, then a line for each title."""
+    """A score line, then a line per title."""
     quotes = find(variables["question"], variables)
     return "\n".join([_SCORED.format(quotes[0].score if quotes else 0), *_points(quotes)])
 
 
 def context_answer(variables: Variables) -> str:
     quotes = find(variables["question"], variables, 0.9)
-    return _answer(variables, quotes) if quotes else _NOTHING
+    return _answer(variables, quotes) if quotes else _NO_ANSWER
 
 
 def answer_with_chain(variables: Variables) -> str:
-    """The quotations of `context_answer`; the best are the links. Where it has none, and more can be looked
-    up, the prompt says so: one word."""
+    """The reply of `context_answer`, with the best quotations as links of a chain.
+
+    If there are none but more can be looked up, the single word that the prompt asks for.
+    """
     quotes = find(variables["question"], variables, 0.9)
     if not quotes:
-        return "Insufficient" if _MORE_TO_COME in variables.get("if_missing", "") else _NOTHING
-    links = [f"- {variables['question']} -> “{q.text}” {q.reference}" for q in quotes[:MOST_LINKS]]
+        return "Insufficient" if _MORE_TO_COME in variables.get("if_missing", "") else _NO_ANSWER
+    links = [f"- {variables['question']} -> “{q.text}” {q.reference}" for q in quotes[:MAX_LINKS]]
     return "\n".join([_answer(variables, quotes), "", "Chain:", *links])
 
 
 def reduce_answer(variables: Variables) -> str:
-    """Merge the analysts' answers: their quotations ranked anew, each once, with its reference."""
+    """Merge the analysts' answers: rank their quotations again, each once, with its reference."""
     question = read_question(variables["question"])
-    read_back: dict[str, Quote] = {}
+    parsed: dict[str, Quote] = {}
     for row in parse_sections(variables["answers"]).get("Answers", ()):
         answer = row.get("answer") or ""
         try:
             score = float(row.get("score") or "")
         except ValueError:
             score = 50.0
-        found = list(_TITLE.finditer(answer))  # lines are folded into one: marks alone part them
-        ends = [*(m.start() for m in found), len(answer)]
-        parts = [(m.group(1).strip(), answer[m.end() : ends[i + 1]]) for i, m in enumerate(found)]
+        headings = list(_TITLE.finditer(answer))  # the lines were joined, so only the marks separate titles
+        ends = [*(m.start() for m in headings), len(answer)]
+        parts = [(m.group(1).strip(), answer[m.end() : ends[i + 1]]) for i, m in enumerate(headings)]
         for title, part in parts or [("", answer)]:
-            at = 0
+            end = 0
             for text in quoted(part):
-                at = part.find(f"“{text}”", at) + len(text) + 2
-                if cited := _CITED.match(part, at):
+                end = part.find(f"“{text}”", end) + len(text) + 2
+                if cited := _CITED.match(part, end):
                     stems = question.mark(content_stems(text))
-                    read_back.setdefault(text.casefold(), Quote(text, title, cited.group(1), stems, score))
-    quotes = list(read_back.values())
+                    parsed.setdefault(text.casefold(), Quote(text, title, cited.group(1), stems, score))
+    quotes = list(parsed.values())
     if not quotes:
-        return _NOTHING
+        return _NO_ANSWER
     match = _match(question, question.things or question.stems, [q.stems for q in quotes])
     first = 1.0 / (1 + 0.05 * np.arange(len(quotes)))
     relevance = np.array([q.score for q in quotes]) / 100
     relevance *= 0.4 * first + 0.6 * match / max(1e-9, float(match.max()))
     numbers: dict[str, int] = {}
     owner = [numbers.setdefault(q.title + q.reference, len(numbers)) for q in quotes]
-    texts, every, room = [q.text for q in quotes], [q.stems for q in quotes], 0.9 * room_in(variables, 1000)
-    chosen = _spread(np.maximum(relevance, 1e-6), every, owner, MAX_REDUCE_QUOTES, texts, room)
+    texts, room = [q.text for q in quotes], 0.9 * room_in(variables, 1000)
+    relevance, every = np.maximum(relevance, 1e-6), [q.stems for q in quotes]
+    chosen = _spread(relevance, every, owner, MAX_REDUCE_QUOTES, texts, room)
     return _answer(variables, [quotes[i] for i in chosen])
 
 
 def map_points(variables: Variables) -> str:
-    """The lines of `map_answer` as points, by falling score."""
+    """The lines of `map_answer` as points, by descending score."""
     quotes = find(variables["question"], variables)
     lines = _points(quotes)
     points = [
@@ -284,7 +277,7 @@ def map_points(variables: Variables) -> str:
 
 
 def rate(variables: Variables) -> str:
-    """Each report by the share of the question's terms that it has."""
+    """Rate each report by the share of the question's terms that it has."""
     question = read_question(variables["question"])
     ratings = []
     for report in records_of(variables["context"]):
@@ -292,18 +285,20 @@ def rate(variables: Variables) -> str:
         shared = [w for w, t in zip(question.words, question.terms, strict=True) if t in stems]
         reason = f"It has: {', '.join(shared)}." if shared else "It shares no term with the question."
         share = question.coverage(stems)
-        rating = max(1, round(HIGHEST_RATING * share)) if share >= MIN_SHARE else 0
-        rating = rating if question.terms else RATING_OF_WHOLE
+        rating = max(1, round(MAX_RATING * share)) if share >= MIN_SHARE else 0
+        rating = rating if question.terms else DEFAULT_RATING
         ratings.append({"id": int(report.number), "reason": reason, "rating": rating})
     return as_json({"ratings": ratings})
 
 
 def drift_step(variables: Variables) -> str:
-    """The lines of `map_answer` for the question or the follow-up question, as an answer; names in the titles
-    of their records are to be looked up. A follow-up question shares its terms with what was found for it, so
-    the user's question decides how much that helps."""
-    asked = variables.get("follow_up", variables["question"])
-    quotes = find(asked, variables)
+    """Answer a question or follow-up question as `map_answer` does, and follow up on names in record titles.
+
+    A follow-up question shares its terms with its own records, so the score measures how well they match the
+    user's question.
+    """
+    text = variables.get("follow_up", variables["question"])
+    quotes = find(text, variables)
     if not quotes:
         return as_json({"answer": "", "score": 0, "follow_ups": []})
     score = quotes[0].score
@@ -311,57 +306,57 @@ def drift_step(variables: Variables) -> str:
         helpful = find(variables["question"], variables)
         score = max(5, helpful[0].score if helpful else 0)
     names = dict.fromkeys(n.strip() for q in quotes for n in q.title.split(","))
-    known = variables["question"].casefold() + asked.casefold()
-    open_ = [n for n in names if n and n.casefold() not in known][: number_in(variables, "n_follow_ups", 0)]
+    known = variables["question"].casefold() + text.casefold()
+    unknown = [n for n in names if n and n.casefold() not in known][: number_in(variables, "n_follow_ups", 0)]
     follow_ups = [
-        {"question": f"What is said about {n}?", "score": max(5, 60 - 5 * i)} for i, n in enumerate(open_)
+        {"question": f"What is said about {n}?", "score": max(5, 60 - 5 * i)} for i, n in enumerate(unknown)
     ]
     return as_json({"answer": "\n".join(_points(quotes)), "score": score, "follow_ups": follow_ups})
 
 
 def ask_next(variables: Variables) -> str:
-    """The sentences that share a term with the question, and questions about the names in them that neither
-    the question nor what was looked up before has."""
+    """List sentences that share a term with the question, and ask about the new names in them."""
     question = read_question(variables["question"])
-    before = f"{variables['question']}\n{variables['asked']}".casefold()
+    earlier = f"{variables['question']}\n{variables['asked']}".casefold()
     known, names = list[str](), dict[str, None]()
-    for record in records_of(variables["context"])[:READ_RECORDS]:
+    for record in records_of(variables["context"])[:MAX_RECORDS_READ]:
         for sentence in record.sentences:
             if set(question.things).isdisjoint(question.mark(content_stems(sentence))):
                 continue
             known.append(sentence)
             titles = (thing.title for thing in read(sentence, False).things)
-            names |= dict.fromkeys(title for title in titles if title.casefold() not in before)
+            names |= dict.fromkeys(title for title in titles if title.casefold() not in earlier)
     pairs = zip(question.terms, question.words, strict=True)
     rest = " ".join(word for term, word in pairs if term not in question.names) or "who or what is it"
     questions = [f"{name}: {rest}?" for name in names][: number_in(variables, "n_questions", 2)]
-    return as_json({"known": known[:READ_RECORDS], "next": questions})
+    return as_json({"known": known[:MAX_RECORDS_READ], "next": questions})
 
 
 def facts_in_common(variables: Variables) -> str:
-    """The numbers of the facts that have enough of the question's terms, those with most first."""
+    """The numbers of the facts that share enough of the question's terms, best first."""
     question = read_question(variables["question"])
-    found = []
+    ranked = []
     for row in parse_sections(variables["context"]).get("Relationships", ()):
         text = " ".join(row.get(name) or "" for name in ("source", "target", "description"))
         share = question.coverage(question.mark(content_stems(text)))
         if share >= MIN_SHARE and row["id"].isdecimal():
-            found.append((-share, int(row["id"])))
-    return as_json({"facts": [number for _, number in sorted(found)][: number_in(variables, "n_facts", 5)]})
+            ranked.append((-share, int(row["id"])))
+    return as_json({"facts": [number for _, number in sorted(ranked)][: number_in(variables, "n_facts", 5)]})
 
 
 def ask_around(variables: Variables) -> str:
-    """What is said of the subject, what is linked to it, how it bears on the question's other subjects."""
+    """Ask about the subject, its connections, and its relation to the question's other subjects."""
     entity = variables["entity"]
     others = list_subjects({"question": variables["question"]}).split("\n")
-    asked = [f"What is said about {entity}?", f"Who or what is connected with {entity}?"]
-    asked += [f"What have {entity} and {o} to do with each other?" for o in others if o not in (entity, NONE)]
-    return "\n".join(asked[: number_in(variables, "n_questions", 8)])
+    questions = [f"What is said about {entity}?", f"Who or what is connected with {entity}?"]
+    questions += [
+        f"What have {entity} and {o} to do with each other?" for o in others if o not in (entity, NONE)
+    ]
+    return "\n".join(questions[: number_in(variables, "n_questions", 8)])
 
 
 def summarise_subject(variables: Variables) -> str:
-    """The lines of `map_answer` for the user's question or, where these records do not match it, for the
-    subject."""
+    """The lines of `map_answer` for the question, or for the subject if no record matches the question."""
     quotes = find(variables["question"], variables) or find(variables["entity"], variables)
     return "\n".join(_points(quotes)) if quotes else NONE
 

@@ -1,9 +1,9 @@
-"""Capitalised runs: the stretches of a sentence that could be names, by casing alone.
+"""Find capitalised runs: stretches of a sentence that could be names, judging by case alone.
 
-A run is a maximal sequence of capitalised words, with the small words that names have inside (University
-of Ostrey, Nadia el Amrani, Behind the Curtain). What is no part of a name is then trimmed off: honorifics,
-roles, the opening words of sentences. Only at the start of a sentence, of a quotation or of a heading does a
-capital mean nothing (Lita et al. 2003, "tRuEcasIng"; Mikheev 2002, "Periods, capitalized words, etc.").
+A run is a maximal sequence of capitalised words with the small words of names inside (University of Ostrey,
+Behind the Curtain). Honorifics, roles and sentence openers are trimmed off. A capital means nothing at the
+start of a sentence, quotation or heading (Lita et al. 2003, "tRuEcasIng"; Mikheev 2002, "Periods, capitalized
+words, etc.").
 """
 
 from __future__ import annotations
@@ -33,24 +33,19 @@ _APOSTROPHES = ("' ", "’ ")
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word: text[start:end] without a clitic.
-
-    initial      its capital is no evidence, for it opens a sentence or a quotation
-    possessive   something was cut off its end (Moore's, Fishermen', Intel-based)
-    levelled     an ordinary word in a heading among names: its capital is none at all
-    """
+    """One word: text[start:end] without a clitic."""
 
     text: str
     lower: str
     start: int
     end: int
-    initial: bool
-    possessive: bool
-    levelled: bool = False
+    initial: bool  # opens a sentence or quotation, so its capital is no evidence
+    possessive: bool  # something was cut off its end (Moore's, Fishermen', Intel-based)
+    levelled: bool = False  # an ordinary word in a heading, so its capital does not count
 
     @property
     def capital(self) -> bool:
-        """Whether it is written as names are: Mara, iPhone, 5G; but not I."""
+        """Whether it is capitalised like a name: Mara, iPhone, 5G; but not I."""
         text = self.text
         if self.levelled or text.islower():
             return False
@@ -60,19 +55,18 @@ class Word:
 
 
 def words_of(text: str, sentence: Sentence) -> list[Word]:
-    """The words of a sentence, in order."""
     words: list[Word] = []
-    at = sentence.start
-    fresh = True
-    while match := _TOKEN.search(text, at, sentence.end):
+    pos = sentence.start
+    opens_sentence = True
+    while match := _TOKEN.search(text, pos, sentence.end):
         raw, start = match.group(), match.start()
-        plain = raw.isalpha()  # of most words nothing has to be cut off
+        plain = raw.isalpha()  # nothing has to be cut off most words
         glued = None if plain else _GLUED.match(raw)
         if glued:
             raw = raw[: glued.end() - 1]
-        gap = text[at:start]
-        at = start + len(raw)
-        # No word but the end of the one before it, as tokenised text writes it (did n't, Mara 's).
+        gap = text[pos:start]
+        pos = start + len(raw)
+        # Tokenised text separates clitics from their words (did n't, Mara 's).
         if raw in _NOT or (gap in (" '", " ’", "'", "’") and raw.lower() in _CLITICS):
             if words and raw in ("s", "S"):
                 words[-1] = replace(words[-1], possessive=True)
@@ -81,34 +75,34 @@ def words_of(text: str, sentence: Sentence) -> list[Word]:
         base = raw[: clitic.start()] if clitic else raw
         if not plain or not base.islower():
             base = _base(text, base, start)
-        owned = raw[-1] in "sS" and text[at : at + 2] in _APOSTROPHES and raw.lower() in LEXICON.nouns
-        initial = fresh or bool(_OPENS.intersection(gap))
-        fresh = bool(glued)
+        owner = raw[-1] in "sS" and text[pos : pos + 2] in _APOSTROPHES and raw.lower() in LEXICON.nouns
+        initial = opens_sentence or bool(_OPENS.intersection(gap))
+        opens_sentence = bool(glued)
         words.append(
-            Word(base, base.lower(), start, start + len(base), initial, owned or len(base) < len(raw))
+            Word(base, base.lower(), start, start + len(base), initial, owner or len(base) < len(raw))
         )
-    # In a heading every word is capitalised, so no capital of an ordinary word is evidence.
+    # In a heading, capitals of ordinary words are no evidence.
     content = [w for w in words if w.lower not in LEXICON.cues["small"] and w.text[0].isalpha()]
     if len(content) < 4:
         return words
-    upper = sum(w.text[0].isupper() for w in content)
-    capitals = sum(w.text.isupper() and len(w.text) > 1 for w in content)
-    ordinary = sum(LEXICON.is_ordinary(w.lower) for w in content)
-    in_title_case = upper >= 0.8 * len(content) and ordinary >= 0.5 * len(content)
-    if (in_title_case and text[sentence.end - 1] not in ".!?…") or capitals >= 0.7 * len(content):
+    n_capitalised = sum(w.text[0].isupper() for w in content)
+    n_upper = sum(w.text.isupper() and len(w.text) > 1 for w in content)
+    n_ordinary = sum(LEXICON.is_ordinary(w.lower) for w in content)
+    in_title_case = n_capitalised >= 0.8 * len(content) and n_ordinary >= 0.5 * len(content)
+    if (in_title_case and text[sentence.end - 1] not in ".!?…") or n_upper >= 0.7 * len(content):
         return [replace(w, levelled=LEXICON.is_ordinary(w.lower)) for w in words]
     return words
 
 
 def is_empty(lower: str) -> bool:
-    """A word that makes no name by itself, nor together with its like."""
+    """Whether a word is not a name, alone or with other such words."""
     if lower in LEXICON.empty or lower.replace(".", "") in LEXICON.cues["not_name"]:
         return True
     return lower.isdigit() or len(lower) < 2 or _NUMBERED.match(lower) is not None
 
 
 def _base(text: str, word: str, start: int) -> str:
-    """The part of a written word that can belong to a name: Intel of Intel-based, GPU of GPUs."""
+    """The part of a word that can belong to a name: Intel of Intel-based, GPU of GPUs."""
     if word[0].islower():
         return word
     if "." in word:
@@ -128,30 +122,26 @@ _NUMERAL = re.compile(r"[ivx]{1,5}")
 _UNITS = frozenset(["percent", "million", "billion", "to", "or", "per", "and", "of", "in"])
 _IN_ROLES = frozenset(["technology", "executive", "of", "for", "and"])
 _ARTICLES = frozenset(["the", "der", "la"])
-MAX_RUN = 24
-"""A longer run is a list or a heading, and is cut here."""
+MAX_RUN = 24  # words; longer runs are lists or headings and are cut
 
 
 @dataclass(slots=True)
 class CapitalRun:
-    """Words of one candidate.
+    """The words of a candidate name.
 
-    person           an honorific or a role stood before it
-    quoted           a title, in quotation marks or not
-    defined          the heading of a text and what it is about: nothing says that it is a work
-    before, before2  the lower-case words in front of it, after: the one behind; "" at an edge
-    opened           a preposition that opened the sentence was cut off its front (In Tolverton Mara Venn …)
+    Attributes:
+        before, before2, after: The lower-case words before and after it; "" at an edge.
     """
 
     words: list[Word]
     sentence: int
-    person: bool = False
-    quoted: bool = False
+    person: bool = False  # an honorific or a role precedes it
+    quoted: bool = False  # a title, with or without quotation marks
     before: str = ""
     before2: str = ""
     after: str = ""
-    opened: bool = False
-    defined: bool = False
+    opened: bool = False  # a preposition was cut off its front (In Tolverton Mara Venn …)
+    defined: bool = False  # the heading of a text that defines it, so not necessarily a work
 
     @property
     def start(self) -> int:
@@ -163,7 +153,7 @@ class CapitalRun:
 
 
 def runs_of(text: str, index: int, words: list[Word]) -> list[CapitalRun]:
-    """The capitalised runs of sentence number `index`, in order, before anything is trimmed."""
+    """The untrimmed capitalised runs of sentence number `index`, in order."""
     runs: list[CapitalRun] = []
     i, n = 0, len(words)
     while i < n:
@@ -183,7 +173,7 @@ def runs_of(text: str, index: int, words: list[Word]) -> list[CapitalRun]:
 
 
 def _extend(text: str, words: list[Word], i: int, j: int) -> int:
-    """How many words from j on belong to the run that holds words[i:j]; 0: none."""
+    """How many words from j on continue the run words[i:j]; 0 if none."""
     last, word = words[j - 1], words[j]
     following = words[j + 1] if j + 1 < len(words) else None
     if not _touches(text, last, word):
@@ -198,7 +188,7 @@ def _extend(text: str, words: list[Word], i: int, j: int) -> int:
     if word.capital:
         return 0 if word.initial else 1
     if word.text == "I":
-        # Of rulers (Johann Adolf I of Ostrey) and of the world wars.
+        # Rulers (Johann Adolf I of Ostrey) and world wars.
         regnal = text[word.end : word.end + 4].lstrip().startswith(("of ", ",", ")", "("))
         if last.lower == "war" or (regnal and last.lower in LEXICON.cues["first_name"]):
             return 1
@@ -217,8 +207,7 @@ def _extend(text: str, words: list[Word], i: int, j: int) -> int:
 
 
 def is_personal(words: list[str]) -> bool:
-    """Whether words, in lower case, begin as the name of a ruler or saint does: a first name, or a
-    numeral behind a name."""
+    """Whether lower-case words form the name of a ruler or saint: first names, or a name and a numeral."""
     if all(w in LEXICON.cues["first_name"] for w in words):
         return True
     return len(words) > 1 and _NUMERAL.fullmatch(words[-1]) is not None
@@ -250,7 +239,7 @@ def _connects(left: list[Word], between: list[Word], right: Word) -> bool:
 
 
 def _touches(text: str, last: Word, word: Word) -> bool:
-    """Only white space between two words, or the full stop of an initial or an honorific."""
+    """Whether two words are separated only by white space, or by the full stop of an initial or honorific."""
     gap = text[last.end : word.start]
     if gap == "- ":  # Metro- Goldwyn, as tokenised text writes it
         return last.capital and word.capital
@@ -264,8 +253,10 @@ def _touches(text: str, last: Word, word: Word) -> bool:
 
 
 def trim(run: CapitalRun) -> list[CapitalRun]:
-    """Cut honorifics, roles, calendar words and sentence openers off a run; a role in the middle divides
-    it (Harbour Institute Director Mara Venn). Returns the candidates that are left."""
+    """Cut honorifics, roles, calendar words and sentence openers off a run, and return the candidates left.
+
+    A role in the middle splits the run (Harbour Institute Director Mara Venn).
+    """
     if run.quoted:
         return [run]
     cues = LEXICON.cues
@@ -298,27 +289,26 @@ def trim(run: CapitalRun) -> list[CapitalRun]:
 
 
 def _is_country(word: Word) -> bool:
-    """US, which is us but for its capitals."""
+    """Whether it is a country in capitals, such as US."""
     return word.text.isupper() and word.lower in LEXICON.cues["place"]
 
 
 def _strip_front(run: CapitalRun) -> tuple[list[Word], bool, bool]:
-    """(words left, whether an honorific or role was cut off, whether an opening word was)."""
+    """(remaining words, whether an honorific or role was cut off, whether a sentence opener was)."""
     cues, words, person, opened = LEXICON.cues, list(run.words), run.person, False
     while words:
         first, following = words[0].lower, words[1].lower if len(words) > 1 else ""
         if following.isdigit() and first in cues["not_name"]:
-            words.pop(0)  # Episode 12, Item 4; the number goes with the next turn of this loop
+            words.pop(0)  # Episode 12, Item 4; the next iteration removes the number
             continue
-        # An honorific or a role before a name, in either number (Councillors A and B).
+        # An honorific or role before a name, singular or plural (Councillors A and B).
         forms = (first, first.removesuffix("s"))
         office = any(f in cues["honorific"] or f in cues["role"] for f in forms)
         office = office and (_name_like(following) or following in cues["honorific"])
         if following and (office or first in cues["strict_honorific"]):
             person = True
         elif words[0].initial and LEXICON.is_leading(first):
-            # Part of the name all the same: a first name (Mark Venn), or a noun (Number Three Slip, Institute
-            # for Estuarine Studies).
+            # Still part of the name: a first name (Mark Venn) or a noun (Institute for Estuarine Studies).
             if following and first not in LEXICON.function:
                 is_noun = first in LEXICON.nouns
                 if not words[1].capital:

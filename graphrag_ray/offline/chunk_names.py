@@ -1,15 +1,10 @@
-"""Names in a chunk, and which of them name the same thing.
+"""Find the names in a chunk, and resolve which of them name the same thing.
 
-Document-centred casing (Mikheev, "Periods, capitalized words, etc.", Computational Linguistics 2002): a
-capital in mid-sentence is evidence, one at the start of a sentence needs evidence elsewhere in the chunk or a
-word that is not an ordinary one. Titles, in quotation marks or as headings that the text below them begins
-with, are names whatever the casing of their words. Runs that hold two names are divided where both are seen
-alone elsewhere.
-
-Short names are resolved to the one full name of the chunk that ends, or begins, with them; speakers' labels
-and the long forms of abbreviations are names as well (Schwartz and Hearst, "A simple algorithm for
-identifying abbreviation definitions in biomedical text", PSB 2003). We differ from them in two points: only
-`long form (SHORT)` is read, and the long form has to start with a capital, since names are wanted.
+Document-centred casing (Mikheev 2002, "Periods, capitalized words, etc."): a capital in mid-sentence is
+evidence; one at the start of a sentence needs evidence elsewhere in the chunk or a word that is not ordinary.
+Titles in quotation marks or headings are names in any case. Short names resolve to the only full name that
+begins or ends with them. Abbreviations are resolved as by Schwartz and Hearst (PSB 2003), but only as `long
+form (SHORT)`, with a capitalised long form.
 """
 
 from __future__ import annotations
@@ -34,14 +29,14 @@ _PLAIN = re.compile(r"[\w\s&'’./-]+")
 
 
 def definitions(text: str, start: int, end: int) -> list[tuple[str, int, int]]:
-    """The abbreviations defined in text[start:end]: (short form, start and end of what it stands for)."""
-    found = []
+    """Abbreviations defined in text[start:end]: (short form, start and end of the long form)."""
+    defined = []
     for match in _SHORT.finditer(text, start, end) if "(" in text else ():
         short = match.group(1)
         if sum(c.isupper() for c in short) < 2:
             continue
         before_end = start + len(text[start : match.start()].rstrip(" "))
-        # At most min(|A| + 5, |A| * 2) words before the parenthesis hold the long form (section 3.1).
+        # The long form is within min(|A| + 5, |A| * 2) words before the parenthesis (section 3.1).
         letters = sum(c.isalnum() for c in short)
         nearest = max(start, before_end - MAX_LONG_CHARS)
         words = [m.start() for m in re.finditer(r"\S+", text[nearest:before_end])]
@@ -49,28 +44,30 @@ def definitions(text: str, start: int, end: int) -> list[tuple[str, int, int]]:
         window = nearest + words[-limit] if len(words) > limit else nearest
         begin = _best_long_form(short, text[window:before_end])
         if begin is not None and text[window + begin].isupper():
-            found.append((short, window + begin, before_end))
-    return found
+            defined.append((short, window + begin, before_end))
+    return defined
 
 
 def _best_long_form(short: str, long_text: str) -> int | None:
-    """Where the long form begins: every character of the short form is found from the right, its first
-    at the start of a word (figure 1 of the paper)."""
-    s, at = len(short) - 1, len(long_text) - 1
+    """Where the long form begins (figure 1 of the paper).
+
+    Every character of the short form is matched from the right, the first one at the start of a word.
+    """
+    s, i = len(short) - 1, len(long_text) - 1
     while s >= 0:
         wanted = short[s].lower()
         if not wanted.isalnum():
             s -= 1
             continue
-        while at >= 0 and (
-            long_text[at].lower() != wanted or (s == 0 and at > 0 and long_text[at - 1].isalnum())
+        while i >= 0 and (
+            long_text[i].lower() != wanted or (s == 0 and i > 0 and long_text[i - 1].isalnum())
         ):
-            at -= 1
-        if at < 0:
+            i -= 1
+        if i < 0:
             return None
-        at -= 1
+        i -= 1
         s -= 1
-    begin = at + 1
+    begin = i + 1
     long_form = long_text[begin:]
     if len(long_form) < len(short) or not _PLAIN.fullmatch(long_form) or len(long_form.split()) < 2:
         return None
@@ -85,7 +82,7 @@ _UNLIKE_PERSON = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A name at text[start:end] of sentence number `sentence`; `label`: as the label of a turn."""
+    """A name at text[start:end] of a sentence. label: as the label of a speaker turn."""
 
     sentence: int
     start: int
@@ -96,20 +93,15 @@ class Mention:
 
 @dataclass(slots=True)
 class Name:
-    """A name of the chunk.
-
-    words      of its title, lower case
-    person     an honorific, a role or a speaker's label says so
-    short_for  key of the name that it abbreviates, else ""
-    """
+    """A name in the chunk."""
 
     title: str
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # words of its title in lower case
     mentions: list[Mention] = field(default_factory=list)
-    person: bool = False
+    person: bool = False  # marked by an honorific, a role or a speaker label
     speaker: bool = False
     quoted: bool = False
-    short_for: str = ""
+    short_for: str = ""  # key of the name that it abbreviates, else ""
 
     @property
     def key(self) -> str:
@@ -117,52 +109,52 @@ class Name:
 
 
 def find_names(text: str, script: Script) -> dict[str, Name]:
-    """The names of a chunk by upper-case title, speakers first, then in order of first mention."""
+    """The names of a chunk by upper-case title: speakers first, then in order of first mention."""
     names: dict[str, Name] = {}
 
-    def named(title: str) -> Name:
+    def add(title: str) -> Name:
         if title.upper() not in names:
             words = (w.strip(',;:!?()“”"') or w for w in title.lower().split())
             names[title.upper()] = Name(title, tuple(words))
         return names[title.upper()]
 
     for turn in script.turns:
-        name = named(speaker_title(turn.speaker))
+        name = add(speaker_title(turn.speaker))
         name.person = name.speaker = True
     for candidate in find_candidates(text, script.sentences):
-        name = named(candidate.title)
+        name = add(candidate.title)
         name.person = name.person or candidate.person
         name.quoted = name.quoted or any(r.quoted and not r.defined for r in candidate.runs)
         name.mentions.extend(Mention(r.sentence, r.start, r.end, r) for r in candidate.runs)
-    # `Friends of Hask Marsh (FHM)`: the long form is a name as a whole, and FHM is short for it.
+    # `Friends of Hask Marsh (FHM)`: the whole long form is a name, abbreviated FHM.
     spans: list[tuple[int, int]] = []
-    own: set[tuple[str, int]] = set()
+    long_forms: set[tuple[str, int]] = set()
     for index, sentence in enumerate(script.sentences):
         for abbreviation, start, end in definitions(text, sentence.start, sentence.end):
             title = fold(text[start:end]).replace("’", "'").removeprefix("The ")
             short = names.get(abbreviation.upper())
             if short is None or title.upper() == short.key:
                 continue
-            long = named(title)
+            long = add(title)
             long.mentions.append(Mention(index, start, end))
             short.short_for = long.key
             spans.append((end, start))
-            own.add((long.key, end))
+            long_forms.add((long.key, end))
     if spans:
-        _drop_parts(names.values(), spans, own)
-    # A label mentions its speaker, in the first sentence of the turn.
-    first: dict[int, int] = {}
+        _drop_parts(names.values(), spans, long_forms)
+    # A label mentions its speaker in the first sentence of the turn.
+    first_sentence: dict[int, int] = {}
     for index, sentence in enumerate(script.sentences):
-        first.setdefault(sentence.turn, index)
+        first_sentence.setdefault(sentence.turn, index)
     for number, turn in enumerate(script.turns):
-        if number in first:
-            mention = Mention(first[number], turn.start, turn.end, None, True)
-            named(speaker_title(turn.speaker)).mentions.append(mention)
+        if number in first_sentence:
+            mention = Mention(first_sentence[number], turn.start, turn.end, None, True)
+            add(speaker_title(turn.speaker)).mentions.append(mention)
     return _resolve(names)
 
 
 def speaker_title(label: str) -> str:
-    """The name in a label, without its honorifics."""
+    """The name in a label, without honorifics."""
     words = label.split()
     while len(words) > 1 and words[0].lower().strip(".") in LEXICON.cues["honorific"]:
         words.pop(0)
@@ -170,9 +162,12 @@ def speaker_title(label: str) -> str:
 
 
 def looks_like_person(title: str) -> bool:
-    """By shape: two to four words, a first name or no ordinary word, and no suffix of another type. Where
-    the others are not, no word is in capitals or has one inside, but as McKay or O'Hara has it (Azure AI
-    and GitHub Copilot are products)."""
+    """Whether a title has the shape of a person's name.
+
+    Two to four words, with a first name or without ordinary words, and without a suffix of another type.
+    Words in capitals or with an inner capital rule it out (Azure AI, GitHub Copilot), except as in McKay or
+    O'Hara.
+    """
     cues, words = LEXICON.cues, tuple(title.lower().split())
     if not title.isupper() and _UNLIKE_PERSON.search(title):
         return False
@@ -191,30 +186,32 @@ def looks_like_person(title: str) -> bool:
     return all(not LEXICON.is_ordinary(w) or w in cues["particle"] for w in words)
 
 
-def _drop_parts(names: Iterable[Name], spans: list[tuple[int, int]], own: set[tuple[str, int]]) -> None:
-    """Parts of a long form, cut at a small word, are no names there.
+def _drop_parts(names: Iterable[Name], spans: list[tuple[int, int]], longs: set[tuple[str, int]]) -> None:
+    """Drop mentions that are parts of a long form.
 
-    spans: (end, start) of long forms by end; own: (key, end) of the names that they are.
+    spans: (end, start) of long forms, sorted; longs: (key, end) of their names.
     """
-    least = list(accumulate((start for _, start in reversed(spans)), min))[::-1]
+    min_starts = list(accumulate((start for _, start in reversed(spans)), min))[::-1]
     for name in names:
         kept: dict[tuple[int, int], Mention] = {}
         for m in name.mentions:
-            if (name.key, m.end) in own:
-                kept.setdefault((-1, m.end), m)  # the run that was found and the definition are one mention
+            if (name.key, m.end) in longs:
+                kept.setdefault((-1, m.end), m)  # the run and the definition are one mention
                 continue
-            at = bisect_left(spans, (m.end, -1))
-            if at == len(spans) or least[at] > m.start:
+            i = bisect_left(spans, (m.end, -1))
+            if i == len(spans) or min_starts[i] > m.start:
                 kept[m.start, m.end] = m
         name.mentions = list(kept.values())
 
 
 def _resolve(names: dict[str, Name]) -> dict[str, Name]:
-    """Short names join the only full name that begins or ends with them. One that fits several is left
-    out, as is a first name without any that is mentioned once: whom they mean is not known."""
+    """Merge short names into the only full name that begins or ends with them.
+
+    Ambiguous short names are dropped, and so are first names that are mentioned once and match no full name.
+    """
     cues = LEXICON.cues
-    # Names of several words by their first and last words: of persons all, of others ordinary words only (the
-    # Institute, but not Stanford).
+    # Full names by first and last word; for other names than persons only ordinary words (Institute, not
+    # Stanford).
     full_names: dict[str, list[Name]] = defaultdict(list)
     for name in names.values():
         if len(name.words) < 2 or not name.mentions or name.short_for or _without_middle(name, names):
@@ -230,7 +227,7 @@ def _resolve(names: dict[str, Name]) -> dict[str, Name]:
             word = name.words[0]
             fitting = full_names.get(word, [])
             if all(m.run is not None and m.run.before in _LOCATIVE for m in name.mentions):
-                fitting = []  # in Marrakesh there is no Mr Marrakesh
+                fitting = []  # a place, not a person
             if len(fitting) == 1 or (fitting and name.speaker):
                 target = max(fitting, key=lambda n: len(n.mentions))
             elif fitting:
@@ -250,8 +247,7 @@ def _resolve(names: dict[str, Name]) -> dict[str, Name]:
 
 
 def _without_middle(name: Name, names: dict[str, Name]) -> Name | None:
-    """The person of the chunk who is written with the first and the last of these words (Orla Quist for
-    Orla Maria Quist)."""
+    """The person in the chunk with the same first and last name (Orla Quist for Orla Maria Quist)."""
     if len(name.words) < 3 or name.quoted:
         return None
     plain = names.get(f"{name.words[0]} {name.words[-1]}".upper())
@@ -268,8 +264,7 @@ _LAST_WORDS = re.compile(r"([^\W\d_]+)\W{0,2}(?:\s([^\W\d_]+)\W{0,2})?$")
 _NEXT_WORDS = re.compile(r"\W{0,3}([^\W\d_]+)(?:\s([^\W\d_]+))?(?:\s([^\W\d_]+))?")
 _BRACKET = re.compile(r"(?:(?<!\s)\s++)?\([^()]*\)$")
 _GOES_ON = r"[\"”]?\s?(?:\(|,|(?:is|was|are|were|or|may|refers|has)\b)"
-MAX_WORDS = 9
-"""A longer capitalised run is a heading or a list without commas."""
+MAX_WORDS = 9  # longer runs are headings or lists without commas
 
 _ADDRESS = re.compile(
     r"\b(?:https?://|www\.)\S+|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64})+|(?<!\w)[@#]\w+"
@@ -285,7 +280,7 @@ _INDEFINITE = ("a", "an", "every", "each", "another")
 
 @dataclass(slots=True)
 class Candidate:
-    """Runs with one title. `mid`: those whose casing is evidence by itself."""
+    """Runs with one title. mid: number of runs whose case is evidence by itself."""
 
     title: str
     runs: list[CapitalRun]
@@ -303,35 +298,34 @@ class Candidate:
 def find_candidates(text: str, sentences: list[Sentence]) -> list[Candidate]:
     """The accepted candidates of a chunk, in order of first mention."""
     runs: list[CapitalRun] = []
-    shown = _ADDRESS.sub(lambda m: "|" * len(m.group()), text)
-    headings = heading_runs(shown, sentences)
+    visible = _ADDRESS.sub(lambda m: "|" * len(m.group()), text)
+    headings = heading_runs(visible, sentences)
     for index, sentence in enumerate(sentences):
-        quoted = quoted_titles(shown, sentence, index) if "“" in shown or '"' in shown else []
+        quoted = quoted_titles(visible, sentence, index) if "“" in visible or '"' in visible else []
         if index < 2 and headings:
-            own = [h for h in headings if h.sentence == index]
-            quoted = own + [q for q in quoted if not any(h.start <= q.start < h.end for h in own)]
+            headed = [h for h in headings if h.sentence == index]
+            quoted = headed + [q for q in quoted if not any(h.start <= q.start < h.end for h in headed)]
             quoted.sort(key=lambda r: r.start)
         starts, ends = [q.start for q in quoted], [q.end for q in quoted]
-        for run in runs_of(shown, index, words_of(shown, sentence)):
+        for run in runs_of(visible, index, words_of(visible, sentence)):
             before = bisect_right(starts, run.end - 1)  # titles begin before the run ends
             if not before or ends[before - 1] <= run.start:
                 runs.extend(trim(run))
         runs.extend(quoted)
-    found: dict[str, Candidate] = {}
+    candidates: dict[str, Candidate] = {}
     for run in (r for r in runs if len(r.words) <= MAX_WORDS):
         first = run.words[0]
-        # One word behind an indefinite article, and no noun behind it, is a kind of thing: a Vlogger.
+        # A single word after an indefinite article and not before a noun is a kind of thing: a Vlogger.
         is_kind = run.before in _INDEFINITE and len(run.words) == 1 and run.after not in LEXICON.nouns
         is_kind = is_kind and first.text[0].isupper() and first.text[1:].islower()
-        _put(text, found, run, run.person or not (first.initial or is_kind))
-    # One that an edge of the chunk may have cut (MARA VE at the end, OTT at the start) counts only where the
-    # same is seen elsewhere.
-    for key, candidate in list(found.items()):
+        _put(text, candidates, run, run.person or not (first.initial or is_kind))
+    # A run that the edge of the chunk may have cut counts only if it occurs elsewhere.
+    for key, candidate in list(candidates.items()):
         run = candidate.runs[0]
         cut = run.end == len(text) or (run.start == 0 and run.words[0].text.isupper())
         if len(candidate.runs) == 1 and cut:
-            del found[key]
-    _divide(text, found)
+            del candidates[key]
+    _divide(text, candidates)
 
     lower_words = frozenset(_LOWER.findall(text))
 
@@ -340,26 +334,29 @@ def find_candidates(text: str, sentences: list[Sentence]) -> list[Candidate]:
         stretches = (s.split(" ") for s in _LOWER_STRETCH.findall(text))
         return Counter(" ".join(s[i : i + size]) for s in stretches for i in range(len(s) - size + 1))
 
-    return [c for c in found.values() if _accepted(c, lower_words, lower_phrases)]
+    return [c for c in candidates.values() if _accepted(c, lower_words, lower_phrases)]
 
 
 def title_of(text: str, words: Iterable[Word]) -> str:
-    """A run as written, white space folded, also behind a hyphen, and apostrophes straight."""
+    """The title of a run: white space folded, also after hyphens, and apostrophes straight."""
     listed = list(words)
     written = fold(text[listed[0].start : listed[-1].end]).replace("’", "'")
     return _SPACED_HYPHEN.sub("-", written)
 
 
-def _put(text: str, found: dict[str, Candidate], run: CapitalRun, mid: bool = True) -> None:
+def _put(text: str, candidates: dict[str, Candidate], run: CapitalRun, mid: bool = True) -> None:
     title = title_of(text, run.words)
-    candidate = found.setdefault(title.upper(), Candidate(title, []))
+    candidate = candidates.setdefault(title.upper(), Candidate(title, []))
     candidate.runs.append(run)
     candidate.mid += mid
 
 
 def quoted_titles(text: str, sentence: Sentence, index: int) -> list[CapitalRun]:
-    """Titles in quotation marks: several words, the content words capitalised; any words, and one alone,
-    behind a noun for works (the song “Avant de dire adieu”); one before a year or beside other titles."""
+    """Titles in quotation marks.
+
+    Several words with capitalised content words; anything after a noun for works (the song “Avant de dire
+    adieu”); a single word before a year or beside other titles.
+    """
     cues = LEXICON.cues
     runs: list[CapitalRun] = []
     alone: list[CapitalRun] = []
@@ -382,10 +379,10 @@ def quoted_titles(text: str, sentence: Sentence, index: int) -> list[CapitalRun]
         content = [w for w in words if w.lower not in cues["small"]]
         capital = all(w.text[0].isupper() or w.text.isdigit() for w in content)
         before = _LAST_WORDS.search(text, max(0, start - 40), start)
-        # Called: a noun for works or a verb of naming stands before the opening mark.
+        # called: a noun for works or a verb of naming precedes the opening mark.
         called = before is not None and "," not in text[before.end(2 if before[2] else 1) : start]
         word = (before[2] or before[1]).lower() if before else ""
-        # Spoken: a comma at a mark, and a verb of saying beside it.
+        # Direct speech has a comma at a mark and a verb of saying next to it.
         beside = [w.lower() for m in (before, _NEXT_WORDS.match(text, end)) if m for w in m.groups() if w]
         comma = text[max(0, start - 4) : start].rstrip(' "“').endswith((",", ":"))
         comma = comma or text[start:end].rstrip().endswith(",")
@@ -401,9 +398,11 @@ def quoted_titles(text: str, sentence: Sentence, index: int) -> list[CapitalRun]
 
 
 def heading_runs(text: str, sentences: list[Sentence]) -> list[CapitalRun]:
-    """The subject of a text, where its first line is a heading that the sentence below begins with
-    (a page titled In the Room begins: In the Room may refer to …). It is looked for in both, without
-    what stands in brackets or behind a comma of the heading."""
+    """The subject of a text whose heading is repeated at the start of the first sentence.
+
+    A page titled In the Room begins: In the Room may refer to … Brackets and what follows a comma in the
+    heading are ignored.
+    """
     if len(sentences) < 2 or "\n" not in text[sentences[0].end : sentences[1].start]:
         return []
     first, second = sentences[0], sentences[1]
@@ -411,24 +410,27 @@ def heading_runs(text: str, sentences: list[Sentence]) -> list[CapitalRun]:
     if len(heading) > MAX_TITLE_CHARS or not (heading[:1].isupper() or heading[:1].isdigit()):
         return []
     below = text[second.start : second.end].lstrip('"“ ')
-    at = second.end - len(below)
+    body = second.end - len(below)
     for subject in dict.fromkeys((heading, heading.partition(",")[0])):
         parts = subject.split("-")
         if not below.startswith((parts[0], f"The {parts[0]}")):
             continue
-        # A white space that the heading lacks may stand behind its hyphens.
+        # The sentence may have white space after hyphens that the heading lacks.
         written = r"-\s?".join(map(re.escape, parts))
-        found = re.match(rf"(?:The )?({written}){_GOES_ON}", below)
-        if found is None:
+        match = re.match(rf"(?:The )?({written}){_GOES_ON}", below)
+        if match is None:
             continue
-        spans = [(first.start, first.start + len(subject), 0), (at + found.start(1), at + found.end(1), 1)]
+        spans = [
+            (first.start, first.start + len(subject), 0),
+            (body + match.start(1), body + match.end(1), 1),
+        ]
         runs = [_whole(text, words_of(text, Sentence(a, b)), index) for a, b, index in spans]
         return [replace(run, defined=True) for run in runs if run and len(run.words) <= MAX_TITLE_WORDS]
     return []
 
 
 def _whole(text: str, words: list[Word], index: int) -> CapitalRun | None:
-    """All words as one run that is not trimmed; None where it opens a bracket that it does not close."""
+    """All words as one untrimmed run; None if it opens a bracket that it does not close."""
     if not words:
         return None
     start, end = words[0].start, words[-1].end
@@ -441,46 +443,48 @@ def _whole(text: str, words: list[Word], index: int) -> CapitalRun | None:
     return CapitalRun(kept, index, quoted=True)
 
 
-def _divide(text: str, found: dict[str, Candidate]) -> None:
-    """Take apart runs that hold two names side by side (In Tolverton Mara Venn said …), then an opener glued
-    to a name (Building Microsoft), which is seen once, from a name that is seen alone elsewhere."""
+def _divide(text: str, candidates: dict[str, Candidate]) -> None:
+    """Split runs that hold two adjacent names (In Tolverton Mara Venn said …).
+
+    Then split a sentence opener (Building Microsoft) off a name that also occurs alone.
+    """
     first_names = LEXICON.cues["first_name"]
-    for key, candidate in list(found.items()):
+    for key, candidate in list(candidates.items()):
         run = candidate.runs[0]
         if len(candidate.runs) > 1 or len(run.words) < 3 or run.quoted:
             continue
-        for at in range(1, len(run.words)):
-            head, tail = run.words[:at], run.words[at:]
+        for i in range(1, len(run.words)):
+            head, tail = run.words[:i], run.words[i:]
             person = len(tail) > 1 and tail[0].lower in first_names and not LEXICON.is_ordinary(tail[1].lower)
-            # A body ends and a person begins: Ostrey Publishing | Peter Quist.
+            # An organisation followed by a person: Ostrey Publishing | Peter Quist.
             parted = person and head[-1].lower in LEXICON.cues["org_suffix"]
             parted = parted and head[0].lower not in first_names
-            if title_of(text, head).upper() in found:
+            if title_of(text, head).upper() in candidates:
                 alone = head[-1].lower not in first_names or tail[0].lower not in first_names
             else:
-                alone = at == 1 and (run.opened or head[0].lower in LEXICON.cues["place"])
+                alone = i == 1 and (run.opened or head[0].lower in LEXICON.cues["place"])
             if alone and len(tail) > 1 and tail[0].capital:
-                parted = parted or person or title_of(text, tail).upper() in found
+                parted = parted or person or title_of(text, tail).upper() in candidates
             if parted:
-                del found[key]
-                _put(text, found, replace(run, words=head, after=tail[0].lower))
-                _put(text, found, replace(run, words=tail, before=head[-1].lower, before2=""))
+                del candidates[key]
+                _put(text, candidates, replace(run, words=head, after=tail[0].lower))
+                _put(text, candidates, replace(run, words=tail, before=head[-1].lower, before2=""))
                 break
-    for key, candidate in list(found.items()):
+    for key, candidate in list(candidates.items()):
         run = candidate.runs[0]
         if candidate.mid or len(run.words) < 2 or len(candidate.runs) > 1:
             continue
         if run.words[1].capital and LEXICON.is_ordinary(run.words[0].lower):
-            rest = found.get(title_of(text, run.words[1:]).upper())
+            rest = candidates.get(title_of(text, run.words[1:]).upper())
             if rest is not None and rest.mid:
-                del found[key]
-                _put(text, found, replace(run, words=run.words[1:]))
+                del candidates[key]
+                _put(text, candidates, replace(run, words=run.words[1:]))
 
 
 def _accepted(
     candidate: Candidate, lower_words: frozenset[str], lower_phrases: Callable[[int], Counter[str]]
 ) -> bool:
-    """lower_words, lower_phrases: how the chunk writes words, and phrases of some words, in lower case."""
+    """Whether a candidate is a name. lower_words, lower_phrases: what the chunk writes in lower case."""
     words, run, cues = candidate.words, candidate.runs[0], LEXICON.cues
     word, lower = words[0], words[0].lower
     ordinary = all(LEXICON.is_ordinary(w.lower) for w in words)
@@ -508,8 +512,8 @@ def _accepted(
         if candidate.mid >= 2 or (candidate.mid and lower in cues["first_name"]):
             return True
         return bool(candidate.mid) and run.before in cues["before_name"] and not _FIELD.search(lower)
-    # A word seen at the start of sentences only is a name where it is used as one: twice, known as one,
-    # owning something, or the subject of a verb that names take.
+    # A word that only starts sentences is a name if it recurs, is known as one, is possessive, or is the
+    # subject of a verb that names take.
     return bool(candidate.mid) or (
         word.initial
         and (

@@ -1,8 +1,7 @@
-"""What records say by themselves, without a question: descriptions, summaries and reports of quotations.
+"""Digest records without a question: descriptions, summaries and reports made of quotations.
 
-Sentences are ranked by LexRank and kept apart by maximal marginal relevance (`summarise.py`). A finding of a
-report is about one of the members with the most relationships in the context, its title names the most
-characteristic members, and its rating grows with the size of what the context shows.
+Sentences are ranked by LexRank and diversified by MMR (`summarise.py`). The findings of a report are about
+its best connected members, its title names them, and its rating grows with the size of the context.
 """
 
 from __future__ import annotations
@@ -40,12 +39,10 @@ from graphrag_ray.offline.summarise import (
 Variables = Mapping[str, str]
 Sections = Mapping[str, Sequence[Mapping[str, str]]]
 
-MAX_PIECES = {"entity": 8, "relationship": 4}
-"""Quotations of a description, by kind; of others six."""
+MAX_PIECES = {"entity": 8, "relationship": 4}  # quotations of a description by kind, 6 for others
 MAX_SUMMARY_QUOTES, TITLE_WORDS = 12, 4
 MAX_FINDINGS, MAX_FINDING_QUOTES, REPORT_SUMMARY_QUOTES, TITLE_NAMES = 7, 3, 2, 3
-REPORT_CHARS = 2600
-"""Of all quotations together: some 700 tokens with references, as the paper's reports have (table 2)."""
+REPORT_CHARS = 2600  # of all quotations: about 700 tokens with references, as in the paper (table 2)
 SHOWN_TITLES, SHOWN_NAMES, CORPUS_TITLES, MAX_TITLE_CHARS = 3, 6, 4, 120
 NOTHING_KNOWN = "A collection of texts."
 
@@ -63,11 +60,10 @@ _SEPARATE = re.compile(re.escape(SEPARATE).replace(r"\{\}", r"(\d+)"))
 
 
 def description(variables: Variables) -> str:
-    """Choose among the quotations in `descriptions` (one description a line) those that are central and
-    define `name`; they are written in the order in which they came."""
+    """Choose the quotations in `descriptions` that are central or define `name`, in their order."""
     texts = list(dict.fromkeys(p for line in variables["descriptions"].split("\n") for p in pieces(line)))
     name = variables.get("name", "")
-    if not texts:  # nothing but phrases of our own
+    if not texts:  # only our own fixed phrases
         return variables["descriptions"].split("\n")[0].strip() or name
     room = int(room_in(variables, 500))
     limit = MAX_PIECES.get(variables.get("kind", ""), 6)
@@ -75,15 +71,15 @@ def description(variables: Variables) -> str:
     if len(texts) <= limit and len(JOIN.join(texts)) <= room:
         return JOIN.join(texts)
 
-    def worth(text: str) -> float:
-        """Definitional sentences first, greetings and fragments last."""
-        at = text.upper().find(name)
-        defines = at >= 0 and _DEFINES.match(text, at + len(name)) is not None
+    def value(text: str) -> float:
+        """Prefer definitions; avoid fragments and questions."""
+        position = text.upper().find(name)
+        defines = position >= 0 and _DEFINES.match(text, position + len(name)) is not None
         fragment = text[-1:] == "?" or not text[:1].isupper()
         return min(len(text), 160) / 400 - max(0, len(text) - 350) / 500 + 0.5 * defines - 0.2 * fragment
 
     similarity = similarities([content_stems(t) for t in texts])
-    relevance = 0.6 * lexrank(similarity) + np.array([worth(t) for t in texts])
+    relevance = 0.6 * lexrank(similarity) + np.array([value(t) for t in texts])
     chosen: list[int] = []
     used = 0
     for index in mmr(np.maximum(relevance, 0.01), similarity, limit):
@@ -95,11 +91,10 @@ def description(variables: Variables) -> str:
 
 
 def summary(variables: Variables) -> str:
-    """A title of words that many of the texts share; then central sentences, at least one of each text as far
-    as there is room, in the order of the texts."""
+    """A title of shared words, then central sentences in order, at least one per text if there is room."""
     records = records_of(variables["context"])
     texts = [s for record in records for s in record.sentences][:MAX_SENTENCES]
-    owner = [at for at, record in enumerate(records) for _ in record.sentences][:MAX_SENTENCES]
+    owner = [i for i, record in enumerate(records) for _ in record.sentences][:MAX_SENTENCES]
     if not texts:
         shown = "; ".join(filter(None, (record.title for record in records)))
         return f"{shown[:100] or 'Nothing to read'}\n\nThe texts hold no sentence that can be quoted."
@@ -108,10 +103,10 @@ def summary(variables: Variables) -> str:
     similarity = similarities(stems)
     relevance = lexrank(similarity) * np.array([stands_alone(t) for t in texts])
     order = mmr(np.maximum(relevance, 0.001), similarity, len(texts))
-    first = {owner[i]: i for i in reversed(order)}  # the best of each text
+    best_of = {owner[i]: i for i in reversed(order)}  # best sentence of each text
     chosen: list[int] = []
     used = 0
-    for i in dict.fromkeys([*sorted(first.values(), key=order.index), *order]):
+    for i in dict.fromkeys([*sorted(best_of.values(), key=order.index), *order]):
         if len(chosen) == MAX_SUMMARY_QUOTES or (chosen and used + len(texts[i]) > room):
             break
         chosen.append(i)
@@ -121,21 +116,22 @@ def summary(variables: Variables) -> str:
 
 
 def _shared_words(texts: Sequence[str], stems: Sequence[Sequence[str]], owner: Sequence[int]) -> str:
-    """The words that most texts share, as they are written most often."""
-    shared = Counter(s for s, _ in {(s, at) for own, at in zip(stems, owner, strict=True) for s in own})
-    total = Counter(s for own in stems for s in own)
+    """The words that most texts share, in their most frequent spelling."""
+    pairs = {(stem, text) for words, text in zip(stems, owner, strict=True) for stem in words}
+    shared = Counter(stem for stem, _ in pairs)
+    total = Counter(s for words in stems for s in words)
     best = sorted(shared, key=lambda s: (-shared[s], -total[s], s))[:TITLE_WORDS]
-    written: dict[str, Counter[str]] = {s: Counter() for s in best}
+    spellings: dict[str, Counter[str]] = {s: Counter() for s in best}
     for word in (word for text in texts for word in _WORD.findall(text)):
         for stem in content_stems(word)[:1]:
-            if stem in written:
-                written[stem][word] += 1
-    words = [min(forms, key=lambda w: (-forms[w], w)) for forms in written.values() if forms]
+            if stem in spellings:
+                spellings[stem][word] += 1
+    words = [min(forms, key=lambda w: (-forms[w], w)) for forms in spellings.values() if forms]
     return ", ".join(words) or " ".join(texts[0].split()[:8])
 
 
 def about(variables: Variables) -> str:
-    """What a corpus is about: some titles and the names that are linked most; "" if there is neither."""
+    """Describe a corpus by some titles and its best connected names; "" if there are neither."""
     titles, entities = (
         [line.removeprefix("- ") for line in variables[name].split("\n") if line and line != NO_LINES]
         for name in ("titles", "entities")
@@ -143,13 +139,13 @@ def about(variables: Variables) -> str:
     names = [line.partition(": ")[0] for line in entities[:SHOWN_NAMES]]
     quoted = [f"“{t}”" for t in titles[:SHOWN_TITLES]]
     listed = [" and ".join(filter(None, [", ".join(x[:-1]), *x[-1:]])) for x in (quoted, names)]
-    said = [f"Documents such as {listed[0]}."] if quoted else []
-    said += [f"The names that are linked most are {listed[1]}."] if names else []
-    return " ".join(said)
+    sentences = [f"Documents such as {listed[0]}."] if quoted else []
+    sentences += [f"The best connected names are {listed[1]}."] if names else []
+    return " ".join(sentences)
 
 
 def describe_corpus(variables: Variables) -> str:
-    """A sentence with the titles of the first reports, which stand as `- title: summary`, one a line."""
+    """Describe a corpus by the titles of its first reports, given as lines `- title: summary`."""
     lines = (line.removeprefix("- ").partition(": ")[0] for line in variables["reports"].split("\n"))
     titles = [t for line in lines if (t := fold(line)[:MAX_TITLE_CHARS].strip(" .;:"))]
     return f"Texts that deal with {'; '.join(titles[:CORPUS_TITLES])}." if titles else NOTHING_KNOWN
@@ -157,11 +153,7 @@ def describe_corpus(variables: Variables) -> str:
 
 @dataclass(slots=True)
 class Quotation:
-    """A quotation and where it comes from.
-
-    references  section -> local numbers
-    members     the entities it is about, as their records name them
-    """
+    """A quotation with its references (section to local numbers) and the entities that it is about."""
 
     text: str
     references: dict[str, list[str]] = field(default_factory=dict)
@@ -172,10 +164,10 @@ class Quotation:
 
 
 def write_report(variables: Variables) -> str:
-    """A JSON object {title, summary, rating, rating_explanation, findings} from the `context`."""
+    """Write the JSON object {title, summary, rating, rating_explanation, findings} from the `context`."""
     sections = parse_sections(variables["context"])
     units = _quotations(sections)[:MAX_SENTENCES]
-    # Of whichever hierarchy: from here on they are counted and named alike.
+    # From here on, the reports of all hierarchies are treated alike.
     sections["Reports"] = [row for name in REPORT_SECTIONS for row in sections.get(name, ())]
     members = _members(sections, units)
     texts: dict[str, list[str]] = defaultdict(list)
@@ -186,13 +178,12 @@ def write_report(variables: Variables) -> str:
     summary, findings = _choose(units, members, min(REPORT_CHARS, int(room_in(variables, 2000) * 0.6)))
     n = {name: len(sections.get(name, ())) for name in _NOUNS}
     counts = ", ".join(f"{k} {_NOUNS[name][k != 1]}" for name, k in n.items() if k) or "no records"
-    # A sub-community's report counts as ten records.
     size = n["Entities"] + n["Relationships"] + 0.5 * n["Claims"] + 10 * n["Reports"]
     rating = round(min(10.0, 1.2 * log2(1 + size)), 1)
-    what = f"A community around {names[members[0]]}" if members else "A community"
+    subject = f"A community around {names[members[0]]}" if members else "A community"
     if (groups := _SEPARATE.match(variables["context"])) and int(groups.group(1)) > 1:
-        among = ", ".join(names[m] for m in members[:2])
-        what = f"{groups.group(1)} small groups without a link between them, among them those of {among}"
+        largest = ", ".join(names[m] for m in members[:2])
+        subject = f"{groups.group(1)} small groups without a link between them, among them those of {largest}"
     distinct: dict[str, str] = {}
     for name in names.values():
         distinct.setdefault(name.casefold(), name)
@@ -201,37 +192,36 @@ def write_report(variables: Variables) -> str:
         source, target = row.get("source") or "", row.get("target") or ""
         neighbours[source].add(target)
         neighbours[target].add(source)
-    written = []
-    for member, found in findings:
-        beside = [name for other, name in names.items() if other in neighbours[member]][:3]
-        with_whom = f" — with {', '.join(beside)}" if beside else ""
-        written.append((names[member] + with_whom, " ".join(u.cite() for u in found)))
-    if not written:
+    explained = []
+    for member, quotations in findings:
+        related = [name for other, name in names.items() if other in neighbours[member]][:3]
+        with_related = f" — with {', '.join(related)}" if related else ""
+        explained.append((names[member] + with_related, " ".join(u.cite() for u in quotations)))
+    if not explained:
         head = next(iter(names.values()), "Nothing")
-        written = [(head, "The corpus names it, and no sentence says more.")]
+        explained = [(head, "The corpus names it, and no sentence says more.")]
     return as_json(
         {
             "title": ", ".join(list(distinct.values())[:TITLE_NAMES]) or "Unnamed records",
             "summary": " ".join(
-                [f"{what}: {counts}; rated {rating:.1f} of 10.", *(u.cite() for u in summary), MARK]
+                [f"{subject}: {counts}; rated {rating:.1f} of 10.", *(u.cite() for u in summary), MARK]
             ),
             "rating": rating,
             "rating_explanation": f"Rated by size and links alone: {counts}.",
-            "findings": [{"summary": short, "explanation": long} for short, long in written],
+            "findings": [{"summary": short, "explanation": long} for short, long in explained],
         }
     )
 
 
 def _quotations(sections: Sections) -> list[Quotation]:
-    """The distinct quotations of a report's context, in order: sub-communities' reports by their quotations,
-    entities, relationships and claims by their descriptions."""
+    """The distinct quotations of a context, in order, from reports and descriptions."""
     by_text: dict[str, Quotation] = {}
 
     def add(text: str, section: str, number: str, members: Iterable[str]) -> None:
         if not is_balanced(text):
             return
         unit = by_text.setdefault(text.casefold(), Quotation(text))
-        if unit.text != text:  # the same but for capitals: one of the two is enough
+        if unit.text != text:  # differs only in case
             return
         numbers = unit.references.setdefault(section, [])
         if number not in numbers:
@@ -251,15 +241,17 @@ def _quotations(sections: Sections) -> list[Quotation]:
 
 
 def _members(sections: Sections, units: Sequence[Quotation]) -> list[str]:
-    """The members by falling number of relationships in the context, then of quotations; for records of
-    sub-communities the names in their titles, the first weighing most."""
+    """Members by descending number of relationships, then of quotations.
+
+    For reports of sub-communities, the names in their titles, the first weighing most.
+    """
     degrees: dict[str, float] = {}
     for row in sections.get("Entities", ()):
         degrees.setdefault(row.get("entity") or "", 0.0)
-    inside = bool(degrees)
+    has_entities = bool(degrees)
     for row in sections.get("Relationships", ()):
         for end in (row.get("source") or "", row.get("target") or ""):
-            if end in degrees or not inside:
+            if end in degrees or not has_entities:
                 degrees[end] = degrees.get(end, 0.0) + 1.0
     for row in sections.get("Reports", ()):
         size = len(row.get("content") or "") / 800
@@ -267,12 +259,12 @@ def _members(sections: Sections, units: Sequence[Quotation]) -> list[str]:
             key = name.upper() if name.upper() in degrees else name
             degrees[key] = degrees.get(key, 0.0) + size / (place + 1)
     degrees.pop("", None)
-    quoted = Counter(m for u in units for m in u.members)
-    return sorted(degrees, key=lambda m: (-degrees[m], -quoted[m], m))
+    n_quotes = Counter(m for u in units for m in u.members)
+    return sorted(degrees, key=lambda m: (-degrees[m], -n_quotes[m], m))
 
 
 def _written_as(key: str, texts: Sequence[str]) -> str:
-    """A key as the corpus writes it: MARA VENN becomes Mara Venn where a quotation has that, NASA stays."""
+    """A key in the spelling of the corpus: Mara Venn for MARA VENN, if a quotation has it; NASA stays."""
     seen: Counter[str] = Counter(form for t in texts[:12] for form in _forms(key, t.replace("’", "'")))
     if seen[key] and " " not in key:
         return key
@@ -282,29 +274,29 @@ def _written_as(key: str, texts: Sequence[str]) -> str:
 
 
 def _forms(key: str, text: str) -> Iterator[str]:
-    """How a text writes a name, which is given in capitals, wherever it stands as words of its own."""
+    """The spellings of a name, given in capitals, wherever it occurs in a text as whole words."""
     upper = text.upper()
-    places: Sequence[int] = range(len(text) + 1)
+    positions: Sequence[int] = range(len(text) + 1)
     if len(upper) != len(text):  # ß becomes SS
-        places = [*(i for i, c in enumerate(text) for _ in c.upper()), len(text)]
-    at = upper.find(key)
-    while at >= 0:
-        start, end = places[at], places[at + len(key)]
-        whole = text[start:end].upper() == key  # not the second half of an ß
+        positions = [*(i for i, c in enumerate(text) for _ in c.upper()), len(text)]
+    found_at = upper.find(key)
+    while found_at >= 0:
+        start, end = positions[found_at], positions[found_at + len(key)]
+        whole = text[start:end].upper() == key  # not half of an ß
         if whole and not text[max(0, start - 1) : start].isalnum() and not text[end : end + 1].isalnum():
             yield text[start:end]
-            at += len(key) - 1
-        at = upper.find(key, at + 1)
+            found_at += len(key) - 1
+        found_at = upper.find(key, found_at + 1)
 
 
 def _choose(
     units: Sequence[Quotation], members: Sequence[str], room: int
 ) -> tuple[list[Quotation], list[tuple[str, list[Quotation]]]]:
-    """Quotations for the summary and for findings by member; none twice."""
+    """Choose distinct quotations for the summary, and for findings by member."""
     if not units:
         return [], []
     similarity = similarities([content_stems(u.text) for u in units])
-    # Short and very long sentences, and those that mean little alone, say little, however central they are.
+    # Short, very long and context-dependent sentences are less useful, however central.
     weights = [
         min(1.0, len(u.text) / 90) * (0.7 if len(u.text) > 420 else 1.0) * stands_alone(u.text) for u in units
     ]
@@ -313,7 +305,7 @@ def _choose(
     used = 0
 
     def take(chosen: Sequence[int]) -> list[Quotation]:
-        """What is chosen, and what says the same, is not chosen again."""
+        """Mark quotations and their near-copies as used."""
         nonlocal used
         for index in chosen:
             free[similarity[index] >= 0.85] = False
@@ -324,16 +316,16 @@ def _choose(
     summary = take(mmr(relevance, similarity, min(REPORT_SUMMARY_QUOTES, len(units) - 1)))
     findings: list[tuple[str, list[Quotation]]] = []
     units_of_member: dict[str, list[int]] = defaultdict(list)
-    for place, unit in enumerate(units):
+    for i, unit in enumerate(units):
         for member in unit.members:
-            units_of_member[member].append(place)
+            units_of_member[member].append(i)
     for member in members:
         if len(findings) >= MAX_FINDINGS or used >= room:
             break
-        own = [i for i in units_of_member[member] if free[i]]
-        if own:
-            best = mmr(relevance[own], similarity[np.ix_(own, own)], MAX_FINDING_QUOTES)
-            findings.append((member, take([own[i] for i in best])))
-    if not findings and members:  # one quotation in all: it belongs to a finding
+        free_units = [i for i in units_of_member[member] if free[i]]
+        if free_units:
+            best = mmr(relevance[free_units], similarity[np.ix_(free_units, free_units)], MAX_FINDING_QUOTES)
+            findings.append((member, take([free_units[i] for i in best])))
+    if not findings and members:  # the only quotation belongs to a finding
         return [], [(members[0], summary or list(units[:1]))]
     return summary, findings

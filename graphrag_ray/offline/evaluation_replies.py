@@ -1,15 +1,15 @@
-"""What `evaluate` asks of a model: users, tasks and questions by fixed sentences; answers judged by counting.
+"""Reply to the prompts of `evaluate`: write questions from templates, judge answers by counting.
 
-The sentences are filled with the names and terms of a corpus' description, by first mention, and then with
-subjects that most corpora have. A criterion's name, the text before its first colon, decides what is counted:
+Templates are filled with names and terms of the corpus description, then with general subjects. The name of
+the criterion decides what is counted:
 
     comprehensiveness   distinct stems of content words
     diversity           distinct names
-    empowerment         references, quotations and figures
-    directness          words, the fewer the better; but an answer without a term of the question loses
-    overall, others     the share of the question's terms, then distinct stems of content words
+    empowerment         references, quotations and numbers
+    directness          fewest words, but an answer without a term of the question loses
+    overall, others     share of the question's terms, then distinct stems of content words
 
-Both answers are counted by themselves, so their order cannot matter. References are no words.
+Each answer is measured by itself, so their order does not matter. References do not count as words.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from graphrag_ray.offline.sentences import fold, has_cells, read_script
 from graphrag_ray.offline.summarise import JOIN, MARK, content_stems, is_balanced, number_in
 
 Variables = Mapping[str, str]
-
 MAX_SUBJECTS, MAX_SUBJECT_CHARS = 12, 60
 DEFAULT_N = 5
-USERS = {
+PERSONAS = {
     "A historian": "the beginnings of",
     "A journalist": "the disputes over",
     "A manager": "the risks around",
@@ -47,7 +46,7 @@ USERS = {
     "A reviewer": "the doubts about",
     "A student": "the main facts about",
 }
-"""Who they are, and what they want to know of a subject, be it a person or not."""
+"""Personas, and what each wants to know about a subject."""
 TASKS = (
     "Write an overview of {it}.",
     "Compare what the texts say about {it}.",
@@ -74,7 +73,7 @@ QUESTIONS = (
     "Where is there a consensus on {it}, and where not?",
     "Which debates are there about {it}?",
 )
-"""Each has a word by which this engine knows a question about the whole."""
+"""Each has a word that marks a question about the whole corpus."""
 GENERAL_SUBJECTS = (
     "the main events",
     "the main decisions",
@@ -85,13 +84,11 @@ GENERAL_SUBJECTS = (
     "the rules in force",
     "the hopes for the future",
 )
-"""What most corpora tell of; together with the sentences above they make more than 50 of each."""
+"""Subjects of most corpora. Combined with the templates they give more than 50 of each kind."""
 
-ALIKE = 0.05
-"""Figures that differ by less than this share of the greater one are a tie."""
+TIE_MARGIN = 0.05  # difference, as a share of the larger figure, below which two figures tie
 MIN_CLAIM_WORDS = 4
-MAX_WORDINGS = 200
-"""Of a correct answer, so many are looked for."""
+MAX_WORDINGS = 200  # of a correct answer
 
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -103,21 +100,23 @@ _GENERAL_KNOWLEDGE = re.compile(r"[ \t]?\[general knowledge\]", re.IGNORECASE)
 
 
 def list_personas(variables: Variables) -> str:
-    """`{"personas": [{"persona": …}, …]}`"""
-    forms = [f"{who} who wants to find out about {what} {{it}}." for who, what in USERS.items()]
+    """Write `{"personas": [{"persona": …}, …]}`."""
+    forms = [f"{who} who wants to find out about {what} {{it}}." for who, what in PERSONAS.items()]
     return _listed("persona", _in_turn(forms, _subjects(variables["description"]), variables))
 
 
 def list_tasks(variables: Variables) -> str:
-    """`{"tasks": [{"task": …}, …]}`: on what interests the user, first of the user's own subject."""
+    """Write `{"tasks": [{"task": …}, …]}` on the persona's interest, the persona's own subject first."""
     persona = variables["persona"]
     subjects = [f"{_interest(persona)} {s}" for s in _subjects(variables["description"], persona)]
     return _listed("task", _in_turn(TASKS, subjects, variables))
 
 
 def list_questions(variables: Variables) -> str:
-    """`{"questions": [{"question": …}, …]}`: first of the task's subject, beginning with another sentence for
-    each kind of task."""
+    """Write `{"questions": [{"question": …}, …]}`, starting with the task's subject.
+
+    Each kind of task starts with a different template.
+    """
     task, interest = variables["task"], _interest(variables["persona"])
     kind = next(
         (i for i, t in enumerate(TASKS) if task.startswith(t.partition("{")[0])), crc32(task.encode())
@@ -125,8 +124,8 @@ def list_questions(variables: Variables) -> str:
     start = kind % len(QUESTIONS)
     forms = [*QUESTIONS[start:], *QUESTIONS[:start]]
     subjects = _subjects(variables["description"], task)
-    asked = (form.format(it=f"{interest} {subject}") for subject in subjects for form in forms)
-    return _listed("question", list(islice(asked, number_in(variables, "n", DEFAULT_N))))
+    questions = (form.format(it=f"{interest} {subject}") for subject in subjects for form in forms)
+    return _listed("question", list(islice(questions, number_in(variables, "n", DEFAULT_N))))
 
 
 def _listed(name: str, texts: Sequence[str]) -> str:
@@ -134,28 +133,30 @@ def _listed(name: str, texts: Sequence[str]) -> str:
 
 
 def _in_turn(forms: Sequence[str], subjects: Sequence[str], variables: Variables) -> list[str]:
-    """n pairs of a sentence and a subject, each once: both change from one to the next."""
+    """n distinct pairs of template and subject, both changing from one to the next."""
     n = min(number_in(variables, "n", DEFAULT_N), len(forms) * len(subjects))
     places = ((i % len(forms), i // len(forms)) for i in range(n))
-    return [forms[at].format(it=subjects[(at + turn) % len(subjects)]) for at, turn in places]
+    return [forms[i].format(it=subjects[(i + shift) % len(subjects)]) for i, shift in places]
 
 
 def _interest(persona: str) -> str:
-    known = (interest for who, interest in USERS.items() if persona.startswith(f"{who} "))
-    return next(known, list(USERS.values())[crc32(persona.encode("utf-8", "replace")) % len(USERS)])
+    known = (interest for who, interest in PERSONAS.items() if persona.startswith(f"{who} "))
+    return next(known, list(PERSONAS.values())[crc32(persona.encode("utf-8", "replace")) % len(PERSONAS)])
 
 
 def _subjects(description: str, about: str = "") -> list[str]:
-    """What a description names, then what most corpora tell of; no two that differ in case alone. The list
-    begins with the subject that `about` ends with."""
+    """What a description names, then general subjects, distinct but for case.
+
+    The list starts with the subject that `about` ends with.
+    """
     named = (fold(thing.title) for thing in read(description, with_terms=True).things)
-    found: dict[str, str] = {}
+    by_key: dict[str, str] = {}
     for name in (name for name in named if 0 < len(name) <= MAX_SUBJECT_CHARS):
-        if len(found) < MAX_SUBJECTS:
-            found.setdefault(name.casefold(), name)
+        if len(by_key) < MAX_SUBJECTS:
+            by_key.setdefault(name.casefold(), name)
     for name in GENERAL_SUBJECTS:
-        found.setdefault(name.casefold(), name)
-    subjects = list(found.values())
+        by_key.setdefault(name.casefold(), name)
+    subjects = list(by_key.values())
     ending = [i for i, subject in enumerate(subjects) if about.endswith(f" {subject}.")]
     start = max(ending, key=lambda i: len(subjects[i]), default=crc32(about.encode("utf-8", "replace")))
     start %= len(subjects)
@@ -163,21 +164,21 @@ def _subjects(description: str, about: str = "") -> list[str]:
 
 
 def judge(variables: Variables) -> str:
-    """`{"reason": …, "winner": 1, 2 or 0}`. The reason states the figures that decide."""
+    """Write `{"reason": …, "winner": 1, 2 or 0}`. The reason states the decisive figures."""
     question = read_question(variables["question"])
     name = variables["criterion"].partition(":")[0].strip().casefold()
     measured = (_measured(name, question, variables[answer]) for answer in ("answer_1", "answer_2"))
     reason = ""
     for (what, one, first), (_, other, second) in zip(*measured, strict=True):
         reason = f"{what}: {one:.9g} in answer 1, {other:.9g} in answer 2."
-        if first != second and abs(first - second) >= ALIKE * max(abs(first), abs(second)):
+        if first != second and abs(first - second) >= TIE_MARGIN * max(abs(first), abs(second)):
             return as_json({"reason": reason, "winner": 1 if first > second else 2})
     return as_json({"reason": f"{reason} They hardly differ.", "winner": 0})
 
 
 def _measured(criterion: str, question: QuestionTerms, answer: str) -> list[tuple[str, float, float]]:
-    """(what is counted, its figure, how good that is) of an answer; the next one counts where two tie."""
-    text = _said(answer)
+    """(what is counted, figure, value) of an answer. The next measure decides if two answers tie."""
+    text = _without_references(answer)
     if criterion == "diversity":
         n = len(find_names(text, read_script(text)))
         return [("Distinct names", n, n)]
@@ -190,27 +191,30 @@ def _measured(criterion: str, question: QuestionTerms, answer: str) -> list[tupl
     terms = [term for term in question.terms if stems.issuperset(term.split(" "))]
     if criterion == "directness":
         words = len(_WORD.findall(text))
-        worth = -words if words else float("-inf")  # an empty answer is not direct
-        return [("Terms of the question", len(terms), bool(terms)), ("Words", words, worth)]
+        value = -words if words else float("-inf")  # an empty answer is not direct
+        return [("Terms of the question", len(terms), bool(terms)), ("Words", words, value)]
     content = ("Distinct content words", len(stems), len(stems))
     share = round(100 * question.coverage(terms), 1)
-    of_terms = [] if criterion == "comprehensiveness" else [("Percent of the question's terms", share, share)]
-    return [*of_terms, content]
+    if criterion == "comprehensiveness":
+        return [content]
+    return [("Percent of the question's terms", share, share), content]
 
 
-def _said(answer: str) -> str:
-    """Without references, also those that a judge is shown (`records.blind_references`)."""
+def _without_references(answer: str) -> str:
+    """An answer without references, including blinded ones (`records.blind_references`)."""
     return _BLIND.sub("", strip_references(answer))
 
 
 def list_claims(variables: Variables) -> str:
-    """`{"claims": [{"claim": …}, …]}`: the sentences of an answer that state something of a name or with a
-    figure, each once, without references, headings, titles and marks."""
-    answer = _GENERAL_KNOWLEDGE.sub("", _said(variables["answer"]))
+    """Write `{"claims": [{"claim": …}, …]}`: the distinct sentences with a name or number.
+
+    References, headings, titles and marks are removed.
+    """
+    answer = _GENERAL_KNOWLEDGE.sub("", _without_references(variables["answer"]))
     text = "\n".join(
         _EMPHASIS.sub("", _TITLE.sub(r"\1", line))
         for line in answer.replace(JOIN.strip(), "\n").split("\n")
-        # What this engine says of an answer, at its end, is no part of it.
+        # Notes of this engine at the end of an answer are not part of it.
         if not (_HEADING.fullmatch(line) or line.rstrip().endswith(MARK))
     )
     script = read_script(text)
@@ -218,23 +222,25 @@ def list_claims(variables: Variables) -> str:
     named = {m.sentence for name in names for m in name.mentions if not m.label}
     claims: dict[str, None] = {}
     for index, sentence in enumerate(script.sentences):
-        said = fold(text[sentence.start : sentence.end])
-        for opened, closed in (("“", "”"), ("“", ""), ("", "”")):  # around the whole of a quotation
-            inner = said.removeprefix(opened).removesuffix(closed)
-            if said == f"{opened}{inner}{closed}" and is_balanced(inner):
-                said = inner.strip()
+        claim = fold(text[sentence.start : sentence.end])
+        for opened, closed in (("“", "”"), ("“", ""), ("", "”")):  # quotation marks around the whole sentence
+            inner = claim.removeprefix(opened).removesuffix(closed)
+            if claim == f"{opened}{inner}{closed}" and is_balanced(inner):
+                claim = inner.strip()
                 break
-        asks = said.rstrip(CLOSERS)[-1:] in ("", "?", "？", "؟", ":")
-        if asks or has_cells(said) or len(folded_words(said)) < MIN_CLAIM_WORDS:
+        asks = claim.rstrip(CLOSERS)[-1:] in ("", "?", "？", "؟", ":")
+        if asks or has_cells(claim) or len(folded_words(claim)) < MIN_CLAIM_WORDS:
             continue
-        if index in named or _NUMBER.search(said):
-            claims[said] = None
+        if index in named or _NUMBER.search(claim):
+            claims[claim] = None
     return _listed("claim", list(claims))
 
 
 def check_answer(variables: Variables) -> str:
-    """Y where one of the correct answer's wordings, the lines `- …`, stands in the answer word for word;
-    else N. Case, punctuation and white space do not matter."""
+    """Y if the answer contains a wording of the correct answer (the lines `- …`) word for word, else N.
+
+    Case, punctuation and white space are ignored.
+    """
     wordings = re.split(r"^- ", variables["gold"], flags=re.MULTILINE)[: MAX_WORDINGS + 1]
     answer = f" {' '.join(folded_words(variables['answer']))} "
     folded = {" ".join(folded_words(wording)) for wording in wordings}

@@ -1,18 +1,11 @@
-"""The answers to the extraction prompts: entities, relationships and claims of one chunk, as the paper's
-tuples.
+"""Reply to the extraction prompts: entities, relationships and claims of a chunk, as the paper's tuples.
 
-Descriptions are quotations: stretches of the text as it stands, white space folded. Copulas and appositions
-are the classical patterns of definitional sentences (Hearst 1992, "Automatic acquisition of hyponyms from
-large text corpora"; Fleischman, Hovy and Echihabi 2003, "Offline strategies for online question answering").
-
-Co-occurrence within a sentence is the classical evidence of a relation (Church and Hanks 1990, "Word
-association norms, mutual information, and lexicography"); which pairs are more than chance is decided at
-the merge by log-likelihood (Dunning 1993; graph/prune.py). He or she is the person named first in the
-last sentence that names one (recency and subject preference, Lappin and Leass 1994, without their other
-factors). In a transcript speakers are related to what they name.
-
-Sentences that state a claim are told by patterns: a date, or a verb of deciding, founding, winning, dying and
-their like (Etzioni et al. 2008, "Open information extraction from the web", without its learning).
+Descriptions are quotations, chosen by copulas and appositions (Hearst 1992; Fleischman, Hovy and Echihabi
+2003). Names in one sentence are related (Church and Hanks 1990); the merge decides by log-likelihood which
+pairs are more than chance (Dunning 1993; graph/prune.py). He or she is the person named first in the last
+sentence that names one (recency and subject preference, Lappin and Leass 1994). Speakers are related to what
+they name. Claims are sentences with a date or a verb of deciding, founding, winning, dying and the like
+(Etzioni et al. 2008, without its learning).
 """
 
 from __future__ import annotations
@@ -28,8 +21,7 @@ from graphrag_ray.offline.mentions import Reading, Thing, read
 from graphrag_ray.offline.sentences import fold, has_cells
 from graphrag_ray.offline.types import CONCEPT, LOCATION, PERSON, list_numbers, listed_kind, type_names
 
-MAX_QUOTE_CHARS = 480
-"""A longer sentence is cut at a clause, around what it is quoted for."""
+MAX_QUOTE_CHARS = 480  # longer sentences are cut at a clause, around what they are quoted for
 
 _PAIRS = [re.compile(r"(?P<opening>“)|”"), re.compile(r"(?P<opening>\()|\)")]
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
@@ -50,36 +42,35 @@ _FILLER = re.compile(
 
 
 def describe(reading: Reading, thing: Thing) -> str:
-    """The quotation that says most about a thing of the chunk."""
+    """The most informative quotation about a thing."""
     places = thing.places
     if thing.speaker:
-        own = reading.said_by.get(thing.key, [])
-        mentioned = [p for p in places if p[1] >= reading.sentence(p[0]).start]  # no label
+        spoken = reading.said_by.get(thing.key, [])
+        mentioned = [p for p in places if p[1] >= reading.sentence(p[0]).start]  # not as a label
 
-        def worth(index: int) -> tuple[float, int]:
+        def value(index: int) -> tuple[float, int]:
             sentence = reading.sentence(index)
             size = sentence.end - sentence.start
             filler = _FILLER.match(reading.text[sentence.start : sentence.start + 12]) is not None
             question = reading.text[sentence.end - 1] == "?"
-            worth = size if size <= 300 else 300 - size
-            return worth - 60 * filler - 100 * question - 200 * (not sentence.whole), -index
+            value = size if size <= 300 else 300 - size
+            return value - 60 * filler - 100 * question - 200 * (not sentence.whole), -index
 
-        if own and not mentioned:  # nobody names this speaker: a sentence of theirs
-            return quote(reading, max(own, key=worth), [])
+        if spoken and not mentioned:  # the speaker is never named, so quote a sentence of theirs
+            return quote(reading, max(spoken, key=value), [])
         places = mentioned or places
-    best = max(places[:12], key=lambda place: (_worth(reading, place), -place[1]))
+    best = max(places[:12], key=lambda place: (_value(reading, place), -place[1]))
     return quote(reading, best[0], [(best[1], best[2])])
 
 
 def quote(reading: Reading, index: int, spans: list[tuple[int, int]]) -> str:
-    """Sentence `index`, around the `spans` where it is long: at most MAX_QUOTE_CHARS that begin and end at a
-    clause, or at a word."""
+    """Sentence `index`; a long one is cut around the `spans` to MAX_QUOTE_CHARS, at clauses or words."""
     sentence, text = reading.script.sentences[index], reading.text
     start = min([sentence.start, *(a for a, _ in spans)])
     end = sentence.end
     if end - start > MAX_QUOTE_CHARS:
         first, last = min((a for a, _ in spans), default=start), max((b for _, b in spans), default=start)
-        if last - first > MAX_QUOTE_CHARS:  # far apart: around the second of two
+        if last - first > MAX_QUOTE_CHARS:  # far apart: quote around the second one
             first = max(a for a, _ in spans)
         room = max(0, MAX_QUOTE_CHARS - (last - first))
         low, high = max(start, first - room // 2), min(end, last + room // 2)
@@ -94,13 +85,14 @@ def quote(reading: Reading, index: int, spans: list[tuple[int, int]]) -> str:
 
 
 def balanced(text: str) -> str:
-    """The longest stretch without control characters, which a context would show as spaces, and without
-    a quotation mark or parenthesis that opens or closes nothing, which would be taken for one of ours,
-    or of a record, when it is read back."""
+    """The longest stretch without control characters, unpaired quotation marks and unpaired parentheses.
+
+    These would be misread as ours, or a record's, when a context is parsed.
+    """
     if not text.isprintable():
         text = max(_CONTROL.split(text), key=len).strip()
     before = None
-    while text != before:  # a cut at one kind of mark may leave half a pair of the other
+    while text != before:  # cutting at one kind of mark may break a pair of the other
         before = text
         for pair in _PAIRS:
             opened, cuts = list[int](), [-1]
@@ -118,44 +110,38 @@ def balanced(text: str) -> str:
     return text
 
 
-def _worth(reading: Reading, place: tuple[int, int, int]) -> float:
+def _value(reading: Reading, place: tuple[int, int, int]) -> float:
     """How much a sentence says about what it mentions at a place."""
     index, start, end = place
     sentence = reading.sentence(index)
     text = reading.text
     size = sentence.end - sentence.start
     after = text[end : min(sentence.end, end + 40)]
-    worth = min(2.0, size / 100) - max(0.0, (size - 300) / 200)
+    value = min(2.0, size / 100) - max(0.0, (size - 300) / 200)
     if _COPULA.match(after):
-        worth += 3.0
+        value += 3.0
     elif _APPOSITION.match(after):
-        worth += 2.5
+        value += 2.5
     elif _ROLE.match(after):
-        worth += 2.0
+        value += 2.0
     if _INTRODUCTION.search(text[max(sentence.start, start - 40) : start]):
-        worth += 1.5
-    worth += min(3, len(reading.in_sentence.get(index, ()))) * 0.3
-    worth += 0.6 * (start - sentence.start < 0.3 * size)
-    worth -= 4.0 * has_cells(text[sentence.start : sentence.end])  # less than any sentence is worth
-    worth -= 2.0 * (not sentence.whole) + 0.7 * (text[sentence.end - 1] == "?")
-    worth -= 0.5 * (_FILLER.match(text[sentence.start : sentence.start + 12]) is not None)
-    return worth
+        value += 1.5
+    value += min(3, len(reading.in_sentence.get(index, ()))) * 0.3
+    value += 0.6 * (start - sentence.start < 0.3 * size)
+    value -= 4.0 * has_cells(text[sentence.start : sentence.end])  # below any other sentence
+    value -= 2.0 * (not sentence.whole) + 0.7 * (text[sentence.end - 1] == "?")
+    value -= 0.5 * (_FILLER.match(text[sentence.start : sentence.start + 12]) is not None)
+    return value
 
 
 MAX_STRENGTH = 10
-MAX_DISTANCE = 4
-"""In a list of names, each is paired with the next four only."""
-
+MAX_DISTANCE = 4  # each name of a sentence is paired with the next four
+MAX_DISTANCE_WITH_SUBJECT = 2  # the same in a sentence whose subject is related to all names
+MAX_REFERRING_CHARS = 80  # at the start of a sentence, where a noun may refer back
 CONVERSE = "They speak with each other in this text."
-"""Our own words, where two only speak in turn: a quotation of that would quote their labels."""
+"""Describes two speakers who only take turns, because a quotation would consist of their labels."""
 
 Span = tuple[int, int]
-
-NEAR = 2
-"""The same in a sentence with a subject, to which they are related anyhow."""
-
-OPENING = 80
-"""So many characters of a sentence may refer back by a noun."""
 
 _THING = -1
 _IT = re.compile(r"(?:It|Its|They|Their)\b")
@@ -167,32 +153,30 @@ _THIRD_PERSON = re.compile(r"\b(?:[Hh]e|[Ss]he|[Hh]is|[Hh]er|him)\b")
 class Relation:
     """An unordered pair of things and its evidence.
 
-    sentences  sentences that hold both
-    carried    (sentence that names one, later sentence with a pronoun for it and the other's name)
-    spoken     sentences in which one, speaking, mentions the other
-    turns      how often one spoke after the other
+    Attributes:
+        carried: (sentence that names one, later sentence with a pronoun for it and the other's name).
     """
 
     source: Thing
     target: Thing
-    sentences: list[int] = field(default_factory=list)
+    sentences: list[int] = field(default_factory=list)  # sentences that mention both
     carried: list[tuple[int, int]] = field(default_factory=list)
-    spoken: list[int] = field(default_factory=list)
-    turns: int = 0
+    spoken: list[int] = field(default_factory=list)  # sentences in which one, speaking, mentions the other
+    turns: int = 0  # how often one spoke after the other
 
     @property
     def strength(self) -> int:
-        said = len(self.sentences) + len(self.carried) + len(self.spoken)
-        return min(MAX_STRENGTH, said + (self.turns + 1) // 2)
+        evidence = len(self.sentences) + len(self.carried) + len(self.spoken)
+        return min(MAX_STRENGTH, evidence + (self.turns + 1) // 2)
 
 
 def relations(reading: Reading) -> list[Relation]:
-    """The relations of a chunk in order of their first evidence."""
-    found: dict[tuple[str, str], Relation] = {}
+    """The relations of a chunk, in order of their first evidence."""
+    by_pair: dict[tuple[str, str], Relation] = {}
 
     def between(one: Thing, other: Thing) -> Relation:
         key = (one.key, other.key) if one.key <= other.key else (other.key, one.key)
-        return found.setdefault(key, Relation(one, other))
+        return by_pair.setdefault(key, Relation(one, other))
 
     carried = set()
     for index, since, subject in _carried_subjects(reading):
@@ -204,14 +188,16 @@ def relations(reading: Reading) -> list[Relation]:
         things = reading.in_sentence.get(index, [])
         if not things:
             continue
-        # A sentence's subject is related to everything, the others to those that stand near. Members of one
-        # list (A, B and C), but for places, are related to its subject and not to one another.
+        # The subject of a sentence is related to all things, the others to nearby ones. Members of a list (A,
+        # B and C), except places, are related to the subject but not to one another.
         lists = list_numbers([t.in_sentence[index][0] for t in things], reading.text)
         has_subject = index in carried
         named = not has_subject and (len(things) == 1 or lists[0] != lists[1])
         for i, one in enumerate(things):
-            most = NEAR if named or has_subject else MAX_DISTANCE
-            for j, other in enumerate(things[1:] if named and not i else things[i + 1 : i + 1 + most], i + 1):
+            reach = MAX_DISTANCE_WITH_SUBJECT if named or has_subject else MAX_DISTANCE
+            for j, other in enumerate(
+                things[1:] if named and not i else things[i + 1 : i + 1 + reach], i + 1
+            ):
                 siblings = (named or has_subject) and lists[i] == lists[j] and one.kind != LOCATION
                 # Two terms may share words: machine learning, learning system.
                 a, b = _nearest(one.in_sentence[index], other.in_sentence[index])
@@ -222,16 +208,15 @@ def relations(reading: Reading) -> list[Relation]:
         if speaker is not None and index not in speaker.in_sentence:
             for other in things:
                 between(speaker, other).spoken.append(index)
-    known = [t for t in (reading.speaks[i] for i in reading.turn_starts) if t is not None]
-    for one, other in pairwise(known):
+    speakers = [t for t in (reading.speaks[i] for i in reading.turn_starts) if t is not None]
+    for one, other in pairwise(speakers):
         if one is not other:
             between(*sorted((one, other), key=lambda thing: thing.key)).turns += 1
-    return [r for r in found.values() if r.strength]
+    return [r for r in by_pair.values() if r.strength]
 
 
 def relation_quote(reading: Reading, relation: Relation) -> str:
-    """The sentence that describes a relation, of those that hold both the one of the best length; for a
-    pronoun together with the sentence before it."""
+    """Describe a relation: the best sentence with both things; for a pronoun with the sentence before it."""
     one, other = relation.source, relation.target
     if relation.sentences:
         return _best(reading, relation.sentences, one, other)
@@ -243,14 +228,16 @@ def relation_quote(reading: Reading, relation: Relation) -> str:
         return balanced(fold(reading.text[start:end]))
     if relation.spoken:
         mentioned = other if reading.speaks[relation.spoken[0]] is one else one
-        said = [i for i in relation.spoken if i in mentioned.in_sentence]  # each may name the other
-        return _best(reading, said, mentioned)
+        sentences = [i for i in relation.spoken if i in mentioned.in_sentence]  # each may name the other
+        return _best(reading, sentences, mentioned)
     return CONVERSE
 
 
 def _carried_subjects(reading: Reading) -> Iterator[tuple[int, int, Thing]]:
-    """(sentence, earlier sentence, thing): what the sentence's he, it or `the film` means, which is the last
-    thing of that kind that a sentence named first."""
+    """(sentence, earlier sentence, thing) for each pronoun or `the film`.
+
+    It refers to the last thing of that kind that a sentence named first.
+    """
     subjects: dict[int, tuple[Thing, int]] = {}
     for index, sentence in enumerate(reading.script.sentences):
         if index and reading.sentence(index - 1).turn != sentence.turn:
@@ -269,7 +256,7 @@ def _carried_subjects(reading: Reading) -> Iterator[tuple[int, int, Thing]]:
 
 
 def _meant(reading: Reading, index: int, things: list[Thing]) -> Iterator[int]:
-    """The kinds of what a sentence refers to without a name, before it names one of that kind."""
+    """The kinds of things that a sentence refers to without a name, before it names one of that kind."""
     sentence, text = reading.sentence(index), reading.text
     named = {thing.kind: thing.in_sentence[index][0][0] for thing in reversed(things)}
     pronoun = _THIRD_PERSON.search(text, sentence.start, sentence.end)
@@ -277,30 +264,30 @@ def _meant(reading: Reading, index: int, things: list[Thing]) -> Iterator[int]:
         yield PERSON
     if _IT.match(text, sentence.start, sentence.end):
         yield _THING
-    for noun in _THE.finditer(text, sentence.start, min(sentence.end, sentence.start + OPENING)):
+    for noun in _THE.finditer(text, sentence.start, min(sentence.end, sentence.start + MAX_REFERRING_CHARS)):
         kind = listed_kind(noun.group(1))
         if kind is not None and noun.start() < named.get(kind, sentence.end):
             yield kind
 
 
 def _nearest(ones: list[Span], others: list[Span]) -> tuple[Span, Span]:
-    """The two mentions, both lists in order, whose beginnings are nearest to each other."""
-    best, at = (ones[0], others[0]), 0
+    """The two mentions whose starts are nearest. Both lists are sorted."""
+    best, i = (ones[0], others[0]), 0
     for one in ones:
-        while at + 1 < len(others) and others[at + 1][0] <= one[0]:
-            at += 1
-        for other in others[at : at + 2]:
+        while i + 1 < len(others) and others[i + 1][0] <= one[0]:
+            i += 1
+        for other in others[i : i + 2]:
             if abs(one[0] - other[0]) < abs(best[0][0] - best[1][0]):
                 best = (one, other)
     return best
 
 
 def _best(reading: Reading, sentences: list[int], *things: Thing) -> str:
-    def worth(index: int) -> tuple[bool, float, int]:
+    def value(index: int) -> tuple[bool, float, int]:
         sentence = reading.sentence(index)
         return (sentence.whole, -abs(sentence.end - sentence.start - 150), -index)
 
-    best = max(sentences, key=worth)
+    best = max(sentences, key=value)
     spans = [t.in_sentence[best] for t in things]
     if len(spans) == 2:
         return quote(reading, best, list(_nearest(*spans)))
@@ -308,16 +295,14 @@ def _best(reading: Reading, sentences: list[int], *things: Thing) -> str:
 
 
 _DELIMITER_LIKE = re.compile(r"<\s{0,2}\|[^<>\n]{0,20}>")
-
 DEFAULT_TYPES = "person, organization, location, event, work"
 
 
 def extract_records(variables: Mapping[str, str]) -> str:
-    """Read `text` and write `("entity"<|>NAME<|>TYPE<|>DESCRIPTION)` and
-    `("relationship"<|>SOURCE<|>TARGET<|>DESCRIPTION<|>STRENGTH)` records.
+    """Extract the records of entities and relationships from `text`.
 
-    Descriptions are quotations. The header (title, date) is not read: it is not part of the document's
-    text, so nothing in it could be quoted.
+    `("entity"<|>NAME<|>TYPE<|>DESCRIPTION)`, `("relationship"<|>SOURCE<|>TARGET<|>DESCRIPTION<|>STRENGTH)`.
+    The header (title, date) is not read, because it is not part of the text that can be quoted.
     """
     types = type_names(variables.get("entity_types", DEFAULT_TYPES))
     reading = read(variables["text"], types[CONCEPT] is not None)
@@ -328,11 +313,11 @@ def extract_records(variables: Mapping[str, str]) -> str:
         ("relationship", r.source.title, r.target.title, relation_quote(reading, r), str(r.strength))
         for r in relations(reading)
     ]
-    return _written(rows, variables)
+    return _render(rows, variables)
 
 
-def _written(rows: Iterable[tuple[str, ...]], variables: Mapping[str, str]) -> str:
-    """rows: a record's kind and its fields"""
+def _render(rows: Iterable[tuple[str, ...]], variables: Mapping[str, str]) -> str:
+    """Render records. rows: the kind and the fields of each."""
     field, record = variables.get("field", "<|>"), variables.get("record", "##")
     lines = [
         f'("{kind}"{field}{field.join(without(v, field, record) for v in values)})' for kind, *values in rows
@@ -341,8 +326,8 @@ def _written(rows: Iterable[tuple[str, ...]], variables: Mapping[str, str]) -> s
 
 
 def without(value: str, *delimiters: str) -> str:
-    """The longest balanced part of a value without a delimiter, or what is read as one."""
-    if "<" not in value and not any(d in value for d in delimiters if d):  # as nearly always
+    """The longest balanced part of a value without delimiters, or anything that is read as one."""
+    if "<" not in value and not any(d in value for d in delimiters if d):  # the usual case
         return value
     parts = [value]
     for delimiter in filter(None, delimiters):
@@ -382,21 +367,23 @@ _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 
 
 def claim_records(variables: Mapping[str, str]) -> str:
-    """`("claim"<|>SUBJECT<|>OBJECT<|>TYPE<|>STATUS<|>START<|>END<|>DESCRIPTION<|>QUOTE)` records about
-    the entities listed in `entities`."""
+    """Extract `("claim"<|>SUBJECT<|>OBJECT<|>TYPE<|>STATUS<|>START<|>END<|>DESCRIPTION<|>QUOTE)` records.
+
+    Only claims about the entities listed in `entities`.
+    """
     known = {entity_key(e) for e in variables["entities"].split("\n") if e.strip()}
     reading = read(variables["text"], with_terms=False)
     candidates = []
     for index, things in reading.in_sentence.items():
         sentence = reading.sentence(index)
-        own = [t for t in things if entity_key(t.title) in known]
+        subjects = [t for t in things if entity_key(t.title) in known]
         text = reading.text[sentence.start : sentence.end]
-        if not own or not sentence.whole or len(text) > 400 or text.endswith("?"):
+        if not subjects or not sentence.whole or len(text) > 400 or text.endswith("?"):
             continue
         kind = next((name for name, pattern in _KINDS if pattern.search(text)), "")
-        worth = 1.0 * bool(kind) + 1.0 * (_DATE.search(text) is not None) + 0.3 * min(3, len(own))
-        if worth >= 1.3:
-            candidates.append((-worth, index, kind or "EVENT", own))
+        value = 1.0 * bool(kind) + 1.0 * (_DATE.search(text) is not None) + 0.3 * min(3, len(subjects))
+        if value >= 1.3:
+            candidates.append((-value, index, kind or "EVENT", subjects))
     rows = []
     best = sorted(candidates, key=lambda c: c[:2])[:MAX_CLAIMS]
     for _, index, kind, things in sorted(best, key=lambda c: c[1]):
@@ -410,7 +397,7 @@ def claim_records(variables: Mapping[str, str]) -> str:
             if "m" in parts:
                 start += f"-{_MONTHS.index(parts['m']):02}"
                 start += f"-{int(parts['d']):02}" if 1 <= int(parts.get("d", 0)) <= 31 else ""
-        # What exactly is denied, a pattern cannot tell.
+        # Patterns cannot tell what exactly is denied.
         status = "SUSPECTED" if _DENIAL.search(text) or _DOUBT.search(text) else "TRUE"
         rows.append(("claim", things[0].title, object_, kind, status, start, start, text, text))
-    return _written(rows, variables)
+    return _render(rows, variables)

@@ -1,13 +1,10 @@
-"""The static lexicon: ordinary English words, and the cues that tell a name's type.
+"""The static lexicon: ordinary English words, and cues for the types of names.
 
-Both are plain text files beside this module, in `[sections]` of base forms; inflected forms are derived here.
-A name is found by its casing; the lexicon only says where casing is no evidence.
-
-The words were written down from knowledge of English, none was copied. lexicon.txt has the closed classes in
-full and common words of the open ones; cues.txt has lists by class (titles, kinship, trades, legal forms,
-land forms, countries, first names, verbs by what they take and the like). The classes were chosen, and the
-weights of types.py set, with the demo corpus, the podcast corpus and 30 passages of Wikipedia in view. How
-well that carries over is measured on 60 other passages (benchmarks/offline_quality.py, RESULTS.md).
+Two text files list base forms in `[sections]`; inflected forms are derived here. All words were written down
+from general knowledge of English. lexicon.txt has the closed word classes in full and common words of the
+open ones. cues.txt lists words by class (titles, kinship, legal forms, countries, verbs by object, …).
+Classes and the weights of types.py were tuned on the demo and podcast corpora and 30 Wikipedia passages, and
+evaluated on 60 others (benchmarks/offline_quality.py).
 """
 
 from __future__ import annotations
@@ -18,12 +15,11 @@ from functools import cached_property
 from importlib.resources import files
 
 _VOWELS = frozenset("aeiou")
-_COMPOUND_HEADS = range(3, 8)
-"""Lengths of the second part of a compound."""
+_COMPOUND_HEADS = range(3, 8)  # lengths of the second part of a compound
 _PREFIX = re.compile(
     r"(?:re|un|co|non|over|under|mis|pre|dis|multi|inter|super|sub|anti|out|self)-?(?=\w{4})"
 )
-# Only endings that surnames do not have: Parker, Johnston and Collins are no derived words.
+# Excludes endings of surnames such as Parker, Johnston and Collins.
 _DERIVED = re.compile(
     r"(?<=\w{4})(?:i?fication|iz?ations?|is?ations?|ations?|itions?|ions?|abilit(?:y|ies)|it(?:y|ies)|i?ments?|i?ness(?:es)?|i?ful(?:ly)?"
     r"|less(?:ly|ness)?|ably?|ables?|ibly?|ibles?|ively?|ively|i[sz](?:e|es|ed|ing)|ically?|isms?|ously?|ous|ances?|ences?|ings?|ed(?:ly)?)$"
@@ -31,7 +27,7 @@ _DERIVED = re.compile(
 
 
 class Lexicon:
-    """Sets of lower-case words, read when the first of them is asked for."""
+    """Sets of lower-case words, loaded lazily."""
 
     @cached_property
     def _words(self) -> dict[str, list[str]]:
@@ -44,7 +40,7 @@ class Lexicon:
 
     @cached_property
     def stop(self) -> frozenset[str]:
-        """Function words and adverbs: no content."""
+        """Words without content: function words and adverbs."""
         return self.function.union(self._words["adverb"])
 
     @cached_property
@@ -61,23 +57,22 @@ class Lexicon:
 
     @cached_property
     def calendar(self) -> frozenset[str]:
-        """Days, months, seasons."""
         words = self._words["calendar"]
         return frozenset([*words, *(w + "s" for w in words if len(w) > 3)])
 
     @cached_property
     def ordinary(self) -> frozenset[str]:
-        """Every form of every word: alone at the start of a sentence none of them is a name."""
+        """All forms of all words. None of them is a name by itself at the start of a sentence."""
         return self.stop | self.calendar | self.verbs | self.nouns | self.adjectives
 
     @cached_property
     def leading(self) -> frozenset[str]:
-        """Forms that are cut off the front of a capitalised run at the start of a sentence."""
+        """Words cut off the front of a capitalised run at the start of a sentence."""
         return (self.stop | self.verbs) - self.nouns.difference(self._words["verb"]) | self.function
 
     @cached_property
     def empty(self) -> frozenset[str]:
-        """Words that name nothing by themselves: roles, nationalities, days and their like."""
+        """Words that name nothing by themselves: roles, nationalities, days and the like."""
         sections = ("not_name", "role", "honorific", "nationality")
         return self.calendar | self.function.union(*(self.cues[name] for name in sections))
 
@@ -87,13 +82,12 @@ class Lexicon:
 
     @cached_property
     def stems(self) -> frozenset[str]:
-        """Ordinary words without a final e or y, from which others are derived."""
+        """Ordinary words without a final e or y, for derived words."""
         return frozenset(w[:-1] if w[-1] in "ey" else w for w in self.ordinary if len(w) > 3)
 
     @cached_property
     def cues(self) -> dict[str, frozenset[str]]:
-        """The sections of cues.txt by name; `x_noun` and `x_verb` with their inflected forms, and `x` holding
-        both as well."""
+        """The sections of cues.txt. Sections x_noun and x_verb are inflected, and x is their union."""
         sections = _read("cues.txt")
         cues = {name: frozenset(values) for name, values in sections.items()}
         for name, values in sections.items():
@@ -107,8 +101,11 @@ class Lexicon:
         return cues
 
     def is_ordinary(self, word: str) -> bool:
-        """Whether a word, in lower case, is an ordinary one: itself, without a prefix, as two ordinary words
-        written as one (ropewalk), or, where it is hyphenated, in all its parts."""
+        """Whether a lower-case word is ordinary.
+
+        Accepts prefixed and derived words, compounds of ordinary words (ropewalk), and hyphenated ordinary
+        words.
+        """
         if word in self.ordinary:
             return True
         if "-" in word:
@@ -137,7 +134,7 @@ LEXICON = Lexicon()
 
 
 def _read(name: str) -> dict[str, list[str]]:
-    """Sections of a lexicon file; a section with `|` in it holds phrases divided by bars."""
+    """The sections of a lexicon file. Entries are separated by white space, phrases by `|`."""
     text = (files("graphrag_ray.offline") / name).read_text("utf-8")
     sections: dict[str, list[str]] = {}
     current: list[str] = []

@@ -1,14 +1,12 @@
-"""A chunk read: its sentences, the names and terms in it, and which sentence holds which.
+"""Read a chunk: its sentences, the names and terms in it, and which sentence mentions which.
 
-Terms are recurring noun phrases that are things without being names (neural network, harbour dues), ranked by
-C-value (Frantzi, Ananiadou and Mima, "Automatic recognition of multi-word terms", IJDL 2000):
+Terms are recurring noun phrases (neural network, harbour dues), ranked by C-value (Frantzi, Ananiadou and
+Mima, "Automatic recognition of multi-word terms", IJDL 2000):
 
-    C-value(a) = log2|a| · (f(a) − 1/P(Ta) · Σ f(b) over the P(Ta) longer candidates b that hold a)
+    C-value(a) = log2|a| · (f(a) − 1/P(Ta) · Σ f(b) over the P(Ta) longer candidates b that contain a)
 
-The linguistic filter is (relational adjective | noun)+ noun by the lexicon's parts of speech: neural and
-historical relate to a field, massive and cheeky judge. Words that say nothing (good, thing, year) are out,
-and so are verbs that look like nouns, as far as their neighbours tell. One chunk shows most terms once, so
-C-value mostly settles which of nested candidates count.
+The linguistic filter is (relational adjective | noun)+ noun by the lexicon's parts of speech, without vague
+words (thing, year) and without verbs that look like nouns.
 """
 
 from __future__ import annotations
@@ -23,12 +21,10 @@ from graphrag_ray.offline.lexicon import LEXICON
 from graphrag_ray.offline.sentences import Script, Sentence, read_script
 from graphrag_ray.offline.types import CONCEPT, PERSON, kind_of, place_heads, share_in_lists, votes_for
 
-Place = tuple[int, int, int]
-"""(sentence, start, end)"""
+Place = tuple[int, int, int]  # (sentence, start, end)
 
 MAX_TERM_WORDS = 3
-MAX_TERMS = 12
-"""Per chunk, by falling C-value."""
+MAX_TERMS = 12  # per chunk, best by C-value
 
 _STRETCH = re.compile(r"(?<![\w'’@./-])[a-z]{3,}(?:-[a-z]+)*(?: [a-z]{3,}(?:-[a-z]+)*)+(?![\w'’@])")
 _RELATIONAL = re.compile(r"(?:al|ic|ar|ary|ory|oid)$|\w-\w")
@@ -36,12 +32,12 @@ _WORD = re.compile(r"[a-z-]+")
 
 
 def c_values(frequency: dict[tuple[str, ...], int]) -> dict[tuple[str, ...], float]:
-    """C-value of every candidate from the candidates' frequencies."""
+    """The C-value of every candidate, from candidate frequencies."""
     longer: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for words, count in frequency.items():
         for size in range(2, len(words)):
-            for at in range(len(words) - size + 1):
-                part = words[at : at + size]
+            for i in range(len(words) - size + 1):
+                part = words[i : i + size]
                 if part in frequency:
                     longer[part].append(count)
     values = {}
@@ -52,34 +48,33 @@ def c_values(frequency: dict[tuple[str, ...], int]) -> dict[tuple[str, ...], flo
 
 
 def find_terms(text: str, script: Script) -> list[tuple[str, list[Place]]]:
-    """The terms of a chunk, each in the singular with all its places, best first: C-value above zero, at most
-    MAX_TERMS."""
+    """The terms of a chunk in the singular, with their places, best first."""
     cues = LEXICON.cues
     places: dict[tuple[str, ...], list[Place]] = defaultdict(list)
     for index, sentence in enumerate(script.sentences):
         for stretch in _STRETCH.finditer(text, sentence.start, sentence.end):
-            found = list(_WORD.finditer(text, *stretch.span()))
-            words = [m.group() for m in found]
-            good = [_is_part(word) for word in words]
+            matches = list(_WORD.finditer(text, *stretch.span()))
+            words = [m.group() for m in matches]
+            is_part = [_is_part(word) for word in words]
             for i in range(len(words) - 1):
                 can_be_verb = words[i] in LEXICON.verbs and not words[i].endswith("ing")
-                if not good[i] or (can_be_verb and (i == 0 or words[i - 1] in cues["before_verb"])):
+                if not is_part[i] or (can_be_verb and (i == 0 or words[i - 1] in cues["before_verb"])):
                     continue
                 for j in range(i + 1, min(i + MAX_TERM_WORDS, len(words))):
-                    if not good[j]:
+                    if not is_part[j]:
                         break
                     before, last = words[j - 1], singular(words[j])
-                    # A noun, but not one for people or a kind of institution: those are named, not termed.
+                    # Nouns for people or institutions head names, not terms.
                     if words[j] in LEXICON.adjectives or last in cues["role"] or last in cues["institution"]:
                         continue
                     if LEXICON.is_ordinary(words[j]) and words[j] not in LEXICON.nouns:
                         continue
-                    # Rather the verb of a plural noun: photons move.
+                    # Probably the verb of a plural noun: photons move.
                     plural = before.endswith("s") and not before.endswith(("ss", "ics"))
                     if plural and before in LEXICON.nouns and words[j] in LEXICON.verbs:
                         continue
-                    places[(*words[i:j], last)].append((index, found[i].start(), found[j].end()))
-    values = c_values({words: len(found) for words, found in places.items()})
+                    places[(*words[i:j], last)].append((index, matches[i].start(), matches[j].end()))
+    values = c_values({words: len(mentions) for words, mentions in places.items()})
     kept = [w for w, value in values.items() if value > 0]
     kept.sort(key=lambda w: (-values[w], places[w][0]))
     return [(" ".join(w), places[w]) for w in kept[:MAX_TERMS]]
@@ -92,7 +87,7 @@ def _is_part(word: str) -> bool:
 
 
 def singular(noun: str) -> str:
-    """The noun without a regular plural ending, so that both numbers meet under one key."""
+    """A noun without a regular plural ending, so that both numbers share a key."""
     if len(noun) < 4 or not noun.endswith("s") or noun.endswith(("ss", "us", "is", "ics", "ews", "ies")):
         return noun[:-3] + "y" if noun.endswith("ies") and len(noun) > 4 and noun != "series" else noun
     if noun.endswith(("ches", "shes", "xes", "sses")):
@@ -102,15 +97,17 @@ def singular(noun: str) -> str:
 
 @dataclass(slots=True)
 class Thing:
-    """A name or a term of the chunk. `kind`: one of types.PERSON … types.CONCEPT; `places`: (sentence,
-    start, end) of its mentions in order; `in_sentence`: the same by sentence; `short_for`: the key of the
-    name it abbreviates, else ""."""
+    """A name or term of the chunk.
+
+    Attributes:
+        in_sentence: (start, end) of its mentions, by sentence.
+    """
 
     title: str
-    kind: int
-    places: list[Place]
+    kind: int  # one of types.PERSON … types.CONCEPT
+    places: list[Place]  # its mentions in order
     speaker: bool = False
-    short_for: str = ""
+    short_for: str = ""  # key of the name that it abbreviates, else ""
     in_sentence: dict[int, list[tuple[int, int]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -124,17 +121,19 @@ class Thing:
 
 @dataclass(slots=True)
 class Reading:
-    """`things` in order of first mention; `in_sentence[i]`: the things mentioned in sentence i, in order
-    of mention, each once; `speaks[i]`: who says sentence i, or None; `turn_starts`: the sentences with
-    which turns begin; `said_by`: the sentences that a speaker says, by the speaker's key."""
+    """What was found in a chunk.
+
+    Attributes:
+        in_sentence: The distinct things of each sentence, in order of mention.
+    """
 
     text: str
     script: Script
-    things: list[Thing]
+    things: list[Thing]  # in order of first mention
     in_sentence: dict[int, list[Thing]] = field(default_factory=dict)
-    speaks: list[Thing | None] = field(default_factory=list)
-    turn_starts: list[int] = field(default_factory=list)
-    said_by: dict[str, list[int]] = field(default_factory=dict)
+    speaks: list[Thing | None] = field(default_factory=list)  # the speaker of each sentence, or None
+    turn_starts: list[int] = field(default_factory=list)  # first sentences of turns
+    said_by: dict[str, list[int]] = field(default_factory=dict)  # sentences by key of their speaker
 
     def sentence(self, index: int) -> Sentence:
         return self.script.sentences[index]
@@ -146,8 +145,8 @@ def read(text: str, with_terms: bool) -> Reading:
     things = []
     names = find_names(text, script)
     heads = place_heads(names)
-    own = {n.key: votes_for(n, text, script.sentences, heads) for n in names.values()}
-    votes = share_in_lists(names.values(), own, text)
+    own_votes = {n.key: votes_for(n, text, script.sentences, heads) for n in names.values()}
+    votes = share_in_lists(names.values(), own_votes, text)
     for name in names.values():
         places = sorted({(m.sentence, m.start, m.end) for m in name.mentions if not m.label})
         labels = [(m.sentence, m.start, m.end) for m in name.mentions if m.label]
@@ -159,30 +158,30 @@ def read(text: str, with_terms: bool) -> Reading:
         things += [Thing(term, CONCEPT, places) for term, places in terms if term.upper() not in keys]
     things.sort(key=lambda t: t.places[0])
     reading = Reading(text, script, things)
-    found: dict[int, list[tuple[int, Thing]]] = defaultdict(list)
+    mentions: dict[int, list[tuple[int, Thing]]] = defaultdict(list)
     for thing in things:
-        for sentence, start, _ in thing.places:
-            found[sentence].append((start, thing))
-    for index, listed in found.items():
-        listed.sort(key=lambda p: p[0])
-        reading.in_sentence[index] = list({id(t): t for _, t in listed}.values())
-    # Who speaks: by the whole name in the label, or by its last word where one speaker alone has that.
+        for place, start, _ in thing.places:
+            mentions[place].append((start, thing))
+    for place, mentioned in mentions.items():
+        mentioned.sort(key=lambda mention: mention[0])
+        reading.in_sentence[place] = list({id(thing): thing for _, thing in mentioned}.values())
+    # A label identifies a speaker by full name, or by a last word that only one speaker has.
     speakers = {t.key: t for t in things if t.speaker and t.kind == PERSON}
     by_word: dict[str, list[Thing]] = defaultdict(list)
     for key, thing in speakers.items():
         words = key.split()
         for word in {words[0], words[-1]}:
             by_word[word].append(thing)
-    labelled: list[Thing | None] = []
+    turn_speakers: list[Thing | None] = []
     for turn in script.turns:
         key = speaker_title(turn.speaker).upper()
-        fitting = by_word.get(key.split()[-1], [])
-        labelled.append(speakers.get(key) or (fitting[0] if len(fitting) == 1 else None))
-    for index, spoken in enumerate(script.sentences):
-        speaker = labelled[spoken.turn] if spoken.turn >= 0 else None
+        matching = by_word.get(key.split()[-1], [])
+        turn_speakers.append(speakers.get(key) or (matching[0] if len(matching) == 1 else None))
+    for index, sentence in enumerate(script.sentences):
+        speaker = turn_speakers[sentence.turn] if sentence.turn >= 0 else None
         reading.speaks.append(speaker)
         if speaker is not None:
             reading.said_by.setdefault(speaker.key, []).append(index)
-        if spoken.label_start < spoken.start and spoken.turn >= 0:
+        if sentence.label_start < sentence.start and sentence.turn >= 0:
             reading.turn_starts.append(index)
     return reading

@@ -1,7 +1,7 @@
-"""What a question asks for: its content terms, and whether it is about the whole corpus.
+"""Determine what a question asks for: its content terms, and whether it is about the whole corpus.
 
-A question about the whole (themes, trends, what guests talk about) speaks of the corpus itself; its words
-for that carry no content. What remains are terms that an answer has to share with the question.
+A question about the whole (themes, trends, what guests talk about) has words for the corpus itself, which are
+no terms.
 """
 
 from __future__ import annotations
@@ -16,50 +16,37 @@ from itertools import groupby
 from graphrag_ray.offline.lexicon import LEXICON
 from graphrag_ray.offline.summarise import NONE, content_stems, number_in
 
-RARE = 2.0
-"""Weight of a term that is a name, a number or not an ordinary word; ordinary ones weigh 1."""
-
-WEAK = 0.4
-"""Weight of a verb in a question: it tells less than what it is about (how did sales develop)."""
-
-MIN_COVERAGE = 0.5
-"""Share of a question's terms, by weight, that one report must have; of a long question's, less."""
-MIN_COVERAGE_LONG = 0.4
-LONG = 4
+RARE = 2.0  # weight of names, numbers and unusual words; ordinary words weigh 1
+WEAK = 0.4  # weight of a verb, which says less than what it is about
+MIN_COVERAGE, MIN_COVERAGE_LONG = 0.5, 0.4  # share of the terms, by weight, that one report must have
+LONG = 4  # terms
 
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 
 @dataclass(frozen=True)
 class QuestionTerms:
-    """What is asked.
+    """What a question asks for."""
 
-    terms  stem, or stems of a phrase, -> weight, of what has to be matched
-    words  the same terms as the question writes them
-    names  stems of those terms that are written as names
-    verbs  those that are used as verbs; things: all others, or where there are none all
-    stems  every content stem of the question, for ranking
-    whole  about the corpus as a whole
-    """
-
-    terms: dict[str, float]
-    words: tuple[str, ...]
-    names: frozenset[str]
-    stems: tuple[str, ...]
-    whole: bool
-    verbs: tuple[str, ...] = ()
+    terms: dict[str, float]  # weight of what has to match, by stem or stems of a phrase
+    words: tuple[str, ...]  # the same terms as written in the question
+    names: frozenset[str]  # terms that are written as names
+    stems: tuple[str, ...]  # all content stems of the question, for ranking
+    whole: bool  # the question is about the corpus as a whole
+    verbs: tuple[str, ...] = ()  # terms used as verbs
 
     @property
     def things(self) -> tuple[str, ...]:
+        """The terms that are not verbs, or all if there are none."""
         return tuple(t for t in self.terms if t not in self.verbs) or tuple(self.terms)
 
     def coverage(self, stems: Collection[str]) -> float:
-        """The weighted share of the terms that a text has, 0–1; 0 for a question without terms."""
+        """The weighted share of the terms that a text has, 0 to 1; 0 without terms."""
         total = sum(self.terms.values())
         return sum(w for t, w in self.terms.items() if t in stems) / total if total else 0.0
 
     def mark(self, stems: list[str]) -> list[str]:
-        """The stems of a sentence, with those phrases of the question that it holds as further stems."""
+        """The stems of a sentence, plus the phrases of the question that it contains."""
         phrases = [t for t in self.terms if " " in t]
         if not phrases:
             return stems
@@ -69,11 +56,11 @@ class QuestionTerms:
     def concerns(
         self, reports: Sequence[Sequence[Collection[str]]], titles: Sequence[Collection[str]] = ()
     ) -> bool:
-        """Whether reports, given as the stems of their sentences and titles, say something to the question.
+        """Whether reports, given as the stems of their sentences and titles, concern the question.
 
-        A name of several words that stands in a title is what the report is on. Otherwise a report has to
-        have half of the terms, and a sentence two of them: one word in common is chance. For a question about
-        the whole one term is enough, of its names if it has any; one without terms is answered by everything.
+        They do if a title contains a name of several words. Otherwise one report must have half of the terms
+        and one sentence two of them, because a single word may be chance. A question about the whole needs
+        one term (a name, if it has any) or none.
         """
         sentences = [s for report in reports for s in report]
         if self.whole or not self.terms:
@@ -92,10 +79,10 @@ class QuestionTerms:
 
 @lru_cache(maxsize=256)
 def read_question(question: str) -> QuestionTerms:
-    """Divide a question's words into terms and signs that it is about the whole."""
+    """Divide the words of a question into terms and signs that it is about the whole."""
     cues = LEXICON.cues
     terms: dict[str, float] = {}
-    written: dict[str, str] = {}
+    spelled: dict[str, str] = {}
     names: set[str] = set()
     verbs: dict[str, bool] = {}
     matches = list(_WORD.finditer(question))
@@ -111,44 +98,48 @@ def read_question(question: str) -> QuestionTerms:
         key = in_phrase.get(number, stems[0])
         verb = not is_name and key == stems[0] and lower_words[number] in LEXICON.verbs
         if verb:
-            # Used as a verb: inflected as no noun is, or behind an auxiliary, not behind a determiner or
-            # preposition, and not before a noun (did the plan change).
+            # A verb is inflected like no noun, or follows an auxiliary (did the plan change). It does not
+            # follow a determiner or preposition.
             after = matches[number + 1].group() if number + 1 < len(matches) else "Nothing"
             ends = after[0].isupper() or after.lower() in LEXICON.stop or after.lower() not in LEXICON.nouns
-            helped = not cues["auxiliary"].isdisjoint(lower_words[:number])
-            verb = (helped and ends) or lower_words[number] not in LEXICON.nouns
+            after_auxiliary = not cues["auxiliary"].isdisjoint(lower_words[:number])
+            verb = (after_auxiliary and ends) or lower_words[number] not in LEXICON.nouns
             verb = verb and (not number or lower_words[number - 1] not in cues["before_noun"])
         verbs[key] = verbs.get(key, True) and verb
         rare = is_name or any(c.isdigit() for c in word) or not LEXICON.is_ordinary(lower)
         terms[key] = max(terms.get(key, 0.0), RARE if rare else WEAK if verb else 1.0)
-        written[key] = f"{written[key]} {word}" if key in written and " " in key else word
+        spelled[key] = f"{spelled[key]} {word}" if key in spelled and " " in key else word
         if is_name:
             names.add(key)
     stems_of_all = tuple(dict.fromkeys(content_stems(question)))
     used_as_verbs = tuple(t for t, only in verbs.items() if only and terms[t] < 1)
-    return QuestionTerms(terms, tuple(written.values()), frozenset(names), stems_of_all, whole, used_as_verbs)
+    return QuestionTerms(terms, tuple(spelled.values()), frozenset(names), stems_of_all, whole, used_as_verbs)
 
 
 def why_nothing(question: str) -> str:
-    """What to tell people whose question found nothing."""
+    """Explain why a question found nothing."""
     words = read_question(question).words
-    missed = f"found too few of these: {', '.join(words)}" if words else "the question has none to look for"
-    return f"The offline engine matches words, and {missed}. A model (--model …) can answer in general terms."
+    problem = f"found too few of these: {', '.join(words)}" if words else "the question has none to look for"
+    return f"The offline engine matches words, and {problem}. A model (--model …) can give general answers."
 
 
 def list_terms(variables: Mapping[str, str]) -> str:
-    """Keywords on two levels. Low: names, numbers and words that are not ordinary, as the question writes
-    them; high: its other words. Of a question without any content word, the question itself is high."""
+    """List keywords on two levels. Low: names, numbers and unusual words. High: all others.
+
+    For a question without content words, the question itself is a high-level keyword.
+    """
     question = read_question(variables["question"])
-    written = list(zip(question.words, question.terms.values(), strict=True))
-    low = [word for word, weight in written if weight >= RARE]
-    high = [word for word, weight in written if weight < RARE] if written else [variables["question"]]
+    weighted = list(zip(question.words, question.terms.values(), strict=True))
+    low = [word for word, weight in weighted if weight >= RARE]
+    high = [word for word, weight in weighted if weight < RARE] if weighted else [variables["question"]]
     return json.dumps({"high_level": high, "low_level": low}, ensure_ascii=False)
 
 
 def list_subjects(variables: Mapping[str, str]) -> str:
-    """Runs of those words of the question that have to be matched, verbs apart, one a line: names first, then
-    in the order of the question. Of a question that has none, of all its content words."""
+    """List runs of the question's terms, without verbs, one a line: names first, then in order.
+
+    For a question without terms, runs of its content words.
+    """
     text, question = variables["question"], read_question(variables["question"])
     wanted = {stem for term in question.things for stem in term.split()} or set(question.stems)
     spans: list[tuple[int, int]] = []
@@ -169,18 +160,17 @@ def _plain(match: re.Match[str]) -> str:
 
 
 def _phrases(question: str, matches: list[re.Match[str]]) -> dict[int, str]:
-    """Number of a word -> the phrase it belongs to: names made of ordinary words (the World Cup), which
-    mean something only together."""
-    found: dict[int, str] = {}
-    fits = [
+    """Phrases by the numbers of their words: names made of ordinary words, such as the World Cup."""
+    phrases: dict[int, str] = {}
+    can_join = [
         bool(
             number and m.group()[0].isupper() and LEXICON.is_ordinary(_plain(m)) and content_stems(m.group())
         )
         for number, m in enumerate(matches)
     ]
-    for together, numbers in groupby(range(len(matches)), key=fits.__getitem__):
+    for joined, numbers in groupby(range(len(matches)), key=can_join.__getitem__):
         run = list(numbers)
-        if together and len(run) > 1:
+        if joined and len(run) > 1:
             phrase = " ".join(content_stems(question[matches[run[0]].start() : matches[run[-1]].end()]))
-            found.update(dict.fromkeys(run, phrase))
-    return found
+            phrases.update(dict.fromkeys(run, phrase))
+    return phrases

@@ -1,4 +1,4 @@
-"""The prompts that the offline engine answers, and by what."""
+"""The prompts that the offline engine answers, and the functions that answer them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from graphrag_ray.base.messages import ChatReply, ChatRequest, Usage
 from graphrag_ray.offline import answerer, digests, evaluation_replies, question_terms
 from graphrag_ray.offline.extraction_reply import claim_records, extract_records
 
-Variables = Mapping[str, str]
-
-_ANSWERS: Mapping[str, Callable[[Variables], str]] = {
+_ANSWERS: Mapping[str, Callable[[Mapping[str, str]], str]] = {
     "extract": extract_records,
     "glean_check": lambda variables: "N",
     "glean": lambda variables: variables.get("completion", "<|COMPLETE|>"),
@@ -39,7 +37,7 @@ _ANSWERS: Mapping[str, Callable[[Variables], str]] = {
     "query_entities": question_terms.list_subjects,
     "condense": lambda variables: variables["question"],
     "drift_hypothesis": lambda variables: variables["question"],
-    "zero_shot": lambda variables: NO_DATA,
+    "zero_shot": lambda variables: "The offline engine cannot answer a question without data.",
     "personas": evaluation_replies.list_personas,
     "tasks": evaluation_replies.list_tasks,
     "corpus_questions": evaluation_replies.list_questions,
@@ -47,20 +45,17 @@ _ANSWERS: Mapping[str, Callable[[Variables], str]] = {
     "answer_claims": evaluation_replies.list_claims,
     "correct_answer": evaluation_replies.check_answer,
 }
-NO_DATA = "No data were shown with this question, and the offline engine knows nothing beside data."
 
 
 def answer(request: ChatRequest) -> ChatReply:
-    """Answer one of our named prompts from `request.variables`; the messages are not read.
+    """Answer one of our prompts from `request.variables`. The messages are not read.
 
-    A correction turn is answered as the first was: there is nothing to do better. Raises
-    PermanentCallError for a prompt that this engine does not know.
+    A correction turn gets the same reply as the first turn. Raises PermanentCallError for an unknown prompt.
     """
     name = request.first if request.prompt == CORRECT else request.prompt
     if name not in _ANSWERS:
         known = ", ".join(sorted(_ANSWERS))
         raise PermanentCallError(
-            f"the offline engine does not answer the prompt {name!r} (it answers {known})"
+            f"The offline engine cannot answer the prompt {name!r}. Known prompts: {known}."
         )
-    text = _ANSWERS[name](request.variables)
-    return ChatReply(text, "stop", Usage(reported=False))
+    return ChatReply(_ANSWERS[name](request.variables), "stop", Usage(reported=False))

@@ -1,4 +1,4 @@
-"""Text into turns and sentences, each a stretch of the text that can be quoted as it stands."""
+"""Split text into speaker turns and sentences that can be quoted verbatim."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from graphrag_ray.corpus.boundaries import CLOSERS, FULL_WIDTH, STOPS
 from graphrag_ray.offline.lexicon import LEXICON
 
 SHORT_LINE = 45
-"""A shorter line before one that begins with a capital is a heading or a signature, not hard-wrapped text."""
-
+"""A shorter line before one that begins with a capital is a heading or signature, not wrapped text."""
 MAX_HEADING = 90
 MAX_ACRONYM = 4
-
 _LINE = re.compile(r"[^\n]+")
 _MARKUP = re.compile(
     r"[ \t]*(?:#{1,6}[ \t]+|[-*•>+][ \t]+(?:\[[ xX]\][ \t]+)?|\d{1,3}[.)][ \t]+|\|[ \t]*)?[*_]{0,3}"
@@ -24,8 +22,8 @@ _LABEL = re.compile(
     r"[ \t]*(?:\([^()\n]{1,30}\)[ \t]*)?:[*_]{0,2}(?=[ \t]|$)"
 )
 _CAPITALS = "A-ZÀ-ÞΆ-ΩЀ-Я\u0531-\u0556" + "".join(c for c in map(chr, range(0x100, 0x250)) if c.isupper())
+# Letters of scripts without capitals.
 _NO_CASE = "\u0590-\u109f\u1200-\u137f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3"
-"""Letters of scripts without capitals."""
 _PARENTHESES = re.compile(r"\([^()]*\)")
 _CLOSING = re.escape(CLOSERS)
 _BOUNDARY = re.compile(
@@ -34,27 +32,25 @@ _BOUNDARY = re.compile(
 )
 _WORD_BEFORE = re.compile(r"([^\W_](?:[\w.&'’-]*[^\W_])?)$")
 _OUTER = "".join(c for c in map(chr, range(0x3001)) if c.isspace()) + "*_|"
-"""What a sentence neither begins nor ends with: white space and marks of Markdown."""
+"""White space and Markdown marks around a sentence."""
 _FIRST_WORD = re.compile(r"[^\W\d_]{2,}")
 _HEADING_WORD = re.compile(r"[^\W\d_][^\W_]{3,}|[A-Z]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A stretch text[start:end] without a speaker label. `turn` numbers the turns of a transcript, -1
-    where nobody is known to speak; `label_start` is where the label before it begins, for the first
-    sentence of a turn, else `start`. `whole` is False for a fragment at an edge of the chunk."""
+    """A sentence text[start:end] without speaker label."""
 
     start: int
     end: int
-    turn: int = -1
-    label_start: int = -1
-    whole: bool = True
+    turn: int = -1  # number of the speaker turn, -1 if nobody is known to speak
+    label_start: int = -1  # start of the label, for the first sentence of a turn; else `start`
+    whole: bool = True  # false for a fragment at an edge of the chunk
 
 
 @dataclass(frozen=True, slots=True)
 class SpeakerTurn:
-    """Somebody speaks. `start`, `end`: the label's name in the text."""
+    """A speaker turn. start, end: position of the name in the label."""
 
     speaker: str
     start: int
@@ -68,54 +64,53 @@ class Script:
 
 
 def is_opening(character: str) -> bool:
-    """Whether a sentence may begin with a letter: a capital, or one of a script that has none."""
+    """Whether a sentence may begin with a letter: a capital, or one of a script without capitals."""
     return character.isalpha() and not character.islower()
 
 
 def fold(text: str) -> str:
-    """White space folded: how a quoted sentence is written, and how it is compared with its source."""
+    """Collapse white space, as in quotations."""
     return " ".join(text.split())
 
 
 def has_cells(sentence: str) -> bool:
-    """Whether it is a row of a Markdown table, or names beside one another: a stroke stands by itself, and
-    not within parentheses, as in P(A | B)."""
+    """Whether it is a row of a Markdown table, or a list of names: it has a bar outside parentheses."""
     return " | " in sentence and " | " in _PARENTHESES.sub("", sentence)
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of running text, white space folded, for text without turns."""
+    """The sentences of running text without turns, white space collapsed."""
     return [s for s in (fold(text[a:b]) for a, b in _boundaries(text, 0, len(text))) if s]
 
 
 def read_script(text: str) -> Script:
-    """Cut a chunk into sentences and, where lines begin with `NAME:`, into turns.
+    """Split a chunk into sentences and, where lines begin with `NAME:`, into turns.
 
-    A label in capitals counts as a speaker at once, one in mixed case when it comes twice or begins
-    with a first name or an honorific. A blank line, a heading, a list item and a label end a sentence; a
-    single line break does where the line before it ends one.
+    A label in capitals marks a speaker at once, one in mixed case if it recurs or begins with a first name or
+    honorific. Blank lines, headings, list items and labels end a sentence; a single line break only after a
+    complete line.
     """
     blocks = _blocks(text)
     labels = [_label(text, a, b) for a, b in blocks]
     following: dict[str, set[str]] = defaultdict(set)
-    for label in filter(None, labels):
-        following[label[0]].update(text[label[3] : label[3] + 40].split()[:1])
+    for name, _, _, speech in filter(None, labels):
+        following[name].update(text[speech : speech + 40].split()[:1])
     sentences: list[Sentence] = []
     turns: list[SpeakerTurn] = []
-    for (start, end), found in zip(blocks, labels, strict=True):
+    for (start, end), label in zip(blocks, labels, strict=True):
         body, label_start = start, -1
-        if found and (
-            # One short word in capitals may be part of a title (CSI: Miami).
-            (found[0].isupper() and (len(found[0]) > MAX_ACRONYM or len(following[found[0]]) > 1))
-            or len(following[found[0]]) > 1
-            or _is_person(found[0])
+        if label and (
+            # A short word in capitals may be part of a title (CSI: Miami).
+            (label[0].isupper() and (len(label[0]) > MAX_ACRONYM or len(following[label[0]]) > 1))
+            or len(following[label[0]]) > 1
+            or _is_person(label[0])
         ):
-            turns.append(SpeakerTurn(found[0], found[1], found[2]))
-            body, label_start = found[3], start
+            turns.append(SpeakerTurn(label[0], label[1], label[2]))
+            body, label_start = label[3], start
         for a, b in _boundaries(text, body, end):
             sentences.append(Sentence(a, b, len(turns) - 1, label_start if label_start >= 0 else a))
             label_start = -1
-    # The first and the last sentence may be cut by the edge of the chunk.
+    # The edges of the chunk may cut the first and last sentence.
     if sentences and not is_opening(text[sentences[0].start]):
         sentences[0] = replace(sentences[0], whole=False)
     if sentences and text[: sentences[-1].end].rstrip(f"{CLOSERS}*_ ")[-1:] not in f"{STOPS}:":
@@ -124,7 +119,7 @@ def read_script(text: str) -> Script:
 
 
 def _blocks(text: str) -> list[tuple[int, int]]:
-    """Stretches no sentence crosses, markup at their start left out."""
+    """Stretches that no sentence crosses, without leading markup."""
     blocks: list[tuple[int, int]] = []
     open_start, open_end = -1, -1
     last_start, last_line_end = 0, -2
@@ -157,7 +152,7 @@ def _blocks(text: str) -> list[tuple[int, int]]:
 
 
 def _is_heading(line: str) -> bool:
-    """A short line in title case, or of digits: the running head and page number of a printed page."""
+    """A short line in title case, or digits: the running head or page number of a printed page."""
     if len(line) > MAX_HEADING or line.rstrip()[-1:] in ".!?,;":
         return False
     words = _HEADING_WORD.findall(line)
@@ -167,11 +162,11 @@ def _is_heading(line: str) -> bool:
 
 
 def _label(text: str, start: int, end: int) -> tuple[str, int, int, int] | None:
-    """(name, its start, its end, start of what is said) where a block opens with a speaker's label."""
-    found = _LABEL.match(text, start, end)
-    if not found:
+    """(name, its start, its end, start of the speech) if a block opens with a speaker label."""
+    match = _LABEL.match(text, start, end)
+    if not match:
         return None
-    name = found.group("name")
+    name = match.group("name")
     words = name.split()
     capital = all(w[0].isupper() or (i and len(w) <= 3) for i, w in enumerate(words))
     if not capital or any(c.isdigit() for c in name):
@@ -181,20 +176,19 @@ def _label(text: str, start: int, end: int) -> tuple[str, int, int, int] | None:
     named = any(w in cues["first_name"] for w in lower[:2])
     if not named and all(LEXICON.is_ordinary(w) or w in cues["not_name"] or w in cues["role"] for w in lower):
         return None
-    return fold(name), found.start("name"), found.end("name"), found.end()
+    return fold(name), match.start("name"), match.end("name"), match.end()
 
 
 def without_label(sentence: str) -> str:
-    """What is said, of a sentence that begins with its speaker's label: one in capitals, be it a name or
-    not (OPERATOR), or a person's."""
-    found = _LABEL.match(sentence)
-    if found is None:
+    """Remove the speaker label from a sentence: one in capitals (OPERATOR), or the name of a person."""
+    match = _LABEL.match(sentence)
+    if match is None:
         return sentence
-    name = found.group("name")
-    shouted = name.isupper() and len(name) > MAX_ACRONYM
-    if not shouted and not (_label(sentence, 0, len(sentence)) and _is_person(name)):
+    name = match.group("name")
+    in_capitals = name.isupper() and len(name) > MAX_ACRONYM
+    if not in_capitals and not (_label(sentence, 0, len(sentence)) and _is_person(name)):
         return sentence
-    return sentence[found.end() :].strip()
+    return sentence[match.end() :].strip()
 
 
 def _is_person(label: str) -> bool:
@@ -209,22 +203,24 @@ def _boundaries(text: str, start: int, end: int) -> list[tuple[int, int]]:
         if text[match.start()] != "." or not _is_abbreviation(text, start, match.start(), match.end()):
             spans.append((start, match.start() + len(match.group().rstrip())))
             start = match.end()
-    found = []
+    sentences = []
     for first, last in [*spans, (start, end)]:
         span = text[first:last]
         if inside := span.strip(_OUTER):
-            at = first + len(span) - len(span.lstrip(_OUTER))
-            found.append((at, at + len(inside)))
-    return found
+            begin = first + len(span) - len(span.lstrip(_OUTER))
+            sentences.append((begin, begin + len(inside)))
+    return sentences
 
 
 def _is_abbreviation(text: str, start: int, dot: int, following: int) -> bool:
-    """Whether the full stop at `dot` belongs to the word before it (Dr., J., U.S., Inc. before a name, d.
-    before a year)."""
-    found = _WORD_BEFORE.search(text, max(start, dot - 12), dot)
-    if not found:
+    """Whether the full stop at `dot` belongs to the word before it.
+
+    Dr., J., U.S., Inc. before a name, d. before a year.
+    """
+    match = _WORD_BEFORE.search(text, max(start, dot - 12), dot)
+    if not match:
         return False
-    cues, word = LEXICON.cues, found.group(1)
+    cues, word = LEXICON.cues, match.group(1)
     lower = word.lower()
     if len(word) == 1 and word.islower():  # (d. 1803), p. 7
         return text[following : following + 1].isdigit()
@@ -234,18 +230,18 @@ def _is_abbreviation(text: str, start: int, dot: int, following: int) -> bool:
         short = "." in word and len(word) <= 5
         fits = lower not in ("a.m", "p.m") if short else lower in cues["abbreviation"]
         return fits and not text[following : following + 1].isupper()
-    # A capital letter begins a name (J. Marlowe), unless it is the letter of a kind (Series S, Plan B, X|S)
-    # or stands before a word that no name begins with.
-    at = dot - 1
+    # A capital letter is an initial (J. Marlowe), unless it belongs to a noun (Series S, Plan B, X|S) or the
+    # next word cannot begin a name.
+    letter = dot - 1
     if not word.isupper() or word == "I":
         return False
-    if at > start and not (text[at - 1].isspace() or text[at - 1] in ".-(\"“‘'"):
+    if letter > start and not (text[letter - 1].isspace() or text[letter - 1] in ".-(\"“‘'"):
         return False
-    before = _WORD_BEFORE.search(text, max(start, at - 24), at - 1 if at > start else at)
-    if before is not None and text[before.end() : at] == " ":
+    before = _WORD_BEFORE.search(text, max(start, letter - 24), letter - 1 if letter > start else letter)
+    if before is not None and text[before.end() : letter] == " ":
         kind = before.group(1).lower()
-        names = (cues["first_name"], cues["role"], cues["honorific"])
-        if kind in LEXICON.nouns and not any(kind in section for section in names):
+        name_sections = (cues["first_name"], cues["role"], cues["honorific"])
+        if kind in LEXICON.nouns and not any(kind in section for section in name_sections):
             return False
     after = _FIRST_WORD.match(text, following)
     return after is None or after.group().lower() not in LEXICON.function

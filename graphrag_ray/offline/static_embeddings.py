@@ -1,7 +1,7 @@
-"""Embeddings without a download: wordllama's static token vectors, averaged.
+"""Embed text without a download: averaged static token vectors of wordllama.
 
-Its weights and tokenizer are read here, without the package itself, which imports an HTTP client, sets up
-logging for the whole process, and copies the weights as float32: that takes longer than a question may.
+Reads its weights and tokenizer directly: the package imports an HTTP client, configures logging, and copies
+the weights, which takes longer than a question may.
 """
 
 from __future__ import annotations
@@ -18,17 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 DIMENSIONS = 256
-
-REMEMBERED_WORDS, REMEMBERED_CHARACTERS = 1 << 17, 32
-"""Words whose tokens are remembered, and how long they are at most: some 30 MB."""
-
+MAX_CACHED_WORDS, MAX_CACHED_WORD_LENGTH = 1 << 17, 32  # about 30 MB
 _NAME = "l2_supercat"
 _WHOLE = re.compile("^ | $|  |\u2581|<unk>|</?s>")
 
 
 @lru_cache(maxsize=1)
 def _weights() -> npt.NDArray[np.float32]:
-    """[tokens, DIMENSIONS]. They are stored as float16, which is summed three times as slowly."""
+    """[tokens, DIMENSIONS] as float32, because summing the stored float16 takes three times as long."""
     from safetensors import safe_open
 
     with safe_open(_home() / "weights" / f"{_NAME}_{DIMENSIONS}.safetensors", framework="np") as file:
@@ -45,36 +42,37 @@ def _tokenizer() -> Any:
 
 
 def _home() -> Path:
-    found = find_spec("wordllama")
-    if found is None or found.origin is None:
-        raise ModuleNotFoundError("the offline embedding needs the package wordllama, which is not installed")
-    return Path(found.origin).parent
+    spec = find_spec("wordllama")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(
+            "The offline embedding needs the package wordllama. Install it with pip install wordllama."
+        )
+    return Path(spec.origin).parent
 
 
 def embed_many(texts: Sequence[str]) -> list[bytes]:
-    """One vector per text: 256 little-endian float32, of length 1; zeros for a text without a token."""
+    """Embed texts as 256 little-endian float32 of length 1; zeros for a text without tokens."""
     weights = _weights()
     return [_vector(weights, _ids(text)) for text in texts]
 
 
 def _ids(text: str) -> npt.NDArray[np.int64]:
-    """The text's token ids, as the tokenizer gives them.
+    """The token ids of a text, as the tokenizer gives them.
 
-    The tokenizer takes a text as one long word. No token of this vocabulary holds a space after another
-    character, so words are encoded one by one and remembered, which halves the time. `_WHOLE` finds what that
-    would change: spaces in a row or around a text, the character that the tokenizer writes for a space, and
-    its special tokens.
+    No token of this vocabulary contains a space after another character, so words are encoded one by one and
+    cached, which halves the time. `_WHOLE` finds exceptions: repeated or outer spaces, the tokenizer's own
+    space character, special tokens.
     """
     if not text or _WHOLE.search(text):
         return np.frombuffer(_encoded(text), dtype=np.int64)
     words = text.split(" ")
     return np.frombuffer(
-        b"".join([_word(w) if len(w) <= REMEMBERED_CHARACTERS else _encoded(w) for w in words]),
+        b"".join([_word(w) if len(w) <= MAX_CACHED_WORD_LENGTH else _encoded(w) for w in words]),
         dtype=np.int64,
     )
 
 
-@lru_cache(maxsize=REMEMBERED_WORDS)
+@lru_cache(maxsize=MAX_CACHED_WORDS)
 def _word(word: str) -> bytes:
     return _encoded(word)
 
@@ -84,8 +82,8 @@ def _encoded(text: str) -> bytes:
 
 
 def _vector(weights: npt.NDArray[np.float32], ids: npt.NDArray[np.int64]) -> bytes:
-    # Text by text, not as a padded batch, as wordllama does it: a fifth of the time, and a vector does not
-    # depend on its neighbours. The mean and the sum have the same direction.
+    # Unlike wordllama's padded batches, this takes a fifth of the time, and a vector does not depend on its
+    # neighbours. Sum and mean have the same direction.
     total = weights.take(ids, axis=0, mode="clip").sum(axis=0, dtype=np.float64)
     length = math.sqrt(total @ total)
     return bytes((total / length if length > 0 else total).astype("<f4").tobytes())

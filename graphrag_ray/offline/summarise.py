@@ -1,13 +1,10 @@
-"""Quotations: how they are written and read back, their words, LexRank, and maximal marginal relevance.
+"""Quotations: write and parse them, compare their words, and rank them by LexRank, MMR and BM25.
 
-A description holds quotations joined by ` […] `, the usual mark of an omission; reports and answers put each
-quotation between “ and ”, followed by the reference to its record. Quotation marks inside a quotation stay,
-so it is only used where they are balanced.
+A description joins quotations by ` […] `. Reports and answers put each quotation between “ and ” with a
+reference after it. Quotations may contain quotation marks if these are balanced.
 
-LexRank: Erkan and Radev, "LexRank: graph-based lexical centrality as salience in text summarization"
-(JAIR 2004), in its continuous form: sentences are the nodes, idf-modified cosines the weights, and a
-random surfer who jumps with probability 0.15 visits central sentences most. MMR: Carbonell and
-Goldstein, "The use of MMR, diversity-based reranking" (SIGIR 1998).
+LexRank: Erkan and Radev, JAIR 2004, in its continuous form with idf-modified cosines. MMR: Carbonell and
+Goldstein, SIGIR 1998.
 """
 
 from __future__ import annotations
@@ -34,18 +31,16 @@ _SUFFIX = re.compile(
     r"|ement|ional|ively|ently|antly|ances?|ences?|at(?:ing|ed|es?|ive|ors?)|ness|able|ible|ally|ical|ions?|ious|ists?"
     r"|isms?|i[sz](?:ed?|es|ing)|ity|ie[sd]|ive|ing|ous|ful|ers?|ors|est|ant|ent|ial|ual|ed|or|ly|al|ic|es|[yse])$"
 )
-MAX_SENTENCES = 240
-"""Beyond that many the first ones only are compared: a quadratic number of similarities."""
+MAX_SENTENCES = 240  # only the first ones are compared, because the number of pairs is quadratic
 
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 
 @lru_cache(maxsize=1 << 17)
 def stem(word: str) -> str:
-    """A light stem of a lower-case word: the longest listed suffix that leaves four letters goes.
+    """A light stem of a lower-case word: the longest listed suffix that leaves four letters is removed.
 
-    Coarser than Porter's (1980) on purpose: innovate, innovation and innovative meet, and a question's
-    words rarely come in the form that the corpus uses.
+    Deliberately coarser than Porter (1980), so that innovate, innovation and innovative match.
     """
     if not word.isalpha() or len(word) < 4:
         return word
@@ -78,9 +73,9 @@ def content_stems(text: str) -> list[str]:
 
 
 def similarities(sentences: Sequence[Sequence[str]]) -> Floats:
-    """[n, n] idf-modified cosine of sentences given as stems; 1 on the diagonal, 0 for empty ones.
+    """[n, n] idf-modified cosines of sentences given as stems; 1 on the diagonal, 0 for empty ones.
 
-    Words of one sentence only count in its length; nothing else can share them.
+    Words of a single sentence only count in its length.
     """
     n = len(sentences)
     counts = [Counter(s) for s in sentences]
@@ -89,8 +84,8 @@ def similarities(sentences: Sequence[Sequence[str]]) -> Floats:
     shared = {w: i for i, w in enumerate(w for w, f in frequency.items() if f > 1)}
     matrix = np.zeros((n, max(1, len(shared))))
     length = np.zeros(n)
-    for row, found in enumerate(counts):
-        for word, count in found.items():
+    for row, words in enumerate(counts):
+        for word, count in words.items():
             weight = count * idf[word]
             length[row] += weight * weight
             if word in shared:
@@ -102,10 +97,10 @@ def similarities(sentences: Sequence[Sequence[str]]) -> Floats:
 
 
 def lexrank(similarity: Floats, damping: float = 0.85, rounds: int = 30) -> Floats:
-    """[n] salience of sentences, the greatest 1.
+    """[n] salience of sentences, scaled to a maximum of 1.
 
-    Unlike the paper we leave a sentence's similarity with itself out: with it, one that shares nothing
-    with any other is as salient as the average.
+    Unlike the paper, we ignore the similarity of a sentence with itself, which would make isolated sentences
+    as salient as the average.
     """
     n = len(similarity)
     if n < 3:
@@ -127,11 +122,16 @@ def mmr(
     groups: Sequence[int] | None = None,
     per_group: int = 0,
 ) -> list[int]:
-    """The indices of at most `limit` sentences, the best first, each weighed against those before it.
+    """Choose up to `limit` sentences, each weighed against those chosen before it.
 
-    trade_off            lambda of the paper: 1 looks at relevance only, 0 at novelty only
-    groups, per_group    at most `per_group` (0: any number) sentences of one group
-    Near-copies of a chosen sentence (similarity above 0.85) are never taken; nor is relevance <= 0.
+    Near-copies of a chosen sentence (similarity from 0.85) and sentences without relevance are never chosen.
+
+    Args:
+        trade_off: lambda of the paper: 1 for relevance only, 0 for novelty only.
+        groups, per_group: Choose at most `per_group` (0 for any number) sentences of one group.
+
+    Returns:
+        Indices, best first.
     """
     n = len(relevance)
     nearest = np.zeros(n)
@@ -139,8 +139,8 @@ def mmr(
     taken: Counter[int] = Counter()
     chosen: list[int] = []
     while len(chosen) < limit and free.any():
-        worth = np.where(free, trade_off * relevance - (1 - trade_off) * nearest, -np.inf)
-        best = int(worth.argmax())
+        value = np.where(free, trade_off * relevance - (1 - trade_off) * nearest, -np.inf)
+        best = int(value.argmax())
         chosen.append(best)
         nearest = np.maximum(nearest, similarity[best])
         free &= nearest < 0.85
@@ -153,31 +153,29 @@ def mmr(
 
 
 def bm25(query: Sequence[str], sentences: Sequence[Sequence[str]], k1: float = 1.2, b: float = 0.5) -> Floats:
-    """[n] Okapi BM25 (Robertson and Zaragoza 2009) of sentences for a query, both as stems.
+    """[n] Okapi BM25 (Robertson and Zaragoza 2009) of sentences for a query, all as stems.
 
-    b is lower than usual: sentences differ less in length than documents, and long ones say more.
+    b is lower than usual because sentences vary less in length than documents, and long ones say more.
     """
     n = len(sentences)
     scores = np.zeros(n)
     wanted = set(query)
     if not n or not wanted:
         return scores
-    found = [Counter(w for w in s if w in wanted) for s in sentences]
-    frequency: Counter[str] = Counter(w for c in found for w in c)
+    matches = [Counter(w for w in s if w in wanted) for s in sentences]
+    frequency: Counter[str] = Counter(w for c in matches for w in c)
     lengths = np.array([len(s) for s in sentences], dtype=np.float64)
     norm = k1 * (1 - b + b * lengths / max(1.0, float(lengths.mean())))
     idf = {w: float(np.log(1 + (n - f + 0.5) / (f + 0.5))) for w, f in frequency.items()}
-    for row, counts in enumerate(found):
+    for row, counts in enumerate(matches):
         scores[row] = sum(idf[w] * c * (k1 + 1) / (c + norm[row]) for w, c in counts.items())
     return scores
 
 
 JOIN = " […] "
-MARK = "Written without a language model: what stands in quotation marks is quoted from the corpus."
-"""Ends every report's summary and every answer."""
+MARK = "Written without a language model: text in quotation marks is quoted from the corpus."
 NONE = "NONE"
-CHARS_PER_TOKEN = 3.4
-"""Of English prose, on the safe side, for lengths given in tokens."""
+CHARS_PER_TOKEN = 3.4  # of English prose, conservative
 
 _JOIN = re.compile(r"(?:(?<!\s)\s++)?\[…\]\s*")
 _MARKS = re.compile("[“”]")
@@ -202,11 +200,11 @@ _HEADING = re.compile(r"(?:^|\s)##\s+")
 
 
 def pieces(description: str) -> list[str]:
-    """The quotations of a description; what a context cut off at its end is left out."""
-    found = [p for p in _JOIN.split(fold(description)) if p and p != CONVERSE]
-    if found and found[-1].endswith(_CUT) and len(found[-1]) > 1:
-        found.pop()
-    return found
+    """The quotations of a description, without one that was truncated at the end of a context."""
+    quotations = [p for p in _JOIN.split(fold(description)) if p and p != CONVERSE]
+    if quotations and quotations[-1].endswith(_CUT) and len(quotations[-1]) > 1:
+        quotations.pop()
+    return quotations
 
 
 def is_balanced(text: str) -> bool:
@@ -220,24 +218,25 @@ def is_balanced(text: str) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def stands_alone(text: str) -> float:
-    """0–1, how much a quotation means out of its place: legal notices, courtesies, questions, what a speaker
-    says to another, headings, rows of tables, fragments and what points back (he, this, but) mean little
-    (Paice 1990, "Constructing literature abstracts by computer")."""
+    """How well a quotation is understood out of context, 0 to 1.
+
+    Legal notices, courtesies, questions, headings, table rows, fragments and sentences that refer back (he,
+    this, but) score low (Paice 1990, "Constructing literature abstracts by computer").
+    """
     if _BOILERPLATE.search(text) or _PLEASANTRY.match(text):
         return 0.1
     if has_cells(text):
         return 0.2
-    worth = 0.6 if "?" in text else 1.0
+    value = 0.6 if "?" in text else 1.0
     if _LABELLED.match(text) or text[-1:] not in _ENDS:
-        worth *= 0.6
+        value *= 0.6
     if _POINTS_BACK.match(text):
-        worth *= 0.8
-    return worth if is_opening(text[:1]) or text[:1].isdigit() else worth * 0.7
+        value *= 0.8
+    return value if is_opening(text[:1]) or text[:1].isdigit() else value * 0.7
 
 
 def report_parts(content: str) -> list[tuple[str, list[str]]]:
-    """A report as contexts show it, on one line: (the name a finding is about, its quotations), the
-    summary first under ""."""
+    """Parse a report on one line: (name that a finding is about, its quotations), the summary under ""."""
     parts = []
     for number, part in enumerate(_HEADING.split(content)):
         head, _, _ = part.partition("“")
@@ -246,17 +245,17 @@ def report_parts(content: str) -> list[tuple[str, list[str]]]:
 
 
 def first_name(heading: str) -> str:
-    """The first name of a heading or title that this engine wrote (`Mara Venn — with …`, `A, B, C`)."""
+    """The first name in a heading or title written by this engine (`Mara Venn — with …`, `A, B, C`)."""
     head = re.split(r" — |, ", heading.strip(), maxsplit=1)[0]
     return fold(head)
 
 
-def number_in(variables: Mapping[str, str], name: str, usual: int) -> int:
-    """The positive number that a placeholder holds; `usual` where it holds none."""
+def number_in(variables: Mapping[str, str], name: str, default: int) -> int:
+    """A positive number from a variable, or the default."""
     text = variables.get(name, "")
-    return (int(text) or usual) if text.isdecimal() and len(text) < 10 else usual
+    return (int(text) or default) if text.isdecimal() and len(text) < 10 else default
 
 
-def room_in(variables: Mapping[str, str], usual_tokens: int) -> float:
-    """Characters of a reply of `max_tokens`."""
-    return number_in(variables, "max_tokens", usual_tokens) * CHARS_PER_TOKEN
+def room_in(variables: Mapping[str, str], default_tokens: int) -> float:
+    """The length of a reply of `max_tokens`, in characters."""
+    return number_in(variables, "max_tokens", default_tokens) * CHARS_PER_TOKEN

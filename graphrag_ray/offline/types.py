@@ -1,13 +1,10 @@
-"""What kind of thing a name names: honorifics, suffixes, speaker labels, patterns and verbs beside it.
+"""Classify names by honorifics, suffixes, speaker labels, and patterns and verbs next to them.
 
-Every cue votes for a type, the most votes win (the cues of rule-based recognisers since the MUCs, e.g.
-Mikheev, Moens and Grover 1999, "Named entity recognition without gazetteers"); without any cue a name is
-an organisation, which is what most unknown names of running text are. The vote is then mapped to the
-types that the prompt asks for.
-
-`X is a 1954 film`, `X, a Dutch painter,` and `X (2008 film)` name the class of X by their head noun (Hearst
-1992, "Automatic acquisition of hyponyms from large text corpora"); `directed by X`, `born in X` allow one
-class only (selectional preferences: Resnik 1993). Windows are bounded, so a mention takes constant time.
+Every cue votes for a type, and the most votes win (Mikheev, Moens and Grover 1999, "Named entity recognition
+without gazetteers"). Without any cue, a name is an organisation. `X is a 1954 film`, `X, a Dutch painter,`
+and `X (2008 film)` give the class of X by their head noun (Hearst 1992); `directed by X` and `born in X`
+allow one class only (selectional preferences, Resnik 1993). The text around a mention is bounded, so each
+takes constant time.
 """
 
 from __future__ import annotations
@@ -24,10 +21,8 @@ from graphrag_ray.offline.sentences import Sentence
 
 PERSON, ORGANIZATION, LOCATION, EVENT, WORK, CONCEPT = range(6)
 
-AFTER, BEFORE = 200, 60
-"""So many characters around a mention are read."""
-MAX_PHRASE = 14
-"""Words of a noun phrase."""
+AFTER, BEFORE = 200, 60  # characters read around a mention
+MAX_PHRASE = 14  # words of a noun phrase
 
 _BRACKET = re.compile(r"['’\"”]?s?\s?\(\s?([^()]{1,90})\)")
 _CALLED = re.compile(
@@ -53,7 +48,7 @@ _ARTICLES = frozenset(["the", "a", "an", "its", "his", "her", "their", "our", "m
 
 
 def stated_kinds(text: str, start: int, end: int, within: tuple[int, int]) -> Iterator[tuple[int, float]]:
-    """(kind, weight) of what the sentence text[within] says of its mention at text[start:end]."""
+    """(kind, weight) of what the sentence text[within] says about its mention at text[start:end]."""
     cues = LEXICON.cues
     before = text[max(within[0], start - BEFORE) : start]
     after = text[end : min(within[1], end + AFTER)]
@@ -61,7 +56,7 @@ def stated_kinds(text: str, start: int, end: int, within: tuple[int, int]) -> It
     if bracket := _BRACKET.match(after):
         yield from _in_bracket(bracket.group(1))
         after = after[bracket.end() :]
-    # What the last two words before it, its article left out, take.
+    # What the last two words before it take, without its article.
     words = [w.lower() for w in _WORD.findall(before)[-3:]]
     if words and words[-1] in _ARTICLES:
         words.pop()
@@ -95,21 +90,21 @@ def stated_kinds(text: str, start: int, end: int, within: tuple[int, int]) -> It
 
 
 def noun_kind(text: str, *, predicate: bool) -> int | None:
-    """The type of what a noun phrase at the start of a text describes, by its last noun that says one.
+    """The type that a noun phrase at the start of a text describes, by its last noun with one.
 
-    predicate: an agent noun that no list has (a conchologist) counts as a person.
+    predicate: an unlisted agent noun (a conchologist) counts as a person.
     """
-    kind, last, at = None, "", 0
+    kind, last, end = None, "", 0
     for _ in range(MAX_PHRASE):
-        found = _PHRASE_WORD.match(text, at)
-        if found is None:
+        match = _PHRASE_WORD.match(text, end)
+        if match is None:
             break
-        word = found.group(1).lower()
+        word = match.group(1).lower()
         if word in LEXICON.function or word in LEXICON.cues["small"]:
             break
         if word.endswith("ed") and kind is not None and word not in LEXICON.nouns:
             break
-        at, last = found.end(), word
+        end, last = match.end(), word
         listed = listed_kind(word.rsplit("-", 1)[-1])
         kind = listed if listed is not None else kind
     unlisted = kind is None and predicate and last.rsplit("-", 1)[-1] not in LEXICON.cues["concept_noun"]
@@ -120,7 +115,7 @@ def noun_kind(text: str, *, predicate: bool) -> int | None:
 
 
 def listed_kind(word: str) -> int | None:
-    """The type of what a common noun, in lower case, is used for; None where no list has it."""
+    """The type of things that a lower-case common noun describes; None if it is not listed."""
     cues = LEXICON.cues
     if word in cues["person_noun"] or word in LEXICON.roles or word.removesuffix("s") in LEXICON.roles:
         return PERSON
@@ -128,7 +123,7 @@ def listed_kind(word: str) -> int | None:
 
 
 def _in_bracket(inside: str) -> Iterator[tuple[int, float]]:
-    """`(2008 film)`, `(noble)`, `(born 1950)`, `(1819–1886)`."""
+    """The kind stated by `(2008 film)`, `(noble)`, `(born 1950)` or `(1819–1886)`."""
     if _LIFE.match(inside):
         yield PERSON, 3.5
     elif _YEARS.match(inside):
@@ -139,14 +134,11 @@ def _in_bracket(inside: str) -> Iterator[tuple[int, float]]:
         yield kind, 3.5
 
 
-MAX_MENTIONS = 8
-"""So many mentions vote; more change little."""
-
-MAX_GAP = 60
-"""Characters between two names of one list."""
+MAX_MENTIONS = 8  # that vote; more change little
+MAX_GAP = 60  # characters between two names of a list
 LIST_SHARE = 0.5
-LONG = 1.5
-"""What a suffix gains behind two other words: many surnames are ordinary words, most third words are not."""
+LONG_NAME_BONUS = 1.5
+"""Bonus of a suffix after two other words: many surnames are ordinary words, few third words are."""
 
 _BETWEEN = re.compile(r"[\"”’']?\s?(?:\([^()]*\)\s?)?(?:,\s?(?:and |or |& )?|and |or |& )[\"“]?\s?")
 
@@ -166,11 +158,11 @@ Votes = list[float]
 
 @lru_cache(maxsize=64)
 def type_names(entity_types: str) -> tuple[str | None, ...]:
-    """The requested type for PERSON … CONCEPT, upper case.
+    """The requested type for each of PERSON … CONCEPT, in upper case.
 
-    entity_types: comma-separated, as in the prompt. A kind without a counterpart goes to the nearest one
-    that has, else to the first generic type (thing, other, …), else, for names, to the first type of the
-    list; CONCEPT without a counterpart is None: nobody asked for terms.
+    entity_types is comma-separated, as in the prompt. A kind without a counterpart maps to the nearest kind
+    that has one, else to the first generic type (thing, other, …), else to the first type. CONCEPT without a
+    counterpart is None: no terms are wanted.
     """
     wanted = [t.strip() for t in entity_types.split(",") if t.strip()] or ["entity"]
     cues = LEXICON.cues
@@ -181,15 +173,15 @@ def type_names(entity_types: str) -> tuple[str | None, ...]:
             if any(part in cues[f"type_{section}"] for part in parts):
                 direct.setdefault(kind, name.upper())
     generic = next((t.upper() for t in wanted if t.lower() in cues["type_generic"]), None)
-    out: list[str | None] = []
+    types: list[str | None] = []
     for kind in range(len(_KINDS)):
-        found = direct.get(kind) or direct.get(_NEAREST.get(kind, -1)) or generic
-        out.append(found if found or kind == CONCEPT else wanted[0].upper())
-    return tuple(out)
+        match = direct.get(kind) or direct.get(_NEAREST.get(kind, -1)) or generic
+        types.append(match if match or kind == CONCEPT else wanted[0].upper())
+    return tuple(types)
 
 
 def place_heads(names: dict[str, Name]) -> frozenset[str]:
-    """Words that head the names of civic things (Varnmouth of Varnmouth Town Council): places."""
+    """First words of the names of civic bodies, which are places (Varnmouth of Varnmouth Town Council)."""
     civic = LEXICON.cues["civic"]
     return frozenset(
         n.words[0] for n in names.values() if len(n.words) > 1 and any(w in civic for w in n.words[1:])
@@ -197,10 +189,7 @@ def place_heads(names: dict[str, Name]) -> frozenset[str]:
 
 
 def votes_for(name: Name, text: str, sentences: list[Sentence], heads: frozenset[str]) -> Votes:
-    """PERSON … CONCEPT: votes for a name, by its own words and the words beside its mentions.
-
-    heads: of `place_heads`.
-    """
+    """Votes PERSON … CONCEPT for a name, by its words and their surroundings. heads: see `place_heads`."""
     cues, votes = LEXICON.cues, [0.0] * len(_KINDS)
     single = len(name.words) == 1
     if name.speaker:
@@ -237,12 +226,12 @@ def votes_for(name: Name, text: str, sentences: list[Sentence], heads: frozenset
 
 
 def share_in_lists(names: Iterable[Name], votes: Mapping[str, Votes], text: str) -> dict[str, Votes]:
-    """The votes with those of the names that stand in one list with it (A, B and C are of one kind)."""
+    """Add votes of the other names in a list (A, B and C are of one kind)."""
     places = sorted((m.start, m.end, n.key) for n in names for m in n.mentions if not m.label)
     lists: dict[int, list[str]] = defaultdict(list)
     for number, (_, _, key) in zip(list_numbers((p[:2] for p in places), text), places, strict=True):
         lists[number].append(key)
-    shared = {key: list(own) for key, own in votes.items()}
+    shared = {key: list(counts) for key, counts in votes.items()}
     for members in lists.values():
         for kind in range(len(_KINDS)) if len(members) > 1 else ():
             first, second = sorted((votes[key][kind] for key in members), reverse=True)[:2]
@@ -253,8 +242,10 @@ def share_in_lists(names: Iterable[Name], votes: Mapping[str, Votes], text: str)
 
 
 def list_numbers(spans: Iterable[tuple[int, int]], text: str) -> list[int]:
-    """The number of the list (A, B and C) in which each of some names stands, given by start and end in
-    order. Only a comma, `and`, `or` and brackets part the names of one list."""
+    """Number the lists (A, B and C) that names belong to, given by start and end in order.
+
+    Names of a list are separated only by commas, `and`, `or` and brackets.
+    """
     numbers: list[int] = []
     last, number = -1, -1
     for start, end in spans:
@@ -266,7 +257,7 @@ def list_numbers(spans: Iterable[tuple[int, int]], text: str) -> list[int]:
 
 
 def kind_of(votes: Votes) -> int:
-    """PERSON … CONCEPT, the type with most votes; without any an organisation."""
+    """The type with the most votes; ORGANIZATION without votes."""
     return max(_ORDER, key=votes.__getitem__) if max(votes) > 0 else ORGANIZATION
 
 
@@ -294,7 +285,9 @@ def _by_words(name: Name, votes: Votes) -> None:
     suffixed = False
     for kind, section, weight in _SUFFIXES:
         if last in cues[section] or (last.endswith("s") and last[:-1] in cues[section]):
-            votes[kind] += weight + LONG * (len(words) > 2 and kind != LOCATION)  # Orla Quist Prize
+            votes[kind] += weight + LONG_NAME_BONUS * (
+                len(words) > 2 and kind != LOCATION
+            )  # Orla Quist Prize
             suffixed = True
     votes[PERSON] += (1.0 if suffixed and first not in cues["first_name"] else 5.0) * name.person
     votes[ORGANIZATION] += 2.0 * ("&" in words)

@@ -1,1 +1,1 @@
-"""Questions over HTTP: an ASGI application, and the Ray Serve application around it (`application.py`)."""
+"""Question answering over HTTP: an ASGI application, and the Ray Serve application around it."""

@@ -1,5 +1,8 @@
-"""One question of a client, from its arrival to its answer: a place, the snapshot of that moment, an asker
-over the shared connections, a time limit; and what it came to, counted."""
+"""Answer the questions of clients, from arrival to answer.
+
+A question takes a place, is answered from the newest snapshot over shared connections within a time limit,
+and is counted.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, SnapshotRemoved
@@ -36,29 +39,21 @@ from graphrag_ray.service.faults import (
     fault_of,
 )
 from graphrag_ray.service.live import LiveIndex, Served
-from graphrag_ray.service.service_metrics import Measures
+from graphrag_ray.service.service_metrics import ServiceMetrics
 from graphrag_ray.service.service_options import ServiceOptions
 
 log = logging.getLogger(__name__)
 
 
 KEEP_ALIVE_S = 10.0
-FIRST_GUESS_S = 5.0
-"""That a question takes, before one has been answered."""
-SHORTEST_S, LONGEST_S = 1, 60
-WEIGHT = 0.1
-"""Of the last question in the mean."""
+FIRST_ESTIMATE_S = 5.0  # estimated duration of a question before one has been answered
+MIN_RETRY_S, MAX_RETRY_S = 1, 60
+SMOOTHING = 0.1  # weight of the latest question in the mean duration
 
 
 @dataclass(frozen=True)
-class Asked(Ask):
-    """A question as a client asks it.
-
-    changed   changes of how it is answered
-    seconds   after which it is given up
-    sources   whether to say what lies under the references
-    id        by which the log and the answer name it
-    """
+class ClientQuestion(Ask):
+    """A question from a client. changed applies its query settings; id names it in logs and answers."""
 
     changed: Callable[[Query], Query] | None = None
     seconds: float | None = None
@@ -67,9 +62,8 @@ class Asked(Ask):
 
 
 @dataclass(frozen=True)
-class Replied:
-    """An answer. id: of the question; numbers: the short ones of what it cites; cited: the same by name;
-    sources: None where nobody asked for them."""
+class ServedAnswer:
+    """An answer with short numbers and names of the cited records. sources: None unless requested."""
 
     id: str
     answer: Answer
@@ -81,166 +75,167 @@ class Replied:
 
 @dataclass(frozen=True)
 class AnsweringPhase:
-    """A phase of an answer begins, or has ended. dialogues: that it asks models for at once."""
+    """Start or end of a phase of an answer. dialogues: number of dialogues that run concurrently."""
 
     name: str
     dialogues: int
     ended: bool
 
 
-Event: TypeAlias = AnsweringPhase | str | Replied
-"""A piece of the answer's text is a string; a `StartsAgain` says that those before it count no more."""
-Say: TypeAlias = Callable[[Event], None]
+Event = AnsweringPhase | str | ServedAnswer
+"""A string is a piece of the answer's text. A `StartsAgain` invalidates the pieces before it."""
+Emit = Callable[[Event], None]
 
 
 class QuestionPlaces:
-    """How many questions are answered at once, how many wait for that, and when to come again.
+    """Limits how many questions run and wait at once. Belongs to one event loop."""
 
-    Belongs to one event loop. running, waiting: questions now."""
-
-    def __init__(self, most_running: int, most_waiting: int) -> None:
-        self._most_running, self._most_waiting = most_running, most_waiting
-        self._free = asyncio.Semaphore(most_running)
-        self._mean_s = FIRST_GUESS_S
+    def __init__(self, max_running: int, max_waiting: int) -> None:
+        self._max_running, self._max_waiting = max_running, max_waiting
+        self._free = asyncio.Semaphore(max_running)
+        self._mean_s = FIRST_ESTIMATE_S
         self.running = 0
         self.waiting = 0
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """A place for a question, as long as the block lasts. Raises Refused where too many wait."""
-        if self._free.locked() and self.waiting >= self._most_waiting:
-            # When about half of those who wait will have a place.
-            seconds = self._mean_s * max(1, self.waiting / 2) / self._most_running
-            again_s = min(LONGEST_S, max(SHORTEST_S, math.ceil(seconds)))
-            told = f"{self.waiting} questions wait already: ask again in {again_s} s"
-            raise RefusedQuestion(Fault(429, LIMITED, "too_many_questions", told, retry_after_s=again_s))
+        """Hold a place for a question. Raises RefusedQuestion if too many wait."""
+        if self._free.locked() and self.waiting >= self._max_waiting:
+            # By then, about half of those waiting will have a place.
+            seconds = self._mean_s * max(1, self.waiting / 2) / self._max_running
+            retry_s = min(MAX_RETRY_S, max(MIN_RETRY_S, math.ceil(seconds)))
+            message = f"{plural(self.waiting, 'question')} already waiting. Retry in {retry_s} s."
+            raise RefusedQuestion(Fault(429, LIMITED, "too_many_questions", message, retry_after_s=retry_s))
         self.waiting += 1
         try:
             await self._free.acquire()
         finally:
             self.waiting -= 1
         self.running += 1
-        began = asyncio.get_running_loop().time()
+        started = asyncio.get_running_loop().time()
         try:
             yield
         finally:
             self.running -= 1
             self._free.release()
-            took = asyncio.get_running_loop().time() - began
-            self._mean_s += WEIGHT * (took - self._mean_s)
+            elapsed = asyncio.get_running_loop().time() - started
+            self._mean_s += SMOOTHING * (elapsed - self._mean_s)
 
 
 class Service:
-    """Answers questions, many at once. Belongs to one event loop."""
+    """Answers questions concurrently. Belongs to one event loop."""
 
     def __init__(
         self, options: ServiceOptions, live: LiveIndex, replica: str = "", recorder: Recorder | None = None
     ) -> None:
         self.options, self.live = options, live
         self.places = QuestionPlaces(options.max_running, options.max_waiting)
-        self.measures = Measures(live, self.places, replica, recorder)
+        self.metrics = ServiceMetrics(live, self.places, replica, recorder)
 
-    async def answer(self, asked: Asked, say: Say) -> Replied:
-        """Raises GraphRagError: Refused, what `Index.answering` and what it returns raise. An error that is a
-        bug is logged, and Refused as such: whoever serves us would log the whole of it."""
-        began = time.monotonic()
-        logs.about_question(asked.id)
+    async def answer(self, question: ClientQuestion, emit: Emit) -> ServedAnswer:
+        """Answer a question. Raises RefusedQuestion, and GraphRagError as `Index.answering` does.
+
+        An unexpected error is logged here and becomes a RefusedQuestion, because the server would log all of
+        it.
+        """
+        started = time.monotonic()
+        logs.about_question(question.id)
         status, accounts = CLIENT_GONE, Accounts()
-        limit = min(asked.seconds or self.options.max_seconds, self.options.max_seconds)
+        limit = min(question.seconds or self.options.max_seconds, self.options.max_seconds)
         timer = asyncio.timeout(limit)
         try:
-            _answering(self.live.now().index, asked)  # what cannot be asked is refused before it waits
+            _answering(self.live.now().index, question)  # refuses an invalid question before it waits
             async with timer, self.places.one():
-                replied = await self._answered(asked, say, accounts)
+                answer = await self._answer(question, emit, accounts)
             status = 200
-            return replied
+            return answer
         except GraphRagError as e:
             status = fault_of(e).status
             if isinstance(e, SnapshotRemoved):
-                self.live.soon()
+                self.live.refresh_soon()
             raise
         except Exception as e:
             if isinstance(e, TimeoutError) and timer.expired():
-                told = f"the question was given up after {limit:g} s, the time that it may take"
+                message = f"The question exceeded its time limit of {limit:g} s"
                 if n := accounts.total.rate_limited:
-                    told += f"; {plural(n, 'call')} of its models were answered 429, too many requests"
-                refused = RefusedQuestion(Fault(504, SERVER, "timeout", told))
+                    message += f". {plural(n, 'model call')} received 429, too many requests."
+                refused = RefusedQuestion(Fault(504, SERVER, "timeout", message))
             else:
-                log.exception("a question ended with an error that is a bug")
-                refused = failed_by_bug(asked.id)
+                log.exception("Unexpected error while answering a question")
+                refused = failed_by_bug(question.id)
             status = refused.fault.status
             raise refused from e
         finally:
-            seconds = time.monotonic() - began
-            # A name that a client makes up is no label: there would be no end of them.
-            method = asked.method if asked.method in methods.METHODS else "unknown"
-            self.measures.question(method, status, seconds)
-            self.measures.calls(accounts)
-            total = accounts.total
-            cost: dict[str, Any] = {
-                "calls": total.calls,
-                "tokens": total.total_tokens,
-                "cost_usd": total.cost_usd,
-            }
-            about: dict[str, Any] = {
-                "question": asked.id,
-                "method": method,
-                "status": status,
-                "seconds": round(seconds, 3),
-            }
-            logs.event(log, "question ended", **about, **cost)
+            seconds = time.monotonic() - started
+            # A name made up by a client must not become a label, because there is no limit to them.
+            method = question.method if question.method in methods.METHODS else "unknown"
+            self.metrics.question(method, status, seconds)
+            self.metrics.calls(accounts)
+            logs.event(
+                log,
+                "Question ended",
+                question=question.id,
+                method=method,
+                status=status,
+                seconds=round(seconds, 3),
+                calls=accounts.total.calls,
+                tokens=accounts.total.total_tokens,
+                cost_usd=accounts.total.cost_usd,
+            )
 
-    async def _answered(self, asked: Asked, say: Say, accounts: Accounts) -> Replied:
+    async def _answer(self, question: ClientQuestion, emit: Emit, accounts: Accounts) -> ServedAnswer:
         served = self.live.now()
-        index, answering = served.index, _answering(served.index, asked)
-        connections = served.connections  # of this question to its end: a key that comes makes others
-        asker = index.asker(connections)
-        asker.told = lambda *phase: say(AnsweringPhase(*phase))
+        answering = _answering(served.index, question)
+        connections = served.connections  # kept to the end, because a new key replaces those of the snapshot
+        asker = served.index.asker(connections)
+        asker.told = lambda *phase: emit(AnsweringPhase(*phase))
         connections.questions += 1
         try:
-            answer = await answering(asker, Telling(say))
+            answer = await answering(asker, Telling(emit))
             if answer.unread:
                 raise GraphRagError(answer.text)
-            return await asyncio.to_thread(_replied, asked, served, answer)
+            return await asyncio.to_thread(_served_answer, question, served, answer)
         finally:
             connections.questions -= 1
             accounts.absorb(asker.accounts)
 
 
-def _answering(index: Index, asked: Asked) -> Any:
-    """Raises UsageError for what cannot be asked."""
-    query = asked.changed(index.settings.query) if asked.changed else None
-    return index.answering(replace(asked, query=query))
+def _answering(index: Index, question: ClientQuestion) -> Any:
+    """Prepare a question. Raises UsageError if it is invalid."""
+    query = question.changed(index.settings.query) if question.changed else None
+    return index.answering(replace(question, query=query))
 
 
-def _replied(asked: Asked, served: Served, answer: Answer) -> Replied:
+def _served_answer(question: ClientQuestion, served: Served, answer: Answer) -> ServedAnswer:
     index, references = served.index, answer.references
-    under: Sequence[Source] | None = None
-    if asked.sources:
-        under, answer = index.beside(answer, lambda: index.sources(references, answer), "The sources")
+    sources: Sequence[Source] | None = None
+    if question.sources:
+        sources, answer = index.beside(answer, lambda: index.sources(references, answer), "The sources")
     numbers, answer = index.beside(answer, lambda: index.numbers(references), "Short numbers")
     cited, answer = index.beside(answer, lambda: index.cited(references), "What the answer cites")
-    return Replied(asked.id, answer, served.number, numbers or {}, cited or (), under)
+    return ServedAnswer(question.id, answer, served.number, numbers or {}, cited or (), sources)
 
 
-async def events(service: Service, asked: Asked) -> AsyncIterator[Event | None]:
-    """What a question comes to, as it comes, the `Replied` last; None after each KEEP_ALIVE_S in which
-    nothing did. Raises as `Service.answer`. Whoever stops listening ends the question."""
-    said: asyncio.Queue[Event | None] = asyncio.Queue()
-    running = asyncio.ensure_future(service.answer(asked, said.put_nowait))
-    running.add_done_callback(lambda _: said.put_nowait(None))
+async def events(service: Service, question: ClientQuestion) -> AsyncIterator[Event | None]:
+    """Yield the events of a question, the `ServedAnswer` last, and None after every KEEP_ALIVE_S without one.
+
+    Raises like `Service.answer`. Closing the iterator cancels the question.
+    """
+    emitted: asyncio.Queue[Event | None] = asyncio.Queue()
+    task = asyncio.ensure_future(service.answer(question, emitted.put_nowait))
+    task.add_done_callback(lambda _: emitted.put_nowait(None))
     try:
         while True:
             try:
-                event = await asyncio.wait_for(said.get(), KEEP_ALIVE_S)
+                event = await asyncio.wait_for(emitted.get(), KEEP_ALIVE_S)
             except TimeoutError:
                 yield None
                 continue
             if event is None:
                 break
             yield event
-        yield await running
+        yield await task
     finally:
-        running.cancel()
+        task.cancel()
         with suppress(asyncio.CancelledError, Exception):
-            await running
+            await task

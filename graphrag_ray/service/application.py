@@ -1,5 +1,4 @@
-"""The service as a Ray Serve application, for `graphrag-ray serve`, `serve run`, `serve deploy` and KubeRay's
-RayService:
+"""The service as a Ray Serve application, for `graphrag-ray serve`, `serve run`, `serve deploy` and KubeRay:
 
     applications:
       - name: graphrag
@@ -7,16 +6,16 @@ RayService:
         import_path: graphrag_ray.service.application:build
         args:
           root: s3://bucket/index
-          settings: s3://bucket/settings.yaml    # or a mapping; left out: those of each snapshot
+          settings: s3://bucket/settings.yaml    # or a mapping; by default those of each snapshot
           overrides: [query.budget_tokens=200000]
           replicas: 2
           max_seconds: 120
 
-`args` are the fields of `options.ServiceOptions`; `root` alone is needed. The token that clients must send is
-the environment variable GRAPHRAG_RAY_TOKEN (or `token_env`) of the replicas' nodes; without one they do not
-start, unless `allow_anonymous: true`. Keys of models are looked for in the replicas' environment, too. What
-Serve's config says of the deployment `Questions` (autoscaling_config, ray_actor_options) goes before `args`;
-with `autoscaling_config`, let `replicas` be the most, so that they share their limiter.
+`args` are the fields of `ServiceOptions`; only `root` is required. Replicas read the clients' token from the
+environment variable GRAPHRAG_RAY_TOKEN (or `token_env`) of their nodes and do not start without one unless
+`allow_anonymous` is true. They look for model keys in their environment too. The Serve config of the
+deployment `Questions` (autoscaling_config, ray_actor_options) overrides `args`. With `autoscaling_config`,
+set `replicas` to the maximum, so that replicas share their limiter.
 """
 
 import os
@@ -29,11 +28,11 @@ if TYPE_CHECKING:
 
 
 def build(args: ServiceOptions) -> "Application":
-    """Serve reads the annotation when it has the arguments of a config file."""
+    """Build the application. Serve validates the arguments of a config file by the annotation."""
     from graphrag_ray.base.prompts import load_prompts
     from graphrag_ray.engine.ray.serving import Replica, application, log_with_serve
 
-    # The code that comes to a cluster with the connection is without the files of a checkout.
+    # Code shipped to a cluster with the connection comes without the data files of a checkout.
     prompts = load_prompts()
 
     def app() -> Any:
@@ -42,17 +41,15 @@ def build(args: ServiceOptions) -> "Application":
         from graphrag_ray.service.service_metrics import DECLARED, OF_MODELS
 
         log_with_serve()
-        here = Replica.here(several=args.replicas > 1)
-        token = find_token(args, os.environ, here.ask_key)
-        limiter = here.limiter if here.several else None
+        replica = Replica.here(several=args.replicas > 1)
         return create_app(
             args,
-            token,
-            replica=here.name,
-            limiter=limiter,
-            ask_key=here.ask_key,
+            find_token(args, os.environ, replica.ask_key),
+            replica=replica.name,
+            limiter=replica.limiter if replica.several else None,
+            ask_key=replica.ask_key,
             prompts=prompts,
-            recorder=here.metrics(DECLARED, OF_MODELS),
+            recorder=replica.metrics(DECLARED, OF_MODELS),
         )
 
     return application(

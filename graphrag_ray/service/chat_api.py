@@ -1,10 +1,10 @@
 """OpenAI's protocol: `/v1/models` and `/v1/chat/completions`.
 
-The model's name says how the answer is found: `graphrag-ray`, as the service is told; `graphrag-ray/METHOD`;
-`graphrag-ray/METHOD/LEVEL` (`graphrag-ray/global/C1`). The last message is the question, those before it
-the conversation that it may lean on. System messages are not used: how an answer is written is said by the
-prompts of each way of answering, which a general instruction would contradict. So are temperature, length and
-the like; what would change the form of a reply (n, tools, JSON) is refused.
+The model name selects the search method: `graphrag-ray` (the service's default), `graphrag-ray/METHOD` or
+`graphrag-ray/METHOD/LEVEL`, as in `graphrag-ray/global/C1`. The last message is the question, and earlier
+ones are the conversation. System messages are ignored because they would conflict with the prompts of the
+search methods, as are sampling parameters. Parameters that change the form of a reply (n, tools, JSON) are
+rejected.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from graphrag_ray.base.wording import one_line
 from graphrag_ray.query.methods import methods
-from graphrag_ray.service.answering import AnsweringPhase, Asked, Event, Replied
+from graphrag_ray.service.answering import AnsweringPhase, ClientQuestion, Event, ServedAnswer
 from graphrag_ray.service.faults import INVALID, Fault, RefusedQuestion, invalid
 from graphrag_ray.service.live import Served
-from graphrag_ray.service.query_api import event, references, usage
+from graphrag_ray.service.query_api import references, server_event, usage
 from graphrag_ray.service.service_options import ServiceOptions
 
 MODEL = "graphrag-ray"
-CITED = "\n\n---\n"
-"""Stands before the names of what an answer cites, at the end of its text."""
-_LIST = re.compile(r"\n\n---\n(?:\*\*[A-Z][a-z]+ cited:\*\* .*(?:\n|\Z))+\Z")
-_LONGEST_NAME = 120
+CITED = "\n\n---\n"  # separates an answer from the names of the records that it cites
+_CITED_LIST = re.compile(r"\n\n---\n(?:\*\*[A-Z][a-z]+ cited:\*\* .*(?:\n|\Z))+\Z")
+_MAX_NAME = 120
 MAX_MESSAGES = 10_000
 _ACTIVE, ESCAPED = re.compile(r"[\\`*\[\]<>]|:(?=//)"), r"\\\g<0>"
-"""In a name that comes from the corpus: front ends that render Markdown are to show it, and not to fetch a
-picture or follow an address that stands in it."""
-_DONE = event(b"[DONE]")
+"""Markdown in names from the corpus is escaped, so that front ends load no images and follow no links."""
+_DONE = server_event(b"[DONE]")
 
 
 class ContentPart(BaseModel):
@@ -41,7 +40,7 @@ class ContentPart(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """Further keys, such as `name`, mean nothing here."""
+    """A message. Other keys, such as `name`, are ignored."""
 
     role: str
     content: str | Annotated[list[ContentPart], Field(max_length=MAX_MESSAGES, fail_fast=True)] | None = None
@@ -52,7 +51,7 @@ class StreamOptions(BaseModel):
 
 
 class ChatBody(BaseModel):
-    """Keys of the protocol that are not named here are passed over."""
+    """A request. Other keys of the protocol are ignored."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -69,8 +68,7 @@ class ChatBody(BaseModel):
 
 
 def models_json(served: Served, only: str | None = None) -> list[dict[str, Any]]:
-    """The models that can be asked of this snapshot. only: the one of this name. Raises Refused where there
-    is none."""
+    """The models of a snapshot, or only the named one. Raises RefusedQuestion for an unknown name."""
     levels = [row.name for row in served.levels if row.name.startswith("C") and row.n_units]
     names = [MODEL]
     for method, kind in methods.usable().items():
@@ -85,120 +83,129 @@ def models_json(served: Served, only: str | None = None) -> list[dict[str, Any]]
     ]
 
 
-def asked_of(body: ChatBody, options: ServiceOptions) -> Asked:
-    """Raises Refused for a model that there is not, and for what cannot be done."""
+def question_of(body: ChatBody, options: ServiceOptions) -> ClientQuestion:
+    """Parse a request. Raises RefusedQuestion for an unknown model and for unsupported parameters."""
     first, *rest = body.model.split("/")
     if first != MODEL or len(rest) > 2 or (rest and rest[0] not in methods.METHODS):
         raise _no_model(body.model)
     method, level = [*rest, None][:2] if rest else (options.method, options.level)
     if body.n not in (None, 1):
-        raise invalid("one answer is given to a question: n must be 1", "n")
+        raise invalid("n must be 1: a question has one answer", "n")
     if (body.tools and body.tool_choice != "none") or (body.functions and body.function_call != "none"):
-        raise invalid("tools are not called here", "tools" if body.tools else "functions")
+        raise invalid("Tool calls are not supported", "tools" if body.tools else "functions")
     if body.response_format and body.response_format.get("type", "text") != "text":
-        raise invalid("answers are text: response_format must be of type text", "response_format")
-    said = [m for m in body.messages if m.role not in ("system", "developer")]
-    if not said or said[-1].role != "user":
-        raise invalid("the last message must be the user's question", "messages")
-    turns, question = _conversation(said)
-    return Asked(question, level, history=turns, method=str(method))
+        raise invalid("response_format must be of type text", "response_format")
+    messages = [m for m in body.messages if m.role not in ("system", "developer")]
+    if not messages or messages[-1].role != "user":
+        raise invalid("The last message must be the user's question", "messages")
+    turns, question = _conversation(messages)
+    return ClientQuestion(question, level, history=turns, method=str(method))
 
 
 def _no_model(name: str) -> RefusedQuestion:
-    known = f"{MODEL}, {MODEL}/METHOD and {MODEL}/METHOD/LEVEL; methods are {', '.join(methods.METHODS)}"
-    message = f"the model {name[:200]!r} does not exist; there are {known}"
+    message = (
+        f"The model {name[:200]!r} does not exist. Choose from: {MODEL}, {MODEL}/METHOD, "
+        f"{MODEL}/METHOD/LEVEL. Methods: {', '.join(methods.METHODS)}."
+    )
     return RefusedQuestion(Fault(404, INVALID, "model_not_found", message, "model"))
 
 
 def _conversation(messages: Sequence[ChatMessage]) -> tuple[tuple[tuple[str, str], ...], str]:
-    """Questions with their answers, and the question of now. What is said in several messages is one text,
-    and what is sent twice, as after an error, counts once. Tools had nothing to do with an answer of ours."""
+    """Earlier questions with their answers, and the current question.
+
+    Consecutive messages of a role are joined, and repeated ones, as after an error, count once. Tool messages
+    are ignored.
+    """
     turns: list[tuple[dict[str, None], dict[str, None]]] = []
     for message in messages:
         if message.role not in ("user", "assistant", "tool", "function"):
-            raise invalid(f"messages of the role {message.role[:40]!r} are not understood", "messages")
+            raise invalid(f"Unknown message role {message.role[:40]!r}", "messages")
         if message.role == "user" and (not turns or turns[-1][1]):
             turns.append(({}, {}))
         if turns and message.role in ("user", "assistant"):
-            asks = message.role == "user"
-            text = _text(message) if asks else _LIST.sub("", _text(message))
-            turns[-1][0 if asks else 1].update({text: None} if text else {})
-    told = [("\n".join(asked), "\n".join(answered)) for asked, answered in turns]
-    return tuple(told[:-1]), told[-1][0]
+            is_question = message.role == "user"
+            text = _text(message) if is_question else _CITED_LIST.sub("", _text(message))
+            turns[-1][0 if is_question else 1].update({text: None} if text else {})
+    joined = [("\n".join(questions), "\n".join(answers)) for questions, answers in turns]
+    return tuple(joined[:-1]), joined[-1][0]
 
 
 def _text(message: ChatMessage) -> str:
     if isinstance(message.content, str):
         return message.content
     parts = message.content or []
-    if strange := [part.type for part in parts if part.type != "text"]:
-        raise invalid(f"only text can be asked, not {strange[0][:40]!r}", "messages")
+    if unsupported := [part.type for part in parts if part.type != "text"]:
+        raise invalid(f"Unsupported content type {unsupported[0][:40]!r}: only text is supported", "messages")
     return "\n".join(part.text or "" for part in parts)
 
 
-def cited_list(replied: Replied) -> str:
-    """Names of the records that the text cites by number, as its end; "" where it cites none."""
+def cited_list(answer: ServedAnswer) -> str:
+    """The names of the cited records, as the end of the text; "" without any."""
     by_section: dict[str, list[str]] = {}
-    for cited in replied.cited:
-        name = " ".join(cited.name.split())
-        short = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
-        by_section.setdefault(cited.section, []).append(f"{cited.number} {_ACTIVE.sub(ESCAPED, short)}")
-    if not by_section:
-        return ""
-    return CITED + "\n".join(f"**{name} cited:** {'; '.join(of)}" for name, of in by_section.items())
+    for cited in answer.cited:
+        name = _ACTIVE.sub(ESCAPED, one_line(cited.name, _MAX_NAME))
+        by_section.setdefault(cited.section, []).append(f"{cited.number} {name}")
+    lines = [f"**{section} cited:** {'; '.join(names)}" for section, names in by_section.items()]
+    return CITED + "\n".join(lines) if lines else ""
 
 
-def completion(body: ChatBody, replied: Replied) -> dict[str, Any]:
-    message = {"role": "assistant", "content": replied.answer.text + cited_list(replied), "refusal": None}
+def completion(body: ChatBody, answer: ServedAnswer) -> dict[str, Any]:
+    message = {"role": "assistant", "content": answer.answer.text + cited_list(answer), "refusal": None}
     choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
-    head = {"id": f"chatcmpl-{replied.id}", "object": "chat.completion", "created": int(time.time())}
-    told = {"model": body.model, "choices": [choice], "usage": _usage(replied)}
-    return head | told | {"graphrag": _extra(replied)}
+    return {
+        "id": f"chatcmpl-{answer.id}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": body.model,
+        "choices": [choice],
+        "usage": _usage(answer),
+        "graphrag": _extension(answer),
+    }
 
 
-def chunks(body: ChatBody, id_: str) -> Callable[[Event], Iterable[bytes]]:
-    """The events of one stream. id_: of all its chunks."""
+def stream_chunks(body: ChatBody, id_: str) -> Callable[[Event], Iterable[bytes]]:
+    """Return a function that renders the events of one stream, whose chunks all have this id."""
     head = {"id": f"chatcmpl-{id_}", "object": "chat.completion.chunk", "created": int(time.time())}
     head["model"] = body.model
     with_usage = body.stream_options is not None and body.stream_options.include_usage
-    begun = False
+    started = False
 
     def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-        return event(head | {"choices": [choice]} | ({"usage": None} if with_usage else {}) | more)
+        return server_event(head | {"choices": [choice]} | ({"usage": None} if with_usage else {}) | more)
 
-    def told(one: Event) -> Iterable[bytes]:
-        nonlocal begun
-        if not begun:
-            begun = True
+    def render(event: Event) -> Iterable[bytes]:
+        nonlocal started
+        if not started:
+            started = True
             yield chunk({"role": "assistant", "content": ""})
-        if isinstance(one, Replied):
-            if listed := cited_list(one):
-                yield chunk({"content": listed})
-            yield chunk({}, "stop", graphrag=_extra(one))
+        if isinstance(event, ServedAnswer):
+            if cited := cited_list(event):
+                yield chunk({"content": cited})
+            yield chunk({}, "stop", graphrag=_extension(event))
             if with_usage:
-                yield event(head | {"choices": [], "usage": _usage(one)})
+                yield server_event(head | {"choices": [], "usage": _usage(event)})
             yield _DONE
-        elif not isinstance(one, AnsweringPhase):
-            yield chunk({"content": str(one)})
+        elif not isinstance(event, AnsweringPhase):
+            yield chunk({"content": str(event)})
 
-    return told
+    return render
 
 
-def failed(fault: Fault) -> Iterable[bytes]:
-    yield event(fault.body())
+def failure_events(fault: Fault) -> Iterable[bytes]:
+    yield server_event(fault.body())
     yield _DONE
 
 
-def _usage(replied: Replied) -> dict[str, Any]:
-    all_ = usage(replied.answer)
-    counted = {name: all_[name] for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
-    return counted | {"prompt_tokens_details": {"cached_tokens": all_["cached_tokens"]}}
+def _usage(answer: ServedAnswer) -> dict[str, Any]:
+    total = usage(answer.answer)
+    tokens = {name: total[name] for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
+    return tokens | {"prompt_tokens_details": {"cached_tokens": total["cached_tokens"]}}
 
 
-def _extra(replied: Replied) -> dict[str, Any]:
-    """What the protocol has no place for."""
+def _extension(served: ServedAnswer) -> dict[str, Any]:
+    """Fields that OpenAI's protocol lacks."""
     names = ("method", "level", "failed_parts", "cost_usd", "seconds")
-    told = {name: getattr(replied.answer, name) for name in names}
-    more = {"references": references(replied), "notes": list(replied.answer.notes)}
-    return {"snapshot": replied.snapshot, **told, **more}
+    fields = {name: getattr(served.answer, name) for name in names}
+    notes = list(served.answer.notes)
+    return {"snapshot": served.snapshot, **fields, "references": references(served), "notes": notes}

@@ -1,4 +1,4 @@
-"""What a client is told when there is no answer: a status, and an error as OpenAI's protocol writes them."""
+"""Errors as clients see them: an HTTP status, and an error object in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from graphrag_ray.base.errors import (
     StoreError,
     UsageError,
 )
+from graphrag_ray.base.wording import shortened
 
-MOST_CHARACTERS = 1_000
-"""Of a message: what it quotes, a client may have made as long as a body may be."""
-CLIENT_GONE = 499
-"""A status that nobody is sent: the client went away before there was an answer."""
+MAX_MESSAGE_CHARACTERS = 1_000  # a message may quote what the client sent, as long as a body may be
+CLIENT_GONE = 499  # internal status for a client that disconnected before the answer
 INVALID, LIMITED, SERVER = "invalid_request_error", "rate_limit_error", "server_error"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """kind, code: the error's `type` and `code`; retry_after_s: when to ask again, where that helps."""
+    """An error response. kind and code are the error's `type` and `code`."""
 
     status: int
     kind: str
@@ -35,12 +34,13 @@ class Fault:
     retry_after_s: int | None = None
 
     def body(self) -> dict[str, Any]:
-        told = {
-            "message": _short(self.message),
+        error = {
+            "message": shortened(self.message, MAX_MESSAGE_CHARACTERS),
             "type": self.kind,
-            "param": self.param and _short(self.param),
+            "param": self.param and shortened(self.param, MAX_MESSAGE_CHARACTERS),
+            "code": self.code,
         }
-        return {"error": told | {"code": self.code}}
+        return {"error": error}
 
     def headers(self) -> dict[str, str]:
         headers = {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
@@ -55,27 +55,22 @@ class RefusedQuestion(GraphRagError):
         self.fault = fault
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
-
-
 def invalid(message: str, param: str | None = None) -> RefusedQuestion:
     return RefusedQuestion(Fault(400, INVALID, "invalid_request", message, param))
 
 
 def failed_by_bug(question: str = "") -> RefusedQuestion:
-    """question: the id by which the log names it."""
-    named = f", under question={question}" if question else ""
-    message = f"the service failed at this question: its log says how{named}"
+    """question: the id under which the error was logged."""
+    reference = f" under question={question}" if question else ""
+    message = f"Internal error while answering this question. Details are in the service's log{reference}"
     return RefusedQuestion(Fault(500, SERVER, "internal_error", message))
 
 
 def too_large(most: int) -> Fault:
-    message = f"the request's body is too large: {most:,} bytes are allowed"
-    return Fault(413, INVALID, "request_too_large", message)
+    return Fault(413, INVALID, "request_too_large", f"The request body exceeds the limit of {most:,} bytes")
 
 
-_KNOWN: tuple[tuple[type[GraphRagError], int, str, str], ...] = (
+_FAULTS: tuple[tuple[type[GraphRagError], int, str, str], ...] = (
     (LevelNotFound, 404, INVALID, "level_not_found"),
     (IndexNotFound, 503, SERVER, "no_snapshot"),
     (UsageError, 400, INVALID, "invalid_request"),
@@ -88,11 +83,11 @@ _KNOWN: tuple[tuple[type[GraphRagError], int, str, str], ...] = (
 
 
 def fault_of(error: BaseException) -> Fault:
-    """What to tell of an error. Of one that is a bug, nothing: its text may hold anything."""
+    """The fault of an error. The text of an unexpected error is not shown, because it may hold anything."""
     if isinstance(error, RefusedQuestion):
         return error.fault
-    for known, status, kind, code in _KNOWN:
-        if isinstance(error, known):
-            again = 1 if known is SnapshotRemoved else None
-            return Fault(status, kind, code, str(error), retry_after_s=again)
+    for error_type, status, kind, code in _FAULTS:
+        if isinstance(error, error_type):
+            retry_after_s = 1 if error_type is SnapshotRemoved else None
+            return Fault(status, kind, code, str(error), retry_after_s=retry_after_s)
     return failed_by_bug().fault

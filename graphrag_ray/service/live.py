@@ -1,4 +1,4 @@
-"""The snapshot that is asked: the newest one, followed while the service runs."""
+"""The snapshot that is served: the newest one, followed while the service runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.levels import Units
 from graphrag_ray.query.session import Connections
 from graphrag_ray.service.faults import SERVER, Fault, RefusedQuestion
-from graphrag_ray.service.service_options import WRITING, ServiceOptions
+from graphrag_ray.service.service_options import ANSWER_STAGES, ServiceOptions
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import Manifest, check_there, load, newest_number
 
@@ -29,8 +29,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Served:
-    """A snapshot, open and warm. connections: snapshots whose models are the same share them; levels: what
-    each holds, and the source text; lacking: why no question can be answered, "" where some can."""
+    """An open, warm snapshot. Snapshots with the same models share connections.
+
+    levels: contents of each level and of the source text. lacking: why no question can be answered; "" if
+    some can.
+    """
 
     index: Index
     connections: Connections
@@ -43,13 +46,11 @@ class Served:
 
 
 class LiveIndex:
-    """Belongs to one event loop.
+    """Follows the newest snapshot. Belongs to one event loop.
 
-    connect   opens the ways to the models of a snapshot's settings; called in the event loop
-    ask_key   where a key may be had that neither the environment nor a file holds
-    prompts   the bundled ones, for a process that does not have their files
-    current   what is served; None where there is no snapshot yet
-    problem   why the newest snapshot is not served, or none is, or nothing can be asked; "" where all is well
+    connect opens connections to models and ask_key provides keys that neither the environment nor a file
+    holds. `problem` says why the newest snapshot is not served or no question can be answered; it is "" if
+    all is well.
     """
 
     def __init__(
@@ -60,46 +61,46 @@ class LiveIndex:
         prompts: Mapping[str, Prompt] | None = None,
     ) -> None:
         self._options, self._connect, self._ask_key, self._prompts = options, connect, ask_key, prompts
-        self._given = options.given()
-        storage = options.storage(self._given)
+        self._base_settings = options.given()
+        storage = options.storage(self._base_settings)
         self._store = Store(options.root, storage.of(options.root))
         self._cache = Store(options.cache, storage.of(options.cache)) if options.cache else None
         self.current: Served | None = None
         self._retired: list[Connections] = []
-        self._look = asyncio.Event()
-        self.problem = f"no snapshot of {self._store.url} is open yet"
-        self.failed_looks = 0
+        self._refresh_now = asyncio.Event()
+        self.problem = f"No snapshot of {self._store.url} is open yet"
+        self.failed_refreshes = 0
 
     def now(self) -> Served:
-        """What a new question is asked of. Raises Refused where there is no snapshot."""
+        """The snapshot for new questions. Raises RefusedQuestion if there is none."""
         if self.current is None:
             raise RefusedQuestion(Fault(503, SERVER, "no_snapshot", self.problem, retry_after_s=5))
         return self.current
 
-    def soon(self) -> None:
-        """Look for a newer snapshot now."""
-        self._look.set()
+    def refresh_soon(self) -> None:
+        self._refresh_now.set()
 
     async def follow(self) -> None:
-        """Look for newer snapshots, until it is cancelled."""
+        """Refresh periodically until cancelled."""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._look.wait(), self._options.follow_s)
-            self._look.clear()
-            await self.look()
+                await asyncio.wait_for(self._refresh_now.wait(), self._options.follow_s)
+            self._refresh_now.clear()
+            await self.refresh()
 
-    async def look(self) -> None:
-        """Open the newest snapshot where it is not the one that is served; questions that run finish on
-        theirs. What fails leaves things as they are, unless that one was removed; `problem` tells it."""
+    async def refresh(self) -> None:
+        """Open the newest snapshot unless it is open. Running questions finish on theirs.
+
+        A failure sets `problem` and keeps the current snapshot, unless that has been removed.
+        """
         try:
-            # Connections that no question uses any more, of settings that no snapshot has any more.
-            over = [connections for connections in self._retired if not connections.questions]
+            unused = [connections for connections in self._retired if not connections.questions]
             self._retired = [connections for connections in self._retired if connections.questions]
-            for connections in over:
+            for connections in unused:
                 await connections.open.aclose()
             number = await asyncio.to_thread(newest_number, self._store)
             if number is None:
-                self.problem = f"there is no snapshot at {self._store.url} yet"
+                self.problem = f"There is no snapshot at {self._store.url} yet"
                 return
             if self.current is None or number != self.current.number:
                 try:
@@ -109,25 +110,25 @@ class LiveIndex:
                     raise
             assert self.current is not None
             served = self.current
-            if served.lacking:  # a file may hold the keys by now
+            if served.lacking:  # a file may have the keys by now
                 served.lacking = await asyncio.to_thread(_lacking, served.index.settings, self._ask_key)
-                if not served.lacking:  # connections that were made without a key are not used any more
+                if not served.lacking:  # replace connections that were made without a key
                     self._retired.append(served.connections)
                     served.connections = self._connect(served.connections.models)
-                    log.warning("there is a key now: questions can be answered")
+                    log.warning("Found a model key: questions can be answered")
             self.problem = served.lacking
-        except Exception as e:  # whatever it is, questions go on to the snapshot that is open
-            self.failed_looks += 1
-            ours = isinstance(e, GraphRagError)
-            told = str(e) if ours else f"the newest snapshot cannot be opened: {type(e).__name__}"
-            if told != self.problem:
-                log.warning("the newest snapshot cannot be opened: %s", told, exc_info=not ours)
-            self.problem = told
+        except Exception as e:  # whatever it is, the open snapshot keeps answering questions
+            self.failed_refreshes += 1
+            expected = isinstance(e, GraphRagError)
+            problem = str(e) if expected else f"The newest snapshot cannot be opened: {type(e).__name__}"
+            if problem != self.problem:
+                log.warning("Cannot open the newest snapshot: %s", problem, exc_info=not expected)
+            self.problem = problem
 
     async def close(self) -> None:
         if self.current is not None:
             await asyncio.to_thread(self.current.index.settle)
-        for connections in [*self._retired, *(s.connections for s in [self.current] if s)]:
+        for connections in [*self._retired, *([self.current.connections] if self.current else [])]:
             await connections.open.aclose()
         self.current, self._retired = None, []
 
@@ -135,20 +136,20 @@ class LiveIndex:
         old = self.current
         index, levels = await asyncio.to_thread(self._open, number)
         models = Models.of(index.settings, index.manifest.usage)
-        # Connections may have been made without a key that is there by now: those are not kept.
+        # Connections that may have been made without a key are not reused.
         same = old is not None and old.connections.models == models and not old.lacking
-        # Keys now, not at the first question: whoever holds them may be gone then, and the replica lives on.
+        # Find keys now: whoever provides them may be gone at the first question.
         lacking = await asyncio.to_thread(_lacking, index.settings, self._ask_key)
         connections = old.connections if old and same else self._connect(models)
         self.current = Served(index, connections, levels, lacking)
-        logs.event(log, "snapshot is served", snapshot=number)
+        logs.event(log, "Serving snapshot", snapshot=number)
         if lacking and (old is None or lacking != old.lacking):
-            log.warning("no question can be answered: %s", lacking)
+            log.warning("No question can be answered: %s", lacking)
         if old and not same:
             self._retired.append(old.connections)
 
     async def _withdraw_removed(self) -> None:
-        """Serve no snapshot that is there no more: maybe a document was purged."""
+        """Stop serving a snapshot that has been removed, perhaps because a document was purged."""
         try:
             if self.current is not None:
                 await asyncio.to_thread(check_there, self._store, self.current.index.manifest)
@@ -156,12 +157,12 @@ class LiveIndex:
             self._retired += [self.current.connections] if self.current else []
             self.current = None
         except StoreError as e:
-            log.info("nobody knows whether the snapshot that is served is still there: %s", e)
+            log.info("Cannot check whether the served snapshot still exists: %s", e)
 
     def _open(self, number: int) -> tuple[Index, list[Units]]:
-        """Open and warm a snapshot, beside the event loop."""
+        """Open and warm a snapshot, outside the event loop."""
         manifest: Manifest = load(self._store, number)
-        settings = self._options.settings_of(manifest, self._given)
+        settings = self._options.settings_of(manifest, self._base_settings)
         prompts = self._prompts if settings.prompts_dir is None else None
         old = self.current
         if old is None:
@@ -173,9 +174,11 @@ class LiveIndex:
 
 
 def _lacking(settings: Settings, ask_key: Callable[[str], str | None] | None) -> str:
-    """What is told of a key where none of the models that write answers has an endpoint with one; else "": a
-    model that only an index needs may do without. Asks for every key. Waits, and reads files."""
-    without = {}
+    """Explain which key is missing if no model that writes answers has an endpoint with a key; else "".
+
+    Asks for every key, so it may wait and read files.
+    """
+    missing = {}
     for name, model in Models.of(settings).online.items():
         problems = []
         for endpoint in model.endpoints:
@@ -184,7 +187,9 @@ def _lacking(settings: Settings, ask_key: Callable[[str], str | None] | None) ->
                 problems.append("")
             except FatalCallError as e:
                 problems.append(str(e))
-        unknown = f"this machine does not know where the model {model.model!r} is: name it in {user_file()}"
-        without[name] = "" if "" in problems else (problems or [unknown])[0]
-    writers = [without.get(settings.model_name(stage), "") for stage in WRITING]
+        unknown = (
+            f"The endpoint of the model {model.model!r} is unknown on this machine. Add it to {user_file()}."
+        )
+        missing[name] = "" if "" in problems else (problems or [unknown])[0]
+    writers = [missing.get(settings.model_name(stage), "") for stage in ANSWER_STAGES]
     return writers[0] if all(writers) else ""

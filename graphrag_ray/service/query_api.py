@@ -1,4 +1,4 @@
-"""`POST /query` and `GET /index`: this project's own protocol."""
+"""The native protocol: `POST /query` and `GET /index`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphrag_ray.query.answer_streams import StartsAgain
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.where import MAX_CHARACTERS, MAX_CONDITIONS
-from graphrag_ray.service.answering import AnsweringPhase, Asked, Event, Replied, Service
+from graphrag_ray.service.answering import AnsweringPhase, ClientQuestion, Event, ServedAnswer, Service
 from graphrag_ray.service.faults import Fault, invalid
 from graphrag_ray.service.service_options import ServiceOptions
 
@@ -24,9 +24,8 @@ MAX_TURNS = 1_000
 MAX_KEYS = 100
 
 
-class KnownKeys(BaseModel):
-    """Takes known keys only. Of very many keys, or items of a list, not each one is told as a fault: that
-    would take seconds."""
+class StrictModel(BaseModel):
+    """Rejects unknown keys, and too many keys, because reporting a fault of each would take seconds."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -34,19 +33,19 @@ class KnownKeys(BaseModel):
     @classmethod
     def _has_few_keys(cls, given: Any) -> Any:
         if isinstance(given, dict) and len(given) > MAX_KEYS:
-            raise ValueError(f"there are {len(given):,} keys; {MAX_KEYS} at most")
+            raise ValueError(f"Got {len(given):,} keys, {MAX_KEYS} at most are allowed")
         return given
 
 
-class EarlierTurn(KnownKeys):
-    """An earlier question of the conversation and the text of its answer."""
+class EarlierTurn(StrictModel):
+    """An earlier question of the conversation, and its answer."""
 
     question: str
     answer: str
 
 
-class QueryBody(KnownKeys):
-    """A question. What it leaves out is as the service's settings say."""
+class QueryBody(StrictModel):
+    """A question. Omitted fields default to the service's settings."""
 
     question: str
     method: Annotated[str | None, Field(description=f"One of {', '.join(methods.METHODS)}.")] = None
@@ -61,132 +60,139 @@ class QueryBody(KnownKeys):
     ] = []
     history: Annotated[
         list[EarlierTurn],
-        Field(max_length=MAX_TURNS, fail_fast=True, description="What was said before, the oldest first."),
+        Field(max_length=MAX_TURNS, fail_fast=True, description="Earlier turns, oldest first."),
     ] = []
-    stream: Annotated[bool, Field(description="Server-sent events; also by Accept: text/event-stream.")] = (
-        False
-    )
-    sources: Annotated[bool, Field(description="Say what lies under the references.")] = False
-    contexts: Annotated[bool, Field(description="Say which records models were shown.")] = False
+    stream: Annotated[
+        bool, Field(description="Send server-sent events, as with Accept: text/event-stream.")
+    ] = False
+    sources: Annotated[bool, Field(description="Include the sources of the references.")] = False
+    contexts: Annotated[bool, Field(description="Include the records that models were shown.")] = False
     response_type: Annotated[str | None, Field(max_length=500)] = None
     dynamic: bool | None = None
     hierarchy: HierarchyName | None = None
     traversal: Literal["collapsed", "tree"] | None = None
     map_protocol: Literal["answer", "points"] | None = None
     mode: Annotated[
-        Literal["local", "global", "hybrid", "mix"] | None, Field(description="Of the method lightrag.")
+        Literal["local", "global", "hybrid", "mix"] | None, Field(description="Only for method lightrag.")
     ] = None
     steps: Annotated[
-        int | None,
-        Field(ge=0, le=10, description="Of the method ppr: how often what is missing is looked up."),
+        int | None, Field(ge=0, le=10, description="Only for method ppr: rounds of looking up missing facts.")
     ] = None
-    budget_tokens: Annotated[int | None, Field(gt=0, description="At most the service's own.")] = None
-    budget_usd: Annotated[float | None, Field(gt=0, description="At most the service's own.")] = None
-    max_seconds: Annotated[float | None, Field(gt=0, description="At most the service's own.")] = None
+    budget_tokens: Annotated[int | None, Field(gt=0, description="At most the service's limit.")] = None
+    budget_usd: Annotated[float | None, Field(gt=0, description="At most the service's limit.")] = None
+    max_seconds: Annotated[float | None, Field(gt=0, description="At most the service's limit.")] = None
 
 
 def as_json(content: Any) -> bytes:
-    """An answer is paid for: what orjson takes for no JSON (half a surrogate pair, a number of more than 64
-    bits) is written all the same."""
+    """Serialise to JSON, including what orjson rejects: lone surrogates and integers over 64 bits."""
     try:
         return orjson.dumps(content, default=str)
     except TypeError:
         return json.dumps(content, default=str).encode()
 
 
-def event(data: Any, name: str | None = None) -> bytes:
-    """One event. data: bytes as they are, anything else as JSON."""
-    told = data if isinstance(data, bytes) else as_json(data)
-    return (b"event: " + name.encode() + b"\n" if name else b"") + b"data: " + told + b"\n\n"
+def server_event(data: Any, name: str | None = None) -> bytes:
+    """A server-sent event. Bytes are sent unchanged, anything else as JSON."""
+    payload = data if isinstance(data, bytes) else as_json(data)
+    return (b"event: " + name.encode() + b"\n" if name else b"") + b"data: " + payload + b"\n\n"
 
 
-def asked_of(body: QueryBody, options: ServiceOptions) -> Asked:
-    """The level of the service goes with its method. Raises Refused for more time than there is, UsageError
-    for a mode of a method that has none."""
+def question_of(body: QueryBody, options: ServiceOptions) -> ClientQuestion:
+    """Parse a request. The service's level applies only to its own method.
+
+    Raises RefusedQuestion for too large a time limit, UsageError for options that the method lacks.
+    """
     if body.max_seconds is not None and body.max_seconds > options.max_seconds:
-        raise invalid(f"max_seconds can be {options.max_seconds:g} at most", "max_seconds")
+        raise invalid(f"max_seconds can be at most {options.max_seconds:g}", "max_seconds")
     method = body.method or options.method
     methods.check_modes(method, dict(body))
-    level = options.level if body.level is None and body.method is None else body.level
-    history = tuple((turn.question, turn.answer) for turn in body.history)
-    more: dict[str, Any] = {
-        "changed": partial(changed, body),
-        "seconds": body.max_seconds,
-        "sources": body.sources,
-    }
-    return Asked(body.question, level, tuple(body.where), history, method, **more)
+    return ClientQuestion(
+        body.question,
+        options.level if body.level is None and body.method is None else body.level,
+        tuple(body.where),
+        tuple((turn.question, turn.answer) for turn in body.history),
+        method,
+        changed=partial(query_settings, body),
+        seconds=body.max_seconds,
+        sources=body.sources,
+    )
 
 
-def changed(body: QueryBody, query: Query) -> Query:
-    """The settings of a question. Raises Refused for a budget above that of the service."""
-    named = ("response_type", "dynamic", "hierarchy", "map_protocol", "budget_tokens", "budget_usd")
-    options = [(name, name) for name in named]
+def query_settings(body: QueryBody, query: Query) -> Query:
+    """Apply a request's settings. Raises RefusedQuestion for a budget above the service's."""
+    names = ("response_type", "dynamic", "hierarchy", "map_protocol", "budget_tokens", "budget_usd")
+    options = [(name, name) for name in names]
     options += [kind.option for kind in methods.usable().values() if kind.option[0]]
     update = {setting: value for option, setting in options if (value := getattr(body, option)) is not None}
     for name in ("budget_tokens", "budget_usd"):
-        most = getattr(query, name)
-        if most is not None and update.get(name, 0) > most:
-            raise invalid(f"{name} can be {most:,} at most", name)
+        limit = getattr(query, name)
+        if limit is not None and update.get(name, 0) > limit:
+            raise invalid(f"{name} can be at most {limit:,}", name)
     return query.model_copy(update=update)
 
 
-def answer_json(replied: Replied, contexts: bool) -> dict[str, Any]:
-    """An answer as `query --json` writes it, with the names and numbers of what it cites."""
-    answer = replied.answer if contexts else replace(replied.answer, contexts=())
-    told = {"id": replied.id, "snapshot": replied.snapshot, **answer.as_dict()}
+def answer_json(served: ServedAnswer, contexts: bool) -> dict[str, Any]:
+    """An answer as in `query --json`, with names and numbers of the cited records."""
+    answer = served.answer if contexts else replace(served.answer, contexts=())
+    content = {"id": served.id, "snapshot": served.snapshot, **answer.as_dict()}
     if not contexts:
-        del told["contexts"]
-    told |= {"references": references(replied), "usage": usage(answer), "cost_usd": answer.cost_usd}
-    if replied.sources is not None:
-        told["sources"] = [asdict(source) for source in replied.sources]
-    return told
+        del content["contexts"]
+    content |= {"references": references(served), "usage": usage(answer), "cost_usd": answer.cost_usd}
+    if served.sources is not None:
+        content["sources"] = [asdict(source) for source in served.sources]
+    return content
 
 
-def references(replied: Replied) -> list[dict[str, Any]]:
-    """What the answer cites: section, id, short number (as in the text) and name."""
-    names = {(cited.section, cited.number): cited.name for cited in replied.cited}
-    out = []
-    for r in replied.answer.references:
-        number = replied.numbers.get(r)
-        name = names.get((r.section, number)) if number is not None else None
-        out.append({"section": r.section, "id": r.id, "number": number, "name": name})
-    return out
+def references(served: ServedAnswer) -> list[dict[str, Any]]:
+    """The cited records: section, id, number (as in the text) and name."""
+    names = {(cited.section, cited.number): cited.name for cited in served.cited}
+    numbered = [(r, served.numbers.get(r)) for r in served.answer.references]
+    return [
+        {
+            "section": r.section,
+            "id": r.id,
+            "number": n,
+            "name": None if n is None else names.get((r.section, n)),
+        }
+        for r, n in numbered
+    ]
 
 
 def usage(answer: Answer) -> dict[str, int]:
-    """Calls and tokens of all phases."""
+    """Calls and tokens over all phases."""
     names = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens")
     total = {name: sum(getattr(phase, name) for phase in answer.phases.values()) for name in names}
     return total | {"total_tokens": total["prompt_tokens"] + total["completion_tokens"]}
 
 
-def told(contexts: bool, one: Event) -> Iterable[bytes]:
-    """Events of a stream.
+def stream_events(contexts: bool, event: Event) -> Iterable[bytes]:
+    """Render an event of a stream.
 
-    phase     a phase begins or has ended
+    phase     a phase starts or ends
     text      the next piece of the answer's text
-    restart   what was shown counts no more, and why; the text begins again
+    restart   the text so far is invalid, and why; the text starts again
     answer    the whole answer, as without a stream; the last event
-    error     there is no answer, or the rest of it; the last event
+    error     why the answer is missing or incomplete; the last event
     """
-    if isinstance(one, AnsweringPhase):
-        yield event({"phase": one.name, "dialogues": one.dialogues, "ended": one.ended}, "phase")
-    elif isinstance(one, Replied):
-        yield event(answer_json(one, contexts), "answer")
-    elif isinstance(one, StartsAgain):
-        yield event({"reason": one.strip()}, "restart")
+    if isinstance(event, AnsweringPhase):
+        phase = {"phase": event.name, "dialogues": event.dialogues, "ended": event.ended}
+        yield server_event(phase, "phase")
+    elif isinstance(event, ServedAnswer):
+        yield server_event(answer_json(event, contexts), "answer")
+    elif isinstance(event, StartsAgain):
+        yield server_event({"reason": event.strip()}, "restart")
     else:
-        yield event({"text": one}, "text")
+        yield server_event({"text": event}, "text")
 
 
-def failed(fault: Fault) -> Iterable[bytes]:
-    yield event({"status": fault.status, **fault.body()}, "error")
+def failure_events(fault: Fault) -> Iterable[bytes]:
+    yield server_event({"status": fault.status, **fault.body()}, "error")
 
 
 def index_json(service: Service) -> dict[str, Any]:
-    """What is asked now. Raises Refused where there is no snapshot."""
+    """Describe the current snapshot. Raises RefusedQuestion if there is none."""
     served = service.live.now()
-    manifest, kept = served.index.manifest, served.index.reader.kept
+    manifest, cache = served.index.manifest, served.index.reader.kept
     return {
         "snapshot": served.number,
         "created_at": manifest.created_at,
@@ -196,6 +202,6 @@ def index_json(service: Service) -> dict[str, Any]:
         "methods": list(methods.METHODS),
         "default": {"method": service.options.method, "level": service.options.level},
         "notes": list(manifest.notes.values()),
-        "memory": {"limit_bytes": kept.limit_bytes, **kept.told()},
+        "memory": {"limit_bytes": cache.limit_bytes, **cache.told()},
         "problem": service.live.problem,
     }

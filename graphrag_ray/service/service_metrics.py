@@ -1,5 +1,7 @@
-"""What is counted of a service: for /metrics in Prometheus' text format, of this process alone; and for a
-recorder that hears of all processes. Calls of models have the names that they have in a run."""
+"""Metrics of a service: of this process at /metrics in Prometheus' format, and of all through a recorder.
+
+Model calls have the same metric names as in an index run.
+"""
 
 from __future__ import annotations
 
@@ -24,122 +26,121 @@ if TYPE_CHECKING:
     from graphrag_ray.service.answering import QuestionPlaces
     from graphrag_ray.service.live import LiveIndex
 
-EVERY_S = 5.0
-"""Between looks at what a gauge tells, and at what limiters saw."""
+UPDATE_INTERVAL_S = 5.0  # seconds between updates of gauges and limiter metrics
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
 
 DECLARED = (
-    Instrument("counter", "service_requests", "HTTP requests, refused ones too", ("path", "status")),
-    Instrument("counter", "service_questions", "Questions that have ended", ("method", "status")),
+    Instrument("counter", "service_requests", "HTTP requests, including rejected ones", ("path", "status")),
+    Instrument("counter", "service_questions", "Finished questions", ("method", "status")),
     Instrument(
         "histogram",
         "service_question_seconds",
-        "From a question's arrival to its end",
+        "Time from the arrival of a question to its end",
         ("method",),
         _SECONDS,
     ),
-    Instrument("gauge", "service_questions_running", "Questions that are being answered"),
-    Instrument("gauge", "service_questions_waiting", "Questions that wait for a place"),
-    Instrument("gauge", "service_snapshot", "Number of the snapshot that is asked; 0: none"),
-    Instrument("gauge", "service_snapshot_looks_failed", "Looks for a newer snapshot that failed"),
-    Instrument("gauge", "service_kept_bytes", "Rows that were read, and are kept for the next question"),
-    Instrument("counter", "service_kept_hits", "Columns or pages that were looked for, and were kept"),
-    Instrument("counter", "service_kept_misses", "Columns or pages that were looked for, and had to be read"),
+    Instrument("gauge", "service_questions_running", "Questions being answered"),
+    Instrument("gauge", "service_questions_waiting", "Questions waiting for a place"),
+    Instrument("gauge", "service_snapshot", "Number of the served snapshot, 0 without one"),
+    Instrument("gauge", "service_snapshot_looks_failed", "Failed checks for a newer snapshot"),
+    Instrument("gauge", "service_kept_bytes", "Bytes of rows cached for later questions"),
+    Instrument("counter", "service_kept_hits", "Columns or pages found in the cache"),
+    Instrument("counter", "service_kept_misses", "Columns or pages that had to be read"),
 )
-"""Of the service alone: what models are asked is told as a run tells it."""
+"""Metrics of the service itself; model calls are counted as in a run."""
 OF_MODELS = (*CALLS, *ENDPOINTS)
 
 _MODELS_PATH = "/v1/models"
 PATHS = ("/", "/query", "/index", "/v1/chat/completions", _MODELS_PATH, HEALTH, METRICS, "/openapi.json")
-"""By which requests are counted. `/v1/models/NAME` is the path above it, all else is OTHER: there would be no
-end of what clients make up."""
+"""Paths that requests are counted by. `/v1/models/NAME` counts as `/v1/models` and everything else as OTHER,
+because clients can make up any number of paths."""
 OTHER = "other"
 
 _KINDS: Mapping[str, Any] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
 
 
-class Measures:
-    """replica: a label of all, since each process counts its own."""
+class ServiceMetrics:
+    """Metrics of one process, labelled with its replica."""
 
     def __init__(
         self, live: LiveIndex, places: QuestionPlaces, replica: str = "", recorder: Recorder | None = None
     ) -> None:
         self._live, self._places = live, places
         self._registry = CollectorRegistry()
-        self._recorder = _Both(self._registry, replica, recorder)
+        self._recorder = _Recorders(self._registry, replica, recorder)
         self._watched: list[Callable[[], None]] = []
         self._counted: Mapping[str, int] = {}
 
     def request(self, path: str, status: int) -> None:
-        """An HTTP request was answered, or refused. path: below the service's prefix."""
+        """Count an HTTP request. path: without the service's prefix."""
         known = _MODELS_PATH if path.startswith(f"{_MODELS_PATH}/") else path
         labels = {"path": known if known in PATHS else OTHER, "status": str(status)}
         self._recorder.count("service_requests", 1, labels)
 
     def question(self, method: str, status: int, seconds: float) -> None:
-        """A question has ended. status: of HTTP; 499: the client went away."""
+        """Count a finished question. status: HTTP status, 499 if the client disconnected."""
         self._recorder.count("service_questions", 1, {"method": method, "status": str(status)})
         self._recorder.observe("service_question_seconds", seconds, {"method": method})
 
     def calls(self, accounts: Accounts) -> None:
-        """What a question asked of models, whether or not there was an answer."""
+        """Count the model calls of a question, answered or not."""
         for (stage, model), totals in accounts.by_stage.items():
             for name, by in sums(totals).items():
                 self._recorder.count(name, by, {"stage": stage, "model": model})
 
     def watch(self, models: Models, limiter: LocalLimiter) -> Callable[[], None]:
-        """Tell what the limiter of this process alone sees of endpoints, until what is returned is called."""
-        life, meter = uuid.uuid4().hex, CallMeter(self._recorder, models.online)
+        """Report the endpoints seen by a limiter of this process, until the returned function is called."""
+        limiter_id, meter = uuid.uuid4().hex, CallMeter(self._recorder, models.online)
 
-        def look(over: bool = False) -> None:
+        def report(over: bool = False) -> None:
             for name in models.online:
-                meter.endpoints(SERVED, Watched(name, life, limiter.seen(name)), over)
+                meter.endpoints(SERVED, Watched(name, limiter_id, limiter.seen(name)), over)
 
-        def over() -> None:
-            look(over=True)
-            self._watched.remove(look)
-            self._look()  # its gauges may be another one's, too
+        def stop() -> None:
+            report(over=True)
+            self._watched.remove(report)
+            self._update()  # another limiter may share the gauges
 
-        self._watched.append(look)
-        return over
+        self._watched.append(report)
+        return stop
 
     async def follow(self) -> None:
-        """Keep what is known of gauges and limiters true, until it is cancelled."""
+        """Update gauges and limiter metrics periodically, until cancelled."""
         while True:
-            self._look()
-            await asyncio.sleep(EVERY_S)
+            self._update()
+            await asyncio.sleep(UPDATE_INTERVAL_S)
 
     def text(self) -> bytes:
-        self._look()
+        self._update()
         return generate_latest(self._registry)
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         current = self._live.current
-        kept = current.index.reader.kept.told() if current else {}
-        now = {
+        cache = current.index.reader.kept.told() if current else {}
+        gauges = {
             "service_questions_running": self._places.running,
             "service_questions_waiting": self._places.waiting,
             "service_snapshot": current.number if current else 0,
-            "service_snapshot_looks_failed": self._live.failed_looks,
+            "service_snapshot_looks_failed": self._live.failed_refreshes,
         }
-        if kept:
-            now["service_kept_bytes"] = kept["bytes"]
-        for name, value in now.items():
+        if cache:
+            gauges["service_kept_bytes"] = cache["bytes"]
+        for name, value in gauges.items():
             self._recorder.set(name, value, {})
         for name in ("hits", "misses"):
-            more = kept.get(name, 0) - self._counted.get(name, 0)
+            more = cache.get(name, 0) - self._counted.get(name, 0)
             self._recorder.count(f"service_kept_{name}", max(0, more), {})
-        self._counted = kept
-        for look in list(self._watched):  # of the same endpoint under two limiters, the newer one counts
-            look()
+        self._counted = cache
+        for report in list(self._watched):  # the newer of two limiters of an endpoint counts
+            report()
 
 
-class Counting:
-    """Counts each request of an ASGI application by what it was answered."""
+class RequestCounter:
+    """ASGI middleware that counts requests by path and status."""
 
-    def __init__(self, app: ASGIApp, measures: Measures) -> None:
-        self._app, self._measures = app, measures
+    def __init__(self, app: ASGIApp, metrics: ServiceMetrics) -> None:
+        self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -151,32 +152,35 @@ class Counting:
             nonlocal answered
             if message["type"] == "http.response.start":
                 answered = True
-                self._measures.request(path, message["status"])
+                self._metrics.request(path, message["status"])
             await send(message)
 
         try:
             await self._app(scope, receive, counted)
         except BaseException as e:
-            if not answered:  # of a bug, what is around us makes an answer
-                self._measures.request(path, 500 if isinstance(e, Exception) else CLIENT_GONE)
+            if not answered:  # the server responds to unexpected errors
+                self._metrics.request(path, 500 if isinstance(e, Exception) else CLIENT_GONE)
             raise
 
 
-class _Both:
-    """Records for prometheus_client, and with another recorder if there is one."""
+class _Recorders:
+    """Records for prometheus_client, and for another recorder if there is one."""
 
     def __init__(self, registry: CollectorRegistry, replica: str, other: Recorder | None) -> None:
         self._replica, self._other = replica, other
-        self._own: dict[str, Any] = {}
-        for d in (*DECLARED, *OF_MODELS):
-            buckets = {"buckets": d.buckets} if d.buckets else {}
-            labels = ("replica", *d.labels)
-            self._own[d.name] = _KINDS[d.kind](PREFIX + d.name, d.about, labels, registry=registry, **buckets)
+        self._instruments: dict[str, Any] = {}
+        for declared in (*DECLARED, *OF_MODELS):
+            name, labels = PREFIX + declared.name, ("replica", *declared.labels)
+            buckets = {"buckets": declared.buckets} if declared.buckets else {}
+            instrument = _KINDS[declared.kind](name, declared.about, labels, registry=registry, **buckets)
+            self._instruments[declared.name] = instrument
 
-    def _record(self, how: str, own: str, name: str, value: float, labels: Mapping[str, str]) -> None:
-        getattr(self._own[name].labels(replica=self._replica, **labels), own)(value)
+    def _record(
+        self, recorder_method: str, method: str, name: str, value: float, labels: Mapping[str, str]
+    ) -> None:
+        getattr(self._instruments[name].labels(replica=self._replica, **labels), method)(value)
         if self._other:
-            getattr(self._other, how)(name, value, labels)
+            getattr(self._other, recorder_method)(name, value, labels)
 
     count = partialmethod(_record, "count", "inc")
     observe = partialmethod(_record, "observe", "observe")

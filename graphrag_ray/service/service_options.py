@@ -1,4 +1,4 @@
-"""What a service is told: which index, how it is asked, and what a client may take of it."""
+"""Options of a service: which index, how it answers, and limits for clients."""
 
 from __future__ import annotations
 
@@ -17,84 +17,81 @@ from graphrag_ray.query.methods.budget import check_prices
 from graphrag_ray.store.snapshots import Manifest
 
 TOKEN_ENV = "GRAPHRAG_RAY_TOKEN"
-WRITING = ("reduce", "answer")
-"""The stages that write answers: each way of answering ends in one of them."""
+ANSWER_STAGES = ("reduce", "answer")
+"""Stages that write answers. Every search method ends in one of them."""
 
 
 class ServiceOptions(BaseModel):
-    """Arguments of a service; plain values without secrets, as a Serve config file can hold them."""
+    """Options of a service: plain values without secrets, as a Serve config file holds them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     root: str
-    """The index: a folder, or s3://… and other fsspec URLs."""
+    """The index: a folder, or an fsspec URL such as s3://…."""
     settings: str | dict[str, Any] | None = None
-    """A settings file (a path or a URL), or its content; null: the settings of each snapshot."""
+    """A settings file (path or URL) or its content; null for the settings of each snapshot."""
     overrides: tuple[str, ...] = ()
-    """`a.b=value`, over these settings."""
+    """`a.b=value`, applied to the settings."""
     known: Known | None = None
-    """How the models of snapshots are reached; null: as the user's settings and the environment say where it
-    runs."""
+    """How to reach the models; null for the user's settings and environment on each node."""
     cache: str | None = None
-    """A folder or URL where replies of models are kept: what was asked before costs nothing."""
+    """Folder or URL of a reply cache, so that repeated requests cost nothing."""
     method: str = methods.DEFAULT
-    """Of questions that name none."""
+    """Default search method."""
     level: str | None = None
-    """Of questions that name neither method nor level."""
+    """Default level for questions that name neither method nor level."""
     replicas: Annotated[int, Field(ge=1)] = 1
-    """Processes that answer. The limits of models hold for all of them together."""
+    """Number of processes. Model limits apply to all of them together."""
     max_running: Annotated[int, Field(ge=1)] = 32
-    """Questions that a replica answers at once; what they are shown is in memory."""
+    """Questions that a replica answers at once. Their contexts are in memory."""
     max_waiting: Annotated[int, Field(ge=0)] = 256
-    """Questions that wait for that; a further one is refused (429)."""
+    """Questions that wait for a place. Further ones are rejected with 429."""
     max_body_bytes: Annotated[int, Field(ge=1)] = 1 << 20
     max_seconds: Annotated[float, Field(gt=0)] = 300.0
-    """Of a question, waiting included. What it may cost are settings: query.budget_tokens, budget_usd."""
+    """Time limit of a question, including waiting. Cost limits are query.budget_tokens and budget_usd."""
     follow_s: Annotated[float, Field(gt=0)] = 5.0
-    """Between looks for a newer snapshot."""
+    """Seconds between checks for a newer snapshot."""
     grace_s: Annotated[float, Field(ge=0)] = 30.0
-    """Questions that run when the service ends have so long to finish."""
+    """Seconds that running questions have to finish when the service stops."""
     token_env: str = TOKEN_ENV
-    """The environment variable with the token that clients must send (`Authorization: Bearer …`)."""
+    """Environment variable with the token that clients must send (`Authorization: Bearer …`)."""
     allow_anonymous: bool = False
-    """Serve without a token where that variable is not set."""
+    """Serve without a token if that variable is not set."""
     open_metrics: bool = False
-    """Let /metrics be read without the token."""
+    """Serve /metrics without the token."""
     origins: tuple[str, ...] = ()
-    """Of pages whose scripts may ask (CORS): https://chat.example.org; `*`: any. None: no page of others."""
+    """Origins whose scripts may send requests (CORS), such as https://chat.example.org; `*` for any."""
     hosts: tuple[str, ...] = ()
-    """Names that a client may call the service by (the Host header); none: any."""
+    """Allowed Host headers; empty for any."""
     num_cpus: Annotated[float, Field(ge=0)] = 1.0
-    """That Ray sets aside for each replica."""
+    """CPUs that Ray reserves for each replica."""
 
     @field_validator("origins")
     @classmethod
     def _are_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        """As browsers write them: scheme and host, and a port that is not the scheme's own."""
+        """Check that origins are written as browsers do: scheme, host, and port unless it is the default."""
         for origin in origins:
             parts = urlsplit(origin)
             if origin not in ("*", "null") and not (
                 parts.scheme in ("http", "https") and origin == f"{parts.scheme}://{parts.netloc}".lower()
             ):
-                raise ValueError(f"{origin!r} is no origin: https://chat.example.org, without path or slash")
+                raise ValueError(f"{origin!r} is not an origin like https://chat.example.org, without a path")
         return origins
 
     def given(self) -> dict[str, Any] | None:
-        """The settings that it names; None where those of each snapshot count. Reads a file. Raises
-        SettingsError."""
+        """The settings of the service, or None to use those of each snapshot. Raises SettingsError."""
         return read_settings(self.settings) if isinstance(self.settings, str) else self.settings
 
     def storage(self, given: Mapping[str, Any] | None) -> Storage:
-        """How the index is reached. given: the settings that were named."""
-        own = [o for o in self.overrides if o.strip().startswith("storage.")]
+        """Storage settings for the index. given: the settings of the service."""
+        overrides = [o for o in self.overrides if o.strip().startswith("storage.")]
         base = {"storage": given["storage"]} if given and "storage" in given else {}
-        return load_settings(None, own, base, self.known).storage
+        return load_settings(None, overrides, base, self.known).storage
 
     def settings_of(self, manifest: Manifest, given: Mapping[str, Any] | None) -> Settings:
-        """How questions to a snapshot are asked.
-        Raises SettingsError, also where no question could be answered by them."""
+        """Settings for questions to a snapshot. Raises SettingsError, also if no question can be answered."""
         base = of_index(manifest.settings) if given is None else given
         settings = load_settings(None, self.overrides, base, self.known)
-        writers = [dearest_price(settings.model(settings.model_name(stage))) for stage in WRITING]
+        writers = [dearest_price(settings.model(settings.model_name(stage))) for stage in ANSWER_STAGES]
         check_prices(settings.query, writers)
         return settings

@@ -162,7 +162,7 @@ def test_without_lancedb_the_tables_are_exported_and_what_is_missing_is_told(
 ):
     monkeypatch.setitem(sys.modules, "lancedb", None)
     told = export(run, town.root, "graphrag", tmp_path / "out")
-    assert "pip install '.[lancedb]'" in told and "global search does not" in told
+    assert "pip install '.[lancedb]'" in told and "but not its global search" in told
     out = tmp_path / "out"
     assert (out / "output" / "entities.parquet").exists() and not (out / "output" / "lancedb").exists()
     assert "vector_size" not in (out / "settings.yaml").read_text()
@@ -341,7 +341,7 @@ def test_vectors_of_an_earlier_export_are_not_read_as_those_of_a_later_one(
 
 def test_the_index_itself_and_what_is_no_folder_are_refused(town: World, run: Command, tmp_path: Path):
     for place in (town.root, town.root / "below", town.root.parent):
-        assert "name another folder" in refused(run, town.root, "csv", place, "--overwrite")
+        assert "Choose another folder" in refused(run, town.root, "csv", place, "--overwrite")
     (tmp_path / "file").write_text("x")
     assert "--out" in refused(run, town.root, "csv", tmp_path / "file")
     assert "Invalid value for '--format'" in refused(run, town.root, "xlsx", tmp_path / "out")

@@ -119,7 +119,7 @@ def test_a_question_may_lean_on_those_before_it(town: World, serve: Start):
         ({"colour": "red"}, 400, "colour"),
         ({"question": 7}, 400, "question: "),
         ({"budget_tokens": 5}, 400, "budget_tokens"),
-        ({"max_seconds": 9_999}, 400, "max_seconds can be 300 at most"),
+        ({"max_seconds": 9_999}, 400, "max_seconds can be at most 300"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_with_a_reason(
@@ -163,7 +163,7 @@ def test_whoever_comes_without_a_question_is_told_what_there_is(town: World, ser
     for path, body in told["POST"].items():
         assert served.client.post(path, json=body).status_code == 200
     for method, path in (("GET", "/query"), ("GET", "/nowhere"), ("POST", "/index")):
-        assert "GET / tells what there is" in served.client.request(method, path).json()["error"]["message"]
+        assert "GET / lists the endpoints" in served.client.request(method, path).json()["error"]["message"]
 
 
 def test_the_service_says_what_it_serves_and_how_it_is(town: World, serve: Start):
@@ -353,10 +353,10 @@ def test_a_bug_is_told_logged_and_counted_as_such(
         raise error
 
     served = serve()
-    monkeypatch.setattr(answering, "_replied", fail)
+    monkeypatch.setattr(answering, "_served_answer", fail)
     answer = served.ask(THEMES)
     assert answer.status_code == 500 and "DAVE" not in answer.text
-    assert re.search("its log says how, under question=[0-9a-f]{24}", answer.json()["error"]["message"])
+    assert re.search("service.s log under question=[0-9a-f]{24}", answer.json()["error"]["message"])
     assert list(served.stream(THEMES))[-1][1]["status"] == 500
     assert served.measured("questions_total") == {'{method="global",replica="",status="500"}': 2}
     bugs = [r for r in caplog.records if r.exc_info]
@@ -430,7 +430,7 @@ def test_a_question_keeps_its_connections_through_two_changes_of_the_snapshot(to
     until(lambda: live.now().number == 3)
     assert live.now().connections is not connections
     town.store.write("snapshots/4.json", b"{")
-    until(lambda: live.failed_looks >= 2)  # each look closes what is not used any more
+    until(lambda: live.failed_refreshes >= 2)  # each look closes what is not used any more
     over.set()
     rest = list(coming)
     assert "restart" not in [name for name, _ in rest]
@@ -444,7 +444,7 @@ def test_a_service_without_an_index_waits_for_one(
     served = serve(token=TOKEN)
     health = served.client.get("/healthz")
     assert health.status_code == 503 and health.json() == {"status": "no snapshot"}  # anybody may read it
-    assert "there is no snapshot at" in _problem(served.service.options, served.url)
+    assert "There is no snapshot at" in _problem(served.service.options, served.url)
     early = served.ask(THEMES)
     assert early.status_code == 503 and early.json()["error"]["code"] == "no_snapshot"
     assert served.client.get("/v1/models").status_code == 503
@@ -581,7 +581,7 @@ def test_questions_are_not_logged(town: World, serve: Start, caplog: pytest.LogC
 
 def questions_logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     """What there is to know of each question that has ended."""
-    return [r.graphrag_ray_fields for r in caplog.records if r.message == "question ended"]  # type: ignore[attr-defined]
+    return [r.graphrag_ray_fields for r in caplog.records if r.message == "Question ended"]  # type: ignore[attr-defined]
 
 
 # before it starts

@@ -18,7 +18,7 @@ from world import TOWN, World, know
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.service.access import find_token
-from graphrag_ray.service.faults import MOST_CHARACTERS
+from graphrag_ray.service.faults import MAX_MESSAGE_CHARACTERS
 from graphrag_ray.service.service_options import ServiceOptions
 
 THEMES = "What are the THEMES?"
@@ -67,7 +67,7 @@ QUERIES = [
     (b'{"question":' * 50_000 + b"1" + b"}" * 50_000, "parsing"),
     (query('"x": ' + "[" * 900 + "]" * 900), "x: Extra"),
     (query(f'"{"x" * 100_000}": 1'), "xxx"),
-    (query('"\\ud800": 1'), "takes a JSON object"),
+    (query('"\\ud800": 1'), "expects a JSON object"),
     (query('"budget_tokens": 1' + "0" * 5_000), "parsing"),
     (query('"max_seconds": NaN'), "max_seconds"),
     (query('"budget_usd": -1e308'), "budget_usd"),
@@ -83,11 +83,11 @@ QUERIES = [
     (query('"history": [[]]'), "history.0"),
     (query('"history": [' + "{}," * 200_000 + "{}]"), "history.0.question: Field required"),
     (query('"history": [' + '{"question":"","answer":""},' * 30_000 + "{}]"), "at most 1000 items"),
-    (query(",".join(f'"{n}": 1' for n in range(80_000))), "keys; 100 at most"),
+    (query(",".join(f'"{n}": 1' for n in range(80_000))), "keys, 100 at most"),
     (b'{"question": "\xff\xfe"}', "parsing"),
     (b'{"question": {"question": "x"}}', "question"),
-    (b'"What?"', "takes a JSON object"),
-    (b"", "takes a JSON object"),
+    (b'"What?"', "expects a JSON object"),
+    (b"", "expects a JSON object"),
 ]
 CHATS = [
     (chat(n=100), "n must be 1"),
@@ -98,10 +98,10 @@ CHATS = [
     (chat(messages=[{"role": "user", "content": []}]), "The question is empty"),
     (chat(messages=[{"role": "user", "content": [[["x"]]]}]), "messages.0.content"),
     (chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), "only text"),
-    (chat(messages=[USER, {"role": "critic", "content": "x"}, USER]), "the role 'critic'"),
-    (chat(messages=[{"role": "system", "content": THEMES}]), "the last message"),
+    (chat(messages=[USER, {"role": "critic", "content": "x"}, USER]), "role 'critic'"),
+    (chat(messages=[{"role": "system", "content": THEMES}]), "The last message"),
     (chat(messages=[{"role": "user", "content": "x" * 100_000}]), "100000 characters"),
-    (chat(tools=[{"type": "function"}]), "tools are not called"),
+    (chat(tools=[{"type": "function"}]), "Tool calls are not supported"),
     (chat(response_format={"type": ["json"]}), "response_format"),
     (chat(model="x" * 100_000), "does not exist"),
     (chat(model="graphrag-ray/global/"), "There is no level"),
@@ -116,7 +116,7 @@ def test_no_body_makes_the_service_fail_or_talk_at_length(town: World, serve: St
             answer = client.post(path, content=body, headers=JSON)
             error = answer.json()["error"]
             assert answer.status_code in (400, 404) and said in error["message"], (body[:80], answer.text)
-            assert len(error["message"]) <= MOST_CHARACTERS >= len(error["param"] or "")
+            assert len(error["message"]) <= MAX_MESSAGE_CHARACTERS >= len(error["param"] or "")
     assert town.asked() == asked
     for strange in (
         "\u0000",

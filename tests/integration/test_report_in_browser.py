@@ -135,7 +135,8 @@ def test_one_plot_is_shown_at_a_time(tmp_path: Path):
 
 def test_what_the_page_does_not_have_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def visited(page: BrowserPage) -> None:
-        assert await texts(page, ".answer") == ["This page does not have the answers to this question."] * 2
+        told = "This page does not include the answers to this question."
+        assert await texts(page, ".answer") == [told] * 2
         assert (await texts(page, "#verdicts li"))[1] == "C0 wins (answer 1 was TS)"
         await choose(page, "right", 2)
         assert await texts(page, "#verdicts") == ["The judge did not compare these two answers."]

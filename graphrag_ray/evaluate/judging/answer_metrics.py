@@ -1,12 +1,10 @@
-"""Scores of answers against known ones, of retrieved documents against those that a question needs, and the
-number of claims of an answer and of their clusters.
+"""Score answers against known ones and retrieval against needed documents; count and cluster claims.
 
-An answer often has several names ("the UK", "Britain"): every measure counts the one that fits best. Words
-are those of each measure's authors. SQuAD's (`normalised`) are separated by white space once articles and
-punctuation are gone: "don't" is "dont". ROUGE's (`words`) are runs of letters and digits: "don't" is "don"
-and "t". Both are extended to all scripts: compatible forms and cases are equal, and of scripts without spaces
-between words each character is a word, as in MLQA (Lewis et al. 2020). On ASCII text both are exactly those
-of SQuAD and ROUGE.
+If the correct answer has several wordings ("the UK", "Britain"), every measure counts the best match. SQuAD's
+words (`normalised`) are separated by white space after articles and punctuation are removed: "don't" is
+"dont". ROUGE's (`words`) are runs of letters and digits: "don't" is "don" and "t". Both are extended to all
+scripts: compatible forms and cases are equal, and in scripts without spaces each character is a word, as in
+MLQA (Lewis et al. 2020). On ASCII text both equal the originals.
 """
 
 from __future__ import annotations
@@ -24,24 +22,17 @@ import numpy as np
 from graphrag_ray.base.ids import bounded_marks
 
 ARTICLES = ("a", "an", "the")
-"""English ones only, as in SQuAD."""
-
-FIXED_ANSWERS = ("yes", "no", "noanswer")
-"""Answers of which a part is no answer (HotpotQA)."""
-
-MOST_WORDS = 10_000
-"""Of each text that ROUGE-L compares: its time is the product of the two lengths."""
-
+FIXED_ANSWERS = ("yes", "no", "noanswer")  # answers that must match completely (HotpotQA)
+MAX_WORDS = 10_000
+"""Words per text that ROUGE-L compares. Its time is the product of the two lengths."""
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8)
-MOST_CLAIMS = 500
-"""That are clustered at once: all pairs of them are compared. An answer of the paper has 31."""
-MOST_CLAIM_WORDS = 200
-"""Of a claim that are compared; a claim is a sentence."""
-
+MAX_CLAIMS = 500
+"""Claims clustered at once, because all pairs are compared. The paper's answers have about 31."""
+MAX_CLAIM_WORDS = 200
 KS = (1, 2, 5, 8, 10, 20)
 
 _GAPS = dict.fromkeys(map(ord, "—―…"), " ")
-"""Written between words without spaces. All other punctuation goes without a trace."""
+"""Punctuation that separates words without spaces. All other punctuation is removed."""
 _UNSPACED = (
     "\u0e00-\u0fff"  # Thai, Lao, Tibetan
     "\u1000-\u109f\u1780-\u17ff"  # Burmese, Khmer
@@ -52,28 +43,28 @@ _UNITS = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 
 class _CharacterTable(dict[int, str]):
-    """For `str.translate`: what becomes of each character, found when it first occurs."""
+    """For `str.translate`: applies a rule to each character once."""
 
     def __init__(self, rule: Callable[[str], str]) -> None:
         super().__init__()
         self._rule = rule
 
     def __missing__(self, code: int) -> str:
-        self[code] = found = self._rule(chr(code))
-        return found
+        self[code] = replacement = self._rule(chr(code))
+        return replacement
 
 
 def _rule(character: str, squad: bool) -> str:
     category = unicodedata.category(character)
-    # What selects how another character looks, or shows nothing, or is half of one.
+    # Variation selectors, invisible characters and surrogates.
     variation = "\ufe00" <= character <= "\ufe0f" or "\U000e0100" <= character <= "\U000e01ef"
     if variation or category in ("Cf", "Cs"):
         return ""
     if squad:
-        # SQuAD takes out `string.punctuation`, of which all categories here have a member.
-        gone = category[0] == "P" or category in ("Sc", "Sk", "Sm")
-        return "" if gone else " " if category == "Cc" else character
-    # Marks are parts of words: without their vowel signs words of Hindi would fall apart.
+        # SQuAD removes `string.punctuation`, which has members in all these categories.
+        removed = category[0] == "P" or category in ("Sc", "Sk", "Sm")
+        return "" if removed else " " if category == "Cc" else character
+    # Marks belong to words: Hindi words would fall apart at their vowel signs.
     return character if character.isalnum() or category[0] == "M" else " "
 
 
@@ -82,23 +73,22 @@ _ROUGE = _CharacterTable(partial(_rule, squad=False))
 
 
 def normalised(text: str) -> str:
-    """The text in lower case, without articles and punctuation, words apart by one space (SQuAD, Rajpurkar
-    et al. 2016). Unicode NFKC, case-folded."""
+    """Lower-case text without articles and punctuation (SQuAD, Rajpurkar et al. 2016); NFKC, case-folded."""
     return " ".join(word for word in _folded(text, _SQUAD).split() if word not in ARTICLES)
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters and digits in lower case, as ROUGE and TREX read a text."""
+    """Runs of letters and digits in lower case, the words of ROUGE and TREX."""
     return _UNITS.findall(_folded(text, _ROUGE))
 
 
 def _best(score: Callable[[str, str], float]) -> Callable[[str, Sequence[str]], float]:
-    """A measure over all wordings of the correct answer. It raises ValueError without any."""
+    """Turn a score into a measure over all wordings of the correct answer."""
 
     @wraps(score)
     def measure(text: str, gold: Sequence[str]) -> float:
         if not gold:
-            raise ValueError("there is no answer to compare with")
+            raise ValueError("No answer to compare with")
         return max(score(text, answer) for answer in gold)
 
     return measure
@@ -106,73 +96,70 @@ def _best(score: Callable[[str, str], float]) -> Callable[[str, Sequence[str]], 
 
 @_best
 def accuracy(text: str, answer: str) -> float:
-    """1.0 where the normal form of the text contains that of an answer, 0.0 elsewhere.
+    """1.0 if the normalised text contains a normalised answer, else 0.0.
 
-    Plain containment, as ArchRAG and HippoRAG have it: the answer "art" stands in "party". An answer of which
-    nothing is left is contained only in a text of which nothing is left.
+    Plain containment, as in ArchRAG and HippoRAG: "party" contains "art". An answer that normalises to
+    nothing is contained only in such a text.
     """
-    said, wanted = normalised(text), normalised(answer)
-    return float(wanted in said if wanted else not said)
+    actual, expected = normalised(text), normalised(answer)
+    return float(expected in actual if expected else not actual)
 
 
 @_best
 def exact_match(text: str, answer: str) -> float:
-    """1.0 where text and an answer have the same normal form, 0.0 elsewhere (SQuAD)."""
+    """1.0 if the normalised text equals a normalised answer, else 0.0 (SQuAD)."""
     return float(normalised(text) == normalised(answer))
 
 
 @_best
 def f1(text: str, answer: str) -> float:
-    """The harmonic mean of precision and recall over words, as multisets (SQuAD 2.0: where text or answer has
-    no words, 1.0 if neither has)."""
-    said, wanted = _squad_words(text), _squad_words(answer)
-    if not said or not wanted:
-        return float(said == wanted)
-    return 2 * (said & wanted).total() / (said.total() + wanted.total())
+    """Harmonic mean of precision and recall over words as multisets (SQuAD 2.0). If one side has no words,
+    1.0 if neither has."""
+    actual, expected = _squad_words(text), _squad_words(answer)
+    if not actual or not expected:
+        return float(actual == expected)
+    return 2 * (actual & expected).total() / (actual.total() + expected.total())
 
 
 @_best
 def recall(text: str, answer: str) -> float:
-    """The share of an answer's words, as a multiset, that the text has (HotpotQA, ArchRAG, HippoRAG).
+    """Share of an answer's words, as a multiset, that the text has (HotpotQA, ArchRAG, HippoRAG).
 
-    Where text or answer is nothing but "yes" or "no", or says that there is none, the other must be the same:
-    elsewhere 0.0.
+    0.0 if one side is "yes", "no" or "noanswer" and the other is not the same.
     """
     forms = {normalised(text), normalised(answer)}
     if len(forms) == 2 and forms.intersection(FIXED_ANSWERS):
         return 0.0
-    said, wanted = _squad_words(text), _squad_words(answer)
-    return (said & wanted).total() / wanted.total() if wanted else float(not said)
+    actual, expected = _squad_words(text), _squad_words(answer)
+    return (actual & expected).total() / expected.total() if expected else float(not actual)
 
 
 @_best
 def bleu_1(text: str, answer: str) -> float:
-    """The share of the text's words, as a multiset, that an answer has, times BLEU's brevity penalty
-    (Papineni et al. 2002). Each answer is a single reference."""
-    said, wanted = words(text), words(answer)
-    common = (Counter(said) & Counter(wanted)).total()
-    return common / len(said) * min(1.0, math.exp(1 - len(wanted) / len(said))) if common else 0.0
+    """BLEU-1 (Papineni et al. 2002) against each answer as a single reference."""
+    actual, expected = words(text), words(answer)
+    common = (Counter(actual) & Counter(expected)).total()
+    return common / len(actual) * min(1.0, math.exp(1 - len(expected) / len(actual))) if common else 0.0
 
 
 @_best
 def rouge_l(text: str, answer: str) -> float:
-    """F1 by the longest common subsequence of words (ROUGE-L, Lin 2004), without stemming. Of each text the
-    first MOST_WORDS words are read."""
+    """F1 by the longest common subsequence of words (ROUGE-L, Lin 2004), without stemming."""
     from rapidfuzz.distance import LCSseq
 
-    said, wanted = words(text)[:MOST_WORDS], words(answer)[:MOST_WORDS]
-    if not said or not wanted:
+    actual, expected = words(text)[:MAX_WORDS], words(answer)[:MAX_WORDS]
+    if not actual or not expected:
         return 0.0
-    # By number: rapidfuzz compares hashes of what it is given, and those of texts change with every process.
-    number = {word: n for n, word in enumerate(dict.fromkeys([*said, *wanted]))}
-    common = LCSseq.similarity([number[word] for word in said], [number[word] for word in wanted])
-    return 2 * common / (len(said) + len(wanted))
+    # rapidfuzz compares hashes, and hashes of strings differ between processes, so it is given numbers.
+    number = {word: n for n, word in enumerate(dict.fromkeys([*actual, *expected]))}
+    common = LCSseq.similarity([number[word] for word in actual], [number[word] for word in expected])
+    return 2 * common / (len(actual) + len(expected))
 
 
 @_best
 def meteor(text: str, answer: str) -> float:
-    """METEOR by nltk (Lavie and Agarwal 2007): words match as they are or by their English stems. Published
-    figures match synonyms by WordNet too and are a little higher."""
+    """METEOR by nltk (Lavie and Agarwal 2007): words match exactly or by English stem, but not by WordNet
+    synonym, so it is slightly below published figures."""
     from nltk.translate.meteor_score import single_meteor_score
 
     stemmer, none = _cached_stemmer(), SimpleNamespace(synsets=lambda word: ())
@@ -180,10 +167,7 @@ def meteor(text: str, answer: str) -> float:
 
 
 def answer_scores(text: str, gold: Sequence[str]) -> dict[str, float]:
-    """All measures of this module by their names, each from 0 to 1; METEOR is without synonyms.
-
-    Raises ValueError without an answer.
-    """
+    """All measures of this module by name, each from 0 to 1. Raises ValueError without an answer."""
     measures = (accuracy, recall, exact_match, f1, bleu_1, rouge_l, meteor)
     return {measure.__name__: measure(text, gold) for measure in measures}
 
@@ -192,9 +176,9 @@ def _folded(text: str, table: _CharacterTable) -> str:
     if text.isascii():
         return text.lower().translate(table)
     text = text.translate(_GAPS)
-    for _ in range(2):  # case folding can leave what NFKC would change, and vice versa (UAX 31, 5.1.3)
+    for _ in range(2):  # case folding can undo NFKC and vice versa (UAX 31, 5.1.3)
         text = unicodedata.normalize("NFKC", bounded_marks(text)).casefold()
-    # What is taken out may have stood between a letter and its accent.
+    # A removed character may have separated a letter from its accent.
     return unicodedata.normalize("NFKC", bounded_marks(text.translate(table)))
 
 
@@ -204,7 +188,7 @@ def _squad_words(text: str) -> Counter[str]:
 
 @cache
 def _cached_stemmer() -> SimpleNamespace:
-    """nltk's Porter stemmer, which takes some ten microseconds a word, and is asked for the same ones."""
+    """nltk's Porter stemmer with a cache: it takes some ten microseconds a word."""
     from nltk.stem.porter import PorterStemmer
 
     return SimpleNamespace(stem=lru_cache(100_000)(PorterStemmer().stem))
@@ -218,43 +202,45 @@ def retrieval_scores(
     answers: Sequence[str] = (),
     ks: Sequence[int] = KS,
 ) -> dict[str, float]:
-    """Whatever can be measured, by name, each from 0 to 1. Without gold to compare with there are no scores.
+    """Every score that the arguments allow, by name, each from 0 to 1.
 
-    ranked, gold    documents by rank, each counted once, at its first place. For each k: recall@k, the share
-                    of the gold ones among the first k; all_within@k, 1.0 where all of them are; precision@k,
-                    the share of gold ones among the first k, or among all where fewer were retrieved
-    texts           retrieved ones. With `gold_texts` token_precision and token_recall (TREX), over all texts
-                    as one multiset of `words`; with `answers` answer_in_context, 1.0 where one text contains
-                    one answer as in `accuracy`
+    Args:
+        ranked: Retrieved documents by rank. Repeats are ignored.
+        gold: The needed documents. For each k, recall@k is their share that is among the first k,
+            all_within@k is 1.0 if all are, and precision@k is the share of the first k that are needed.
+        texts: Retrieved texts.
+        gold_texts: Gives token_precision and token_recall (TREX) of all texts as one multiset of `words`.
+        answers: Gives answer_in_context: 1.0 if one text contains an answer, as in `accuracy`.
 
-    Raises ValueError for a k below 1.
+    Raises:
+        ValueError: A k is below 1.
     """
     scores: dict[str, float] = {}
     if any(k < 1 for k in ks):
-        raise ValueError(f"k is {min(ks)}; it is at least 1")
+        raise ValueError(f"k is {min(ks)}, but must be at least 1")
     if wanted := set(gold):
         distinct = list(dict.fromkeys(ranked))
-        found = {k: len(wanted.intersection(distinct[:k])) for k in ks}
-        scores |= {f"recall@{k}": n / len(wanted) for k, n in found.items()}
-        scores |= {f"all_within@{k}": float(n == len(wanted)) for k, n in found.items()}
-        scores |= {f"precision@{k}": n / max(1, len(distinct[:k])) for k, n in found.items()}
+        hits = {k: len(wanted.intersection(distinct[:k])) for k in ks}
+        scores |= {f"recall@{k}": n / len(wanted) for k, n in hits.items()}
+        scores |= {f"all_within@{k}": float(n == len(wanted)) for k, n in hits.items()}
+        scores |= {f"precision@{k}": n / max(1, len(distinct[:k])) for k, n in hits.items()}
     texts = list(texts)
     if gold_texts := list(gold_texts):
-        said, meant = (Counter(word for text in some for word in words(text)) for some in (texts, gold_texts))
-        common = (said & meant).total()
-        scores["token_precision"] = common / max(said.total(), 1)
-        scores["token_recall"] = common / max(meant.total(), 1)
+        read, needed = (
+            Counter(word for text in side for word in words(text)) for side in (texts, gold_texts)
+        )
+        common = (read & needed).total()
+        scores["token_precision"] = common / max(read.total(), 1)
+        scores["token_recall"] = common / max(needed.total(), 1)
     if answers:
         forms = [answer for answer in map(normalised, answers) if answer]
-        scores["answer_in_context"] = float(
-            any(form in said for said in map(normalised, texts) for form in forms)
-        )
+        contains = any(form in text for text in map(normalised, texts) for form in forms)
+        scores["answer_in_context"] = float(contains)
     return scores
 
 
 def distinct(claims: Iterable[str]) -> list[str]:
-    """The claims of an answer without repeats, in their order. Claims are the same whose normal forms are;
-    one of which nothing is left is no claim."""
+    """The claims without repeats, compared in normal form. Claims that normalise to nothing are dropped."""
     first: dict[str, str] = {}
     for claim in claims:
         first.setdefault(normalised(claim), claim)
@@ -263,21 +249,21 @@ def distinct(claims: Iterable[str]) -> list[str]:
 
 
 def clusters(claims: Sequence[str], thresholds: Sequence[float] = THRESHOLDS) -> dict[float, int]:
-    """For each threshold, the number of clusters of an answer's claims (GraphRAG 4.2): complete linkage over
-    the distance 1 - ROUGE-L F1, so that no two claims of a cluster are farther apart than the threshold.
+    """Count the clusters of an answer's claims at each threshold (GraphRAG 4.2).
 
-    Of a claim the first MOST_CLAIM_WORDS words count. More than MOST_CLAIMS claims are clustered in blocks of
-    so many; clusters of different blocks are not joined, so the number is an upper bound there.
+    Complete linkage over the distance 1 - ROUGE-L F1: no two claims of a cluster are farther apart than the
+    threshold. Only the first MAX_CLAIM_WORDS words of a claim count. More than MAX_CLAIMS claims are
+    clustered in blocks, so their count is an upper bound.
     """
     from rapidfuzz import process
     from rapidfuzz.distance import LCSseq
     from scipy.cluster import hierarchy
 
-    found = dict.fromkeys(thresholds, 0)
-    for start in range(0, len(claims), MOST_CLAIMS):
-        texts = [words(claim)[:MOST_CLAIM_WORDS] for claim in claims[start : start + MOST_CLAIMS]]
+    counts = dict.fromkeys(thresholds, 0)
+    for start in range(0, len(claims), MAX_CLAIMS):
+        texts = [words(claim)[:MAX_CLAIM_WORDS] for claim in claims[start : start + MAX_CLAIMS]]
         if len(texts) == 1:
-            found = {threshold: n + 1 for threshold, n in found.items()}
+            counts = {threshold: n + 1 for threshold, n in counts.items()}
             continue
         number: dict[str, int] = {}
         numbered = [[number.setdefault(word, len(number)) for word in text] for text in texts]
@@ -285,10 +271,10 @@ def clusters(claims: Sequence[str], thresholds: Sequence[float] = THRESHOLDS) ->
         length = np.array([len(text) for text in texts])
         a, b = np.triu_indices(len(texts), 1)
         both = length[a] + length[b]
-        # One division of whole numbers: a distance of exactly 0.7 is not more than 0.7.
+        # A single division of integers keeps a distance of exactly 0.7 within a threshold of 0.7.
         distance = (both - 2 * common[a, b]) / np.maximum(both, 1)
-        distance[both == 0] = 1.0  # without words nothing is alike
+        distance[both == 0] = 1.0  # claims without words resemble nothing
         tree = hierarchy.linkage(distance, "complete")
-        # A merge within the threshold makes one cluster fewer; with complete linkage, distances only grow.
-        found = {t: n + len(texts) - int((tree[:, 2] <= t).sum()) for t, n in found.items()}
-    return found
+        # Each merge within the threshold removes a cluster. Distances of complete linkage only grow.
+        counts = {t: n + len(texts) - int((tree[:, 2] <= t).sum()) for t, n in counts.items()}
+    return counts

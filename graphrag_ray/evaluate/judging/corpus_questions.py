@@ -1,4 +1,4 @@
-"""Questions about a whole corpus: users, their tasks, what they would ask (GraphRAG 3.2, Algorithm 1)."""
+"""Write questions about a whole corpus: personas, tasks, questions (GraphRAG 3.2, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ STAGE = "questions"
 DESCRIPTION = "corpus_description"
 MAX_LIST_TOKENS = 2_000
 MAX_DESCRIPTION_TOKENS = 300
-TOP_REPORTS = 30
-"""Reports that a description is written from, at most."""
+TOP_REPORTS = 30  # maximum number of reports that a description is written from
 TOP_REPORTS_TOKENS = 6_000
 
 _LISTS = {"personas": "persona", "tasks": "task", "corpus_questions": "question"}
-"""What the entries of each prompt's list hold."""
+"""Field name of the list entries, by prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusQuestion:
-    """question_id: from its place: persona, task and question, from 1; the same in every run."""
+    """A question. Its id numbers persona, task and question from 1, the same in every run."""
 
     question_id: str
     question: str
@@ -39,24 +38,24 @@ class CorpusQuestion:
 
 
 def question_specs(settings: Settings, prompts: Mapping[str, Prompt]) -> dict[str, AnswerSpec]:
-    """How each of the three lists is asked for, by the name of its prompt."""
+    """How each of the three lists is requested, by prompt name."""
     specs = {name: spec_of(STAGE, settings, prompts, MAX_LIST_TOKENS, name) for name in _LISTS}
     language = _language(settings, "description")
     return {name: replace(spec, language=language) for name, spec in specs.items()}
 
 
-def _language(settings: Settings, shown: str) -> str:
-    """That of the settings, or else of what the model is shown."""
-    own = settings.output_language
-    return f"the language of the {shown}" if own == LANGUAGE_OF_TEXT else own
+def _language(settings: Settings, source: str) -> str:
+    """The output language of the settings, or that of the source text."""
+    language = settings.output_language
+    return f"the language of the {source}" if language == LANGUAGE_OF_TEXT else language
 
 
 def corpus_questions(
     description: str, counts: tuple[int, int, int], specs: Mapping[str, AnswerSpec]
 ) -> Generator[Any, Any, tuple[list[CorpusQuestion], list[str]]]:
-    """Yields `Dialogues`, each all at once. counts: of personas, tasks of each, questions of each task.
+    """Write questions, yielding the `Dialogues` of each level at once; return them with failure messages.
 
-    Returns the questions, and what failed, as sentences. Raises DialogueFailed where there is no persona.
+    counts: personas, tasks per persona, questions per task. Raises DialogueFailed without a persona.
     """
     n_personas, n_tasks, n_questions = counts
     about = {"description": description}
@@ -68,30 +67,31 @@ def corpus_questions(
     failures += failed
     plans = [
         (f"{p}.{t}", user | {"task": task})
-        for p, (user, own) in enumerate(zip(users, tasks, strict=True), 1)
-        for t, task in enumerate(own, 1)
+        for p, (user, listed) in enumerate(zip(users, tasks, strict=True), 1)
+        for t, task in enumerate(listed, 1)
     ]
     spec = specs["corpus_questions"]
     asked, failed = yield from _lists("corpus_questions", [plan for _, plan in plans], n_questions, spec)
-    found = [
+    written = [
         CorpusQuestion(f"{place}.{n}", question, plan["persona"], plan["task"])
-        for (place, plan), own in zip(plans, asked, strict=True)
-        for n, question in enumerate(own, 1)
+        for (place, plan), listed in zip(plans, asked, strict=True)
+        for n, question in enumerate(listed, 1)
     ]
-    first = {question.question.casefold(): question for question in reversed(found)}
-    return [q for q in found if first[q.question.casefold()] is q], failures + failed
+    first = {question.question.casefold(): question for question in reversed(written)}
+    return [q for q in written if first[q.question.casefold()] is q], failures + failed
 
 
 def _lists(
     name: str, each: Sequence[Mapping[str, str]], n: int, spec: AnswerSpec
 ) -> Generator[Any, Any, tuple[list[list[str]], list[str]]]:
-    """For each of the variables a list of n texts, or [] where none came; and why."""
-    ran: list[Ran[list[str]]] = yield Dialogues(STAGE, [partial(_list, name, one, n, spec) for one in each])
+    """A list of n texts per set of variables, [] if it failed, and the errors."""
+    dialogues = [partial(_list, name, variables, n, spec) for variables in each]
+    ran: list[Ran[list[str]]] = yield Dialogues(STAGE, dialogues)
     return [one.result or [] for one in ran], [one.error for one in ran if one.result is None]
 
 
 def _list(name: str, variables: Mapping[str, str], n: int, spec: AnswerSpec) -> Dialogue[list[str]]:
-    """n texts at most; fewer where also a second reply has fewer."""
+    """At most n texts; fewer only if a second reply also has fewer."""
     entry = _LISTS[name]
     key = "questions" if name == "corpus_questions" else name
     best: list[str] = []
@@ -100,18 +100,17 @@ def _list(name: str, variables: Mapping[str, str], n: int, spec: AnswerSpec) -> 
     def read(reply: ChatReply) -> list[str] | ReplyProblem:
         nonlocal best, replies
         replies += 1
-        found = texts_in(reply, key, entry)
-        listed = [] if isinstance(found, ReplyProblem) else found
-        best = max(best, listed, key=len)
-        if len(best) >= n or (replies > 1 and best):
-            return best
-        return (
-            found if isinstance(found, ReplyProblem) else ReplyProblem(f"it lists {len(found)}, and not {n}")
-        )
+        texts = texts_in(reply, key, entry)
+        if isinstance(texts, ReplyProblem):
+            problem = texts
+        else:
+            best = max(best, texts, key=len)
+            problem = ReplyProblem(f"it lists {len(texts)}, and not {n}")
+        return best if len(best) >= n or (replies > 1 and best) else problem
 
-    everything = {**variables, "n": str(n), "language": spec.language}
-    found = yield from asked_as_json(everything, spec, list_schema(key, entry), read)
-    return found[:n]
+    all_variables = {**variables, "n": str(n), "language": spec.language}
+    texts = yield from asked_as_json(all_variables, spec, list_schema(key, entry), read)
+    return texts[:n]
 
 
 def description_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
@@ -120,10 +119,10 @@ def description_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> Answe
 
 
 def corpus_description(reports: str, spec: AnswerSpec) -> Dialogue[str]:
-    """A paragraph on a corpus, from its top reports. Raises DialogueFailed where the reply is empty."""
+    """Describe a corpus in a paragraph, from its top reports. Raises DialogueFailed for an empty reply."""
     variables = {**variables_of("", spec), "reports": reports}
     wanted = {name: variables[name] for name in ("reports", "language", "max_tokens", "max_words")}
     reply: ChatReply = yield request_of(DESCRIPTION, wanted, spec)
     if not (text := " ".join(reply.text.split())):
-        raise DialogueFailed(f"{DESCRIPTION}: the reply is empty")
+        raise DialogueFailed(f"{DESCRIPTION}: The reply is empty")
     return text

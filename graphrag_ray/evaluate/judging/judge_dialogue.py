@@ -1,5 +1,5 @@
-"""What a judge is asked: which of two answers is better by a criterion (GraphRAG 3.3, F.1, F.2), which claims
-an answer makes (GraphRAG 4.2), and whether it says what the correct one says (TREX)."""
+"""Judge dialogues: which of two answers is better by a criterion (GraphRAG 3.3, F.1, F.2), which claims an
+answer makes (GraphRAG 4.2), and whether it agrees with the correct answer (TREX)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class VerdictReply(JsonReply):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """winner: 1 or 2, as the answers were shown; 0: neither."""
+    """winner: 1 or 2, in the order in which the answers were shown; 0 for a tie."""
 
     winner: int
     reason: str
@@ -58,8 +58,11 @@ def judge_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
 def judge(
     question: str, criterion: str, answers: tuple[str, str], spec: AnswerSpec, sample: int
 ) -> Dialogue[Verdict]:
-    """criterion: in words; sample: number of the replicate. References in the answers do not show which kind
-    of record they name. Raises DialogueFailed where neither reply holds a verdict: that is no tie."""
+    """Compare two answers by the text of a criterion. sample: number of the replicate.
+
+    References are blinded, so that they do not reveal the kinds of records. Raises DialogueFailed if neither
+    reply holds a verdict; this is not a tie.
+    """
     variables = {
         "question": question,
         "criterion": criterion,
@@ -71,11 +74,11 @@ def judge(
 
 
 def parse_verdict(reply: ChatReply) -> Verdict | ReplyProblem:
-    found = read_reply(reply.text, VerdictReply)
-    winner, reason = ("", "") if isinstance(found, ReplyProblem) else (found.winner, found.reason)
-    said = str(winner).strip() if isinstance(winner, str | int | float) else ""
-    match = _WINNER.fullmatch(said)
-    if isinstance(winner, bool) or not (match or _TIE.fullmatch(said)):
+    verdict = read_reply(reply.text, VerdictReply)
+    winner, reason = ("", "") if isinstance(verdict, ReplyProblem) else (verdict.winner, verdict.reason)
+    text = str(winner).strip() if isinstance(winner, str | int | float) else ""
+    match = _WINNER.fullmatch(text)
+    if isinstance(winner, bool) or not (match or _TIE.fullmatch(text)):
         return ReplyProblem('it holds no JSON object with "winner": 1, 2 or 0')
     return Verdict(int(match[1]) if match else 0, reason)
 
@@ -85,10 +88,10 @@ def answer_claims_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> Ans
 
 
 def answer_claims(question: str, answer: str, spec: AnswerSpec) -> Dialogue[list[str]]:
-    """The factual claims of an answer, each by itself; [] for an answer without any. Raises DialogueFailed.
+    """List the self-contained factual claims of an answer; [] if it makes none. Raises DialogueFailed.
 
-    After Metropolitansky and Larson 2025, "Towards Effective Extraction and Evaluation of Factual Claims",
-    with one call for the three steps of that paper.
+    Follows Metropolitansky and Larson 2025, "Towards Effective Extraction and Evaluation of Factual Claims",
+    but makes one call for the paper's three steps.
     """
     variables = {"question": question, "answer": answer, **reply_lengths(spec.max_tokens)}
 
@@ -99,20 +102,20 @@ def answer_claims(question: str, answer: str, spec: AnswerSpec) -> Dialogue[list
 
 
 def correct_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    """At temperature 0, where the model takes one: it is asked once."""
+    """Temperature is 0 if the model accepts one, because each answer is judged only once."""
     spec = spec_of(STAGE, settings, prompts, MAX_WORD_TOKENS, CORRECT_PROMPT)
     return replace(spec, call=replace(spec.call, temperature=spec.call.temperature and 0.0))
 
 
 def is_correct(question: str, gold: Sequence[str], answer: str, spec: AnswerSpec) -> Dialogue[bool]:
-    """gold: wordings of the correct answer. Raises DialogueFailed where the reply is neither Y nor N."""
+    """Compare an answer with wordings of the correct one. Raises DialogueFailed for an unusable reply."""
     variables = {"question": question, "gold": "\n".join(f"- {text}" for text in gold), "answer": answer}
     reply: ChatReply = yield replace(request_of(CORRECT_PROMPT, variables, spec), response="yes_no")
-    said = yes_or_no(reply)
+    verdict = yes_or_no(reply)
     words = set(re.findall(r"[a-z]+", reply.text.lower()))
-    if said is None or (words & {"y", "yes"} and words & {"n", "no"}):
-        raise DialogueFailed(f"{CORRECT_PROMPT}: the reply is neither Y nor N")
-    return said
+    if verdict is None or (words & {"y", "yes"} and words & {"n", "no"}):
+        raise DialogueFailed(f"{CORRECT_PROMPT}: The reply is neither Y nor N")
+    return verdict
 
 
 def asked_as_json(
@@ -122,22 +125,22 @@ def asked_as_json(
     read: Callable[[ChatReply], T | ReplyProblem],
     sample: int = 0,
 ) -> Dialogue[T]:
-    """What `read` makes of the reply. sample: number of the replicate, which makes it a request of its own.
+    """Ask for JSON and parse the reply with `read`. Raises DialogueFailed if two replies are unusable.
 
-    Raises DialogueFailed where the second reply cannot be used either.
+    sample: number of the replicate, which makes its request distinct.
     """
     request = replace(request_of(spec.prompt.name, variables, spec, schema), sample=sample)
-    found, _ = yield from usable_reply(request, read, spec, spec.prompt.name)
-    return found
+    parsed, _ = yield from usable_reply(request, read, spec, spec.prompt.name)
+    return parsed
 
 
 @lru_cache
 def list_reply(key: str, entry: str) -> type[JsonReply]:
-    """{key: [{entry: text}, …]}."""
+    """The model of `{key: [{entry: text}, …]}`."""
     fields: dict[str, Any] = {entry: (str, "")}
-    one = create_model(entry, __base__=JsonReply, **fields)
-    one.aliases = {entry: ("text", "description")}
-    lists: dict[str, Any] = {key: (GenericAlias(list, one), ...)}
+    model = create_model(entry, __base__=JsonReply, **fields)
+    model.aliases = {entry: ("text", "description")}
+    lists: dict[str, Any] = {key: (GenericAlias(list, model), ...)}
     return create_model(key, __base__=JsonReply, **lists)
 
 
@@ -146,10 +149,10 @@ def list_schema(key: str, entry: str) -> Mapping[str, Any]:
 
 
 def texts_in(reply: ChatReply, key: str, entry: str) -> list[str] | ReplyProblem:
-    """The texts of such a list, each once; [] where the reply says that there are none."""
-    found = read_reply(reply.text, list_reply(key, entry), reply.finish_reason)
-    if isinstance(found, ReplyProblem):
-        return found
-    listed = getattr(found, key)
-    texts = list(dict.fromkeys(text for one in listed if (text := getattr(one, entry))))
-    return texts if texts or not listed else ReplyProblem(f"no entry of `{key}` has a text `{entry}`")
+    """The distinct texts of such a list; [] if the reply lists none."""
+    parsed = read_reply(reply.text, list_reply(key, entry), reply.finish_reason)
+    if isinstance(parsed, ReplyProblem):
+        return parsed
+    entries = getattr(parsed, key)
+    texts = list(dict.fromkeys(text for one in entries if (text := getattr(one, entry))))
+    return texts if texts or not entries else ReplyProblem(f"no entry of `{key}` has a text `{entry}`")

@@ -40,12 +40,12 @@ def test_a_condition_has_a_name_a_way_a_level_and_settings(text: str, condition:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("global", "write NAME=METHOD"),
-        ("=global", "write NAME=METHOD"),
-        ("a=", "write NAME=METHOD"),
-        ("a=globul", "there is no method 'globul'"),
+        ("global", "Write NAME=METHOD"),
+        ("=global", "Write NAME=METHOD"),
+        ("a=", "Write NAME=METHOD"),
+        ("a=globul", "Unknown method 'globul'"),
         ("a" * 61 + "=global", "60 at most"),
-        ("a=answers.txt", "there is no method"),
+        ("a=answers.txt", "Unknown method"),
     ],
 )
 def test_what_is_no_condition_is_told_with_the_form(text: str, told: str):
@@ -56,7 +56,7 @@ def test_what_is_no_condition_is_told_with_the_form(text: str, told: str):
 def test_conditions_have_names_of_their_own_and_two_are_needed_to_compare():
     with pytest.raises(UsageError, match="same name: a"):
         parse_conditions(["a=global", "a=vector"])
-    with pytest.raises(UsageError, match="1 of at least 2 conditions"):
+    with pytest.raises(UsageError, match="Got 1 of at least 2 conditions"):
         parse_conditions(["a=global"], least=2)
 
 

@@ -24,8 +24,8 @@ def test_a_question_that_stands_twice_is_asked_once(tmp_path: Path):
     posed, warnings = questions_of(file, {})
     assert [p.id for p in posed] == ["a", "b"]
     assert warnings == [
-        "question d is not asked: the question is empty",
-        "question c: the same as an earlier one, and left out",
+        "Skipping question d: the question is empty",
+        "Skipping question c: same text as an earlier question",
     ]
 
 
@@ -45,7 +45,7 @@ def test_answers_to_other_questions_are_refused(tmp_path: Path):
     file = written(tmp_path / "a.jsonl", '{"id": "9", "question": "Why?", "answer": "So."}\n')
     with pytest.raises(UsageError, match="answers none of the questions"):
         answers_elsewhere(file, {}, POSED)
-    with pytest.raises(UsageError, match=r"not as \.txt"):
+    with pytest.raises(UsageError, match=r"file type '\.txt'"):
         answers_elsewhere(written(tmp_path / "a.txt", "x"), {}, POSED)
 
 

@@ -24,7 +24,7 @@ from graphrag_ray.evaluate.comparison import Comparison
 from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, RELIABILITY, WIN_RATES
 from graphrag_ray.evaluate.report_page import (
     HEIGHT,
-    LONGEST_MARKDOWN,
+    MAX_MARKDOWN,
     MAX_TICKS,
     WIDTH,
     amount_axis,
@@ -248,7 +248,7 @@ def test_the_script_is_given_answers_and_verdicts():
     first = found["question-0"]
     assert first["answers"][0].startswith("<h5>Themes</h5>\n<p><strong>C0</strong> of part 0: <a href=")
     assert first["answers"][1] is None and first["errors"] == {"1": "the endpoint gave up"}
-    said = first["said"]
+    said = first["reasons"]
     a, b, criterion, letters, numbers = first["judged"][0]
     # Without a verdict; then C0, which was shown second.
     assert (a, b, criterion, letters) == (0, 1, 0, "xA")
@@ -262,7 +262,7 @@ def test_the_script_is_given_answers_and_verdicts():
 
 def test_a_reason_that_was_given_again_is_kept_once():
     page = parsed(sample(judgements=changed(sample().tables["judgements"], reason="as before", winner="")))
-    assert data(page)["question-2"]["said"] == ["as before"]
+    assert data(page)["question-2"]["reasons"] == ["as before"]
 
 
 def test_verdicts_do_not_depend_on_which_condition_is_named_first():
@@ -283,7 +283,7 @@ def test_questions_that_would_make_the_page_too_large_have_their_verdicts_alone(
     found = data(page)
     assert found["question-0"] == whole["question-0"]
     assert found["question-1"] == {"judged": [row[:4] for row in whole["question-1"]["judged"]]}
-    assert "it has those to 1 of the 3 questions" in page.css_first("section .warnings").text()  # type: ignore[union-attr]
+    assert "reasons for 1 of the 3 questions" in page.css_first("section .warnings").text()  # type: ignore[union-attr]
     monkeypatch.setattr(page_module, "MAX_BYTES", 10**7)
     assert not parsed(sample()).css("section .warnings")
 
@@ -317,8 +317,8 @@ def test_where_everything_failed_the_page_says_so():
             reliability=RELIABILITY.empty_table(),
         )
     )
-    assert "There are no figures." in page.css_first("#reliability-of-the-judge").text()  # type: ignore[union-attr]
-    assert not page.css("circle") and "no condition with a cost" in page.css_first("figure").text()  # type: ignore[union-attr]
+    assert "No figures." in page.css_first("#reliability-of-the-judge").text()  # type: ignore[union-attr]
+    assert not page.css("circle") and "No condition has both" in page.css_first("figure").text()  # type: ignore[union-attr]
     assert data(page)["question-1"]["answers"] == [None] * 3
     assert set(data(page)["question-1"]["judged"][0][3].lower()) == {"x"}
 
@@ -330,7 +330,7 @@ def test_nothing_at_all_makes_a_page_too():
     schemas = {"win_rates": WIN_RATES, "reliability": RELIABILITY, "judgements": JUDGEMENTS}
     empty |= {name: schema.empty_table() for name, schema in schemas.items()}
     page = parsed(sample(**empty, criteria={}, claim_counts=sample().tables["claim_counts"].slice(0, 0)))
-    assert "no two answers" in page.css_first("#questions-and-answers").text()  # type: ignore[union-attr]
+    assert "no answers to compare" in page.css_first("#questions-and-answers").text()  # type: ignore[union-attr]
 
 
 def test_a_question_that_was_judged_but_not_answered_is_named_by_its_id():
@@ -431,7 +431,7 @@ def test_hostile_text_is_shown_as_it_is(text: str):
     assert page.css_first(".warnings li").text() == shown  # type: ignore[union-attr]
     found = data(page)
     assert found["names"]["conditions"] == [f"{clean(text)}{n}" for n in range(3)]
-    assert f"{clean(text)}no JSON in the reply" in found["question-0"]["said"]
+    assert f"{clean(text)}no JSON in the reply" in found["question-0"]["reasons"]
     report_page(hostile(text)).encode("utf-8")
 
 
@@ -490,7 +490,7 @@ def test_markdown_is_rendered_without_images_and_without_other_links():
 
 
 def test_a_text_too_long_to_be_prose_is_shown_as_it_is():
-    assert rendered_markdown("*" * (LONGEST_MARKDOWN + 1)) == f"<pre>{'*' * (LONGEST_MARKDOWN + 1)}</pre>"
+    assert rendered_markdown("*" * (MAX_MARKDOWN + 1)) == f"<pre>{'*' * (MAX_MARKDOWN + 1)}</pre>"
 
 
 POINTS = st.tuples(st.text(max_size=30), st.floats(0, 1e12), st.floats(0, 100))

@@ -62,7 +62,7 @@ def test_one_that_broke_off_says_that_it_is_not_complete(store: Store):
         export(store, "a.csv", breaks=True)
     written = ["a.csv", "tables/t/two", "tables/t/z-last/one"]
     assert note(store) == {**ABOUT, "complete": False, "files": written}
-    with pytest.raises(UsageError, match=r"an export that did not end of snapshot 3, as csv"):
+    with pytest.raises(UsageError, match=r"an incomplete export of snapshot 3, as csv"):
         export(store, "a.csv")
 
 
@@ -102,7 +102,9 @@ def test_a_file_that_no_export_wrote_is_never_replaced(store: Store, name: str, 
         export(store, "a.csv")
     store.write(name, b'{"mine": 1}')
     before = files(store)
-    with pytest.raises(UsageError, match=rf"holds {name}.* no export\.json there says.*name another folder"):
+    with pytest.raises(
+        UsageError, match=rf"holds {name}.* according to export\.json\. Choose another folder"
+    ):
         export(store, "a.csv", "b.csv", overwrite=True)
     assert files(store) == before and store.read(name) == b'{"mine": 1}'
 

@@ -117,5 +117,5 @@ def test_the_offline_engine_names_titles_and_names():
     said = offline_answer(ChatRequest("about", (), SPEC.call, variables)).text
     assert said == (
         "Documents such as “Minutes of May” and “Minutes of June”. "
-        "The names that are linked most are MILL and ANNA."
+        "The best connected names are MILL and ANNA."
     )

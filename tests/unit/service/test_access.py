@@ -104,7 +104,7 @@ def test_without_a_token_not_every_page_may_ask(monkeypatch: pytest.MonkeyPatch)
     "origin", ["https://chat.example.org/", "chat.example.org", "https://A.org", "ftp://a"]
 )
 def test_what_no_browser_sends_as_an_origin_is_refused(origin: str):
-    with pytest.raises(ValidationError, match="is no origin"):
+    with pytest.raises(ValidationError, match="is not an origin"):
         ServiceOptions(root="./index", origins=(origin,))
     good = ("https://chat.example.org", "http://localhost:3000")
     assert ServiceOptions(root="./index", origins=good).origins == good

@@ -15,15 +15,15 @@ from graphrag_ray.query.answer_streams import StartsAgain
 from graphrag_ray.query.methods.answer import Answer, Phase
 from graphrag_ray.query.sources import Cited
 from graphrag_ray.service.answering import AnsweringPhase as PhaseEvent
-from graphrag_ray.service.answering import Replied
+from graphrag_ray.service.answering import ServedAnswer
 from graphrag_ray.service.chat_api import (
     ChatBody,
-    asked_of,
-    chunks,
     cited_list,
     completion,
-    failed,
+    failure_events,
     models_json,
+    question_of,
+    stream_chunks,
 )
 from graphrag_ray.service.faults import Fault, RefusedQuestion
 from graphrag_ray.service.service_options import ServiceOptions
@@ -38,7 +38,7 @@ ANSWER = Answer(
     0,
     phases={"map": Phase(2, 0, 100, 10, 5, 0.5), "reduce": Phase(1, 0, 20, 7, 0, 0.25)},
 )
-REPLIED = Replied("ab12", ANSWER, 3, {REFERENCE: 8}, [Cited("Reports", 8, "The  harbour")], None)
+REPLIED = ServedAnswer("ab12", ANSWER, 3, {REFERENCE: 8}, [Cited("Reports", 8, "The  harbour")], None)
 
 
 def user(text: Any) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def body(*messages: dict[str, Any], model: str = "graphrag-ray", **more: Any) ->
 
 def fault(*messages: dict[str, Any], **more: Any) -> Fault:
     with pytest.raises(RefusedQuestion) as caught:
-        asked_of(body(*messages, **more), OPTIONS)
+        question_of(body(*messages, **more), OPTIONS)
     return caught.value.fault
 
 
@@ -69,7 +69,7 @@ def fault(*messages: dict[str, Any], **more: Any) -> Fault:
     ],
 )
 def test_the_model_says_how_the_answer_is_found(model: str, way: tuple[str, str | None]):
-    asked = asked_of(body(user("What?"), model=model), OPTIONS)
+    asked = question_of(body(user("What?"), model=model), OPTIONS)
     assert (asked.method, asked.level) == way and asked.text == "What?"
 
 
@@ -94,7 +94,7 @@ def test_earlier_messages_are_the_conversation():
         assistant("Here."),
         user([{"type": "text", "text": "And"}, {"type": "text", "text": "when?"}]),
     )
-    asked = asked_of(told, OPTIONS)
+    asked = question_of(told, OPTIONS)
     assert asked.text == "And\nwhen?"
     assert asked.history == (("Who?", "DAVE."), ("Well\nwhere?", "Here."))
 
@@ -112,14 +112,14 @@ def test_no_turn_of_a_conversation_is_lost():
         user("Where?"),
         user("In town?"),
     )
-    asked = asked_of(told, OPTIONS)
+    asked = question_of(told, OPTIONS)
     assert asked.text == "Where?\nIn town?", "what was not answered, as after an error, is still asked; once"
     assert asked.history == (("Who?", "DAVE.\nAnd ANN."),)
 
 
 def test_the_list_of_what_was_cited_is_no_part_of_what_was_said():
     text = ANSWER.text + cited_list(REPLIED)
-    asked = asked_of(body(user("Who?"), assistant(text), user("And?")), OPTIONS)
+    asked = question_of(body(user("Who?"), assistant(text), user("And?")), OPTIONS)
     assert asked.history == (("Who?", ANSWER.text),)
 
 
@@ -148,7 +148,7 @@ def test_what_has_no_meaning_here_is_passed_over():
         user="x",
         response_format={"type": "text"},
     )
-    assert asked_of(told, OPTIONS).text == "What?"
+    assert question_of(told, OPTIONS).text == "What?"
 
 
 def test_the_last_message_must_be_a_question():
@@ -184,7 +184,7 @@ def of_stream(pieces: list[bytes]) -> list[Any]:
 
 
 def test_a_stream_is_chunks_with_one_id_and_the_usage_at_its_end():
-    told = chunks(body(user("What?"), stream=True, stream_options={"include_usage": True}), "cd")
+    told = stream_chunks(body(user("What?"), stream=True, stream_options={"include_usage": True}), "cd")
     said = [PhaseEvent("map", 2, False), "It silted ", StartsAgain("[again]"), "up.", REPLIED]
     found = of_stream([piece for one in said for piece in told(one)])
     assert {c["id"] for c in found} == {"chatcmpl-cd"} and {c["object"] for c in found} == {
@@ -199,12 +199,12 @@ def test_a_stream_is_chunks_with_one_id_and_the_usage_at_its_end():
 
 
 def test_usage_is_streamed_only_where_it_is_asked_for():
-    told = chunks(body(user("What?"), stream=True), "cd")
+    told = stream_chunks(body(user("What?"), stream=True), "cd")
     assert not any("usage" in c for c in of_stream([piece for one in ("a", REPLIED) for piece in told(one)]))
 
 
 def test_an_error_in_the_middle_of_a_stream_is_told_in_it():
-    (found,) = of_stream(list(failed(Fault(504, "server_error", "timeout", "too long"))))
+    (found,) = of_stream(list(failure_events(Fault(504, "server_error", "timeout", "too long"))))
     assert found == {
         "error": {"message": "too long", "type": "server_error", "param": None, "code": "timeout"}
     }
@@ -218,5 +218,5 @@ def test_a_name_of_the_corpus_is_shown_and_fetches_nothing():
     assert "![X](https://evil.example" in rendered and "SNAKE_CASE" in rendered
     # Asked again, the list is taken for what it is.
     history = assistant(f"It silted up.{listed}")
-    asked = asked_of(body(user("And then?"), history, user("Why?")), OPTIONS)
+    asked = question_of(body(user("And then?"), history, user("Why?")), OPTIONS)
     assert asked.history == (("And then?", "It silted up."),)

@@ -13,14 +13,14 @@ from graphrag_ray.base.index_settings import Query
 from graphrag_ray.base.records import Reference
 from graphrag_ray.query.answer_streams import StartsAgain
 from graphrag_ray.query.methods.answer import Answer, ContextUsed
-from graphrag_ray.service.answering import AnsweringPhase, Replied
+from graphrag_ray.service.answering import AnsweringPhase, ServedAnswer
 from graphrag_ray.service.faults import RefusedQuestion
-from graphrag_ray.service.query_api import QueryBody, answer_json, asked_of, changed, told
+from graphrag_ray.service.query_api import QueryBody, answer_json, query_settings, question_of, stream_events
 from graphrag_ray.service.service_options import ServiceOptions
 
 OPTIONS = ServiceOptions(root="./index", level="C1", max_seconds=60)
 GONE = Reference("Reports", "zz")
-REPLIED = Replied(
+REPLIED = ServedAnswer(
     "ab",
     Answer("What?", "This.", "global", (GONE,), contexts=(ContextUsed("map", (GONE,), 7),)),
     2,
@@ -35,36 +35,38 @@ def body(**given: Any) -> QueryBody:
 
 
 def test_a_question_is_asked_as_the_service_is_told():
-    asked = asked_of(body(), OPTIONS)
+    asked = question_of(body(), OPTIONS)
     assert (asked.method, asked.level, asked.where, asked.history) == ("global", "C1", (), ())
 
 
 def test_the_level_of_the_service_goes_with_its_method():
-    assert asked_of(body(method="local"), OPTIONS).level is None
-    assert asked_of(body(level=0), OPTIONS).level == 0
+    assert question_of(body(method="local"), OPTIONS).level is None
+    assert question_of(body(level=0), OPTIONS).level == 0
 
 
 def test_a_request_may_ask_for_less_than_the_service_allows():
     query = Query(budget_tokens=1_000, response_type="a list")
-    wanted = changed(body(budget_tokens=900, budget_usd=0.5, response_type="a word", dynamic=True), query)
+    wanted = query_settings(
+        body(budget_tokens=900, budget_usd=0.5, response_type="a word", dynamic=True), query
+    )
     assert (wanted.budget_tokens, wanted.budget_usd) == (900, 0.5)
     assert wanted.response_type == "a word" and wanted.dynamic
-    assert changed(body(), query) == query
+    assert query_settings(body(), query) == query
 
 
 def test_a_mode_is_that_of_a_method_that_has_modes():
     asked = body(method="lightrag", mode="local")
-    assert asked_of(asked, OPTIONS).method == "lightrag"
-    assert changed(asked, Query()).lightrag_mode == "local"
+    assert question_of(asked, OPTIONS).method == "lightrag"
+    assert query_settings(asked, Query()).lightrag_mode == "local"
     with pytest.raises(UsageError, match="mode is for lightrag search \\(local, global"):
-        asked_of(body(mode="local"), OPTIONS)
+        question_of(body(mode="local"), OPTIONS)
 
 
 def test_a_request_may_not_ask_for_more():
-    with pytest.raises(RefusedQuestion, match="budget_tokens can be 1,000 at most"):
-        changed(body(budget_tokens=1_001), Query(budget_tokens=1_000))
-    with pytest.raises(RefusedQuestion, match="max_seconds can be 60 at most"):
-        asked_of(body(max_seconds=61), OPTIONS)
+    with pytest.raises(RefusedQuestion, match="budget_tokens can be at most 1,000"):
+        query_settings(body(budget_tokens=1_001), Query(budget_tokens=1_000))
+    with pytest.raises(RefusedQuestion, match="max_seconds can be at most 60"):
+        question_of(body(max_seconds=61), OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,11 @@ def test_what_the_snapshot_does_not_hold_has_no_number():
 def test_events_name_what_they_are():
     said = [AnsweringPhase("map", 3, ended=False), "Th", StartsAgain("\n\n[again]\n\n"), "This.", REPLIED]
     lines = [
-        line for one in said for piece in told(False, one) for line in piece.decode().splitlines() if line
+        line
+        for one in said
+        for piece in stream_events(False, one)
+        for line in piece.decode().splitlines()
+        if line
     ]
     names, data = lines[::2], [orjson.loads(line.removeprefix("data: ")) for line in lines[1::2]]
     assert names == [f"event: {n}" for n in ("phase", "text", "restart", "text", "answer")]
@@ -97,5 +103,5 @@ def test_events_name_what_they_are():
 
 
 def test_a_line_break_of_the_text_breaks_no_event():
-    (piece,) = told(False, "a\n\nevent: answer\ndata: {}")
+    (piece,) = stream_events(False, "a\n\nevent: answer\ndata: {}")
     assert piece.count(b"\n") == 3

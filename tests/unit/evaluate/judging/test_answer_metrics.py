@@ -17,7 +17,7 @@ from nltk.translate.meteor_score import meteor_score
 from rouge_score.rouge_scorer import RougeScorer
 
 from graphrag_ray.evaluate.judging.answer_metrics import (
-    MOST_WORDS,
+    MAX_WORDS,
     accuracy,
     answer_scores,
     bleu_1,
@@ -201,7 +201,7 @@ def test_rouge_l_of_the_papers_example():
 
 
 def test_rouge_l_reads_the_beginning_of_a_text_that_is_too_long():
-    text = "cat " * MOST_WORDS
+    text = "cat " * MAX_WORDS
     assert rouge_l(text + "dog " * 50, [text]) == 1.0
 
 
@@ -239,7 +239,7 @@ MEASURES = [accuracy, recall, exact_match, f1, bleu_1, rouge_l, meteor]
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_without_an_answer_nothing_can_be_measured(measure: object):
-    with pytest.raises(ValueError, match="no answer to compare with"):
+    with pytest.raises(ValueError, match="No answer to compare with"):
         measure("text", [])  # type: ignore[operator]
 
 

@@ -15,8 +15,8 @@ from rouge_score.rouge_scorer import RougeScorer
 from scipy.cluster import hierarchy
 
 from graphrag_ray.evaluate.judging.answer_metrics import (
-    MOST_CLAIM_WORDS,
-    MOST_CLAIMS,
+    MAX_CLAIM_WORDS,
+    MAX_CLAIMS,
     THRESHOLDS,
     clusters,
     distinct,
@@ -97,19 +97,19 @@ def test_claims_of_any_text_have_fewer_clusters_the_larger_these_may_be(claims: 
 
 
 def test_very_many_claims_are_clustered_in_blocks():
-    claims = ["the mill closed"] * (2 * MOST_CLAIMS + 1)
+    claims = ["the mill closed"] * (2 * MAX_CLAIMS + 1)
     assert clusters(claims) == dict.fromkeys(THRESHOLDS, 3)
-    alone = [f"claim{n} word{n}" for n in range(MOST_CLAIMS + 2)]
-    assert clusters(alone, [0.5]) == {0.5: MOST_CLAIMS + 2}
+    alone = [f"claim{n} word{n}" for n in range(MAX_CLAIMS + 2)]
+    assert clusters(alone, [0.5]) == {0.5: MAX_CLAIMS + 2}
 
 
 def test_very_long_claims_are_compared_by_their_beginnings():
-    same = "mill " * MOST_CLAIM_WORDS
+    same = "mill " * MAX_CLAIM_WORDS
     assert clusters([same + "closed", same + "opened again in March"], [0.0]) == {0.0: 1}
 
 
 def test_the_claims_of_an_answer_take_little_time():
-    claims = [" ".join(f"w{(7 * n + k * k) % 211}" for k in range(20)) for n in range(MOST_CLAIMS)]
+    claims = [" ".join(f"w{(7 * n + k * k) % 211}" for k in range(20)) for n in range(MAX_CLAIMS)]
     start = time.process_time()
     clusters(claims)
     assert time.process_time() - start < 5

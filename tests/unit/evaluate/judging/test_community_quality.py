@@ -16,7 +16,7 @@ from sklearn.metrics import calinski_harabasz_score
 
 from graphrag_ray.evaluate import community_measures
 from graphrag_ray.evaluate.judging import community_quality as quality
-from graphrag_ray.evaluate.judging.community_quality import modularity, scatter, sizes
+from graphrag_ray.evaluate.judging.community_quality import embedding_quality, modularity, sizes
 
 LABELS = st.lists(st.sampled_from([-1, 0, 1, 2, 70_000]), min_size=1, max_size=12)
 
@@ -52,8 +52,8 @@ def test_modularity_is_that_of_igraph(drawn: tuple[Any, Any, Any, Any]):
         (-1.0, 1, "negative"),
         (np.nan, 1, "not finite"),
         (np.inf, 1, "not finite"),
-        (1.0, 2, "no member"),
-        (1.0, -1, "no member"),
+        (1.0, 2, "unknown member"),
+        (1.0, -1, "unknown member"),
     ],
 )
 def test_edges_that_cannot_be_are_refused(weight: float, target: int, problem: str):
@@ -72,8 +72,8 @@ def test_the_index_is_that_of_scikit_learn_over_members_of_communities(
 ):
     community = np.array(labels)
     vectors = points(community, seed)
-    with patch.object(quality, "_BLOCK", block):
-        index, cosine = scatter(community, vectors)
+    with patch.object(quality, "_BLOCK_SIZE", block):
+        index, cosine = embedding_quality(community, vectors)
     inside = community >= 0
     n, c = int(inside.sum()), len(set(community[inside].tolist()))
     if 1 < c < n:
@@ -92,36 +92,36 @@ def test_the_index_by_hand():
     community = np.array([0, 0, 1, 1])
     vectors = np.array([[0.0], [2.0], [10.0], [12.0]], np.float32)
     # Centroids 1 and 11 of a mean of 6: (4 - 2) / (2 - 1) · (2 · 25 + 2 · 25) / (1 + 1 + 1 + 1)
-    assert scatter(community, vectors)[0] == pytest.approx(2 * 100 / 4)
+    assert embedding_quality(community, vectors)[0] == pytest.approx(2 * 100 / 4)
 
 
 def test_without_scatter_or_a_second_community_there_is_no_index():
     alike = np.array([[0.1, 0.7, 0.3]] * 3 + [[0.2, 0.1, 0.9]] * 3)
-    assert scatter(np.array([0, 0, 0, 1, 1, 1]), alike) == (None, pytest.approx(1.0))
-    assert scatter(np.zeros(6, np.int64), points(np.arange(6), 1))[0] is None
-    assert scatter(np.full(6, -1), alike) == (None, None)
-    assert scatter(np.zeros(0, np.int64), np.zeros((0, 3))) == (None, None)
+    assert embedding_quality(np.array([0, 0, 0, 1, 1, 1]), alike) == (None, pytest.approx(1.0))
+    assert embedding_quality(np.zeros(6, np.int64), points(np.arange(6), 1))[0] is None
+    assert embedding_quality(np.full(6, -1), alike) == (None, None)
+    assert embedding_quality(np.zeros(0, np.int64), np.zeros((0, 3))) == (None, None)
 
 
 def test_a_vector_of_zeros_has_no_direction():
-    assert scatter(np.array([0, 0]), np.array([[0.0, 0.0], [1.0, 0.0]]))[1] == pytest.approx(0.5)
-    assert scatter(np.array([0, 0]), np.array([[-1.0, 0.0], [1.0, 0.0]]))[1] == 0.0
+    assert embedding_quality(np.array([0, 0]), np.array([[0.0, 0.0], [1.0, 0.0]]))[1] == pytest.approx(0.5)
+    assert embedding_quality(np.array([0, 0]), np.array([[-1.0, 0.0], [1.0, 0.0]]))[1] == 0.0
 
 
 def test_small_numbers_of_low_precision_are_added_in_high_precision():
     community = np.arange(4_000) % 2
     vectors = points(community, 5).astype(np.float16)
     expected = calinski_harabasz_score(vectors.astype(np.float64), community)
-    assert scatter(community, vectors)[0] == pytest.approx(expected)
+    assert embedding_quality(community, vectors)[0] == pytest.approx(expected)
 
 
 def test_a_block_takes_no_longer_where_there_are_many_communities(monkeypatch: pytest.MonkeyPatch):
     shapes: list[tuple[int, int]] = []
     made = quality.csr_array
     monkeypatch.setattr(quality, "csr_array", lambda data, shape: shapes.append(shape) or made(data, shape))
-    monkeypatch.setattr(quality, "_BLOCK", 40)
+    monkeypatch.setattr(quality, "_BLOCK_SIZE", 40)
     community = np.arange(100) // 2
-    scatter(community, points(community, 6))
+    embedding_quality(community, points(community, 6))
     assert len(shapes) == 10 and all(rows <= columns for rows, columns in shapes)
 
 
@@ -130,16 +130,16 @@ def test_a_part_may_hold_no_vector(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(community_measures, "read_table", lambda *given: nothing)
     index: Any = SimpleNamespace(store=None, manifest=SimpleNamespace(parts=lambda table: [None]))
     nodes: Any = SimpleNamespace(prefix=np.array([7], np.uint64))
-    assert np.array_equal(community_measures._vectors(index, nodes), np.zeros((1, 3)))
+    assert np.array_equal(community_measures._entity_vectors(index, nodes), np.zeros((1, 3)))
 
 
 def test_vectors_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="2 members have vectors of shape"):
-        scatter(np.array([0, 1]), np.zeros((3, 2)))
-    with pytest.raises(ValueError, match="2 members have vectors of shape"):
-        scatter(np.array([0, 1]), np.zeros(2))
+    with pytest.raises(ValueError, match="2 members need one vector each"):
+        embedding_quality(np.array([0, 1]), np.zeros((3, 2)))
+    with pytest.raises(ValueError, match="2 members need one vector each"):
+        embedding_quality(np.array([0, 1]), np.zeros(2))
     with pytest.raises(ValueError, match="not finite"):
-        scatter(np.array([0, 1]), np.array([[1.0], [np.nan]]))
+        embedding_quality(np.array([0, 1]), np.array([[1.0], [np.nan]]))
 
 
 def test_sizes():

@@ -221,7 +221,7 @@ def test_a_description_is_a_paragraph():
 
 
 def test_an_empty_description_fails():
-    with pytest.raises(DialogueFailed, match="corpus_description: the reply is empty"):
+    with pytest.raises(DialogueFailed, match="corpus_description: The reply is empty"):
         drive(corpus_description(REPORTS, SPEC), " \n")
 
 

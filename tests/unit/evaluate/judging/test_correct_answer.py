@@ -40,7 +40,7 @@ def test_a_letter_or_its_word_is_read(text: str, correct: bool):
 
 @pytest.mark.parametrize("text", ["", "Yes and no", "Maybe", "1", "True", "Not correct", "Y or N"])
 def test_anything_else_fails_and_is_not_taken_for_a_no(text: str):
-    with pytest.raises(DialogueFailed, match="correct_answer: the reply is neither Y nor N"):
+    with pytest.raises(DialogueFailed, match="correct_answer: The reply is neither Y nor N"):
         drive(checked(), text)
 
 

@@ -189,7 +189,7 @@ def test_no_judgements_give_empty_tables():
 def test_a_winner_that_is_neither_condition_is_refused():
     wrong = table([("q", "c", "A", "B", False, "A"), ("q", "c", "A", "B", False, "C")])
     for read in (lambda t: win_rates(t, [("A", "B")]), reliability, majorities):
-        with pytest.raises(ValueError, match="the winner 'C' is neither 'A' nor 'B'"):
+        with pytest.raises(ValueError, match="The winner 'C' is neither 'A' nor 'B'"):
             read(wrong)
 
 
