@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.base.declarations import FAILING, JOURNALS
+from graphrag_ray.base.declarations import FAILURE_STAGES, JOURNALS
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @reach_options
 @click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
 @click.option("--retry", is_flag=True, help="Put the items back: the next `index` asks for them again.")
-@click.option("--stage", type=click.Choice(FAILING), help="Only items of this stage.")
+@click.option("--stage", type=click.Choice(FAILURE_STAGES), help="Only items of this stage.")
 @click.option("--document", metavar="GLOB", help="Only items of documents whose path is like this.")
 @click.option("--key", multiple=True, metavar="KEY", help="Only the item with this key, or its beginning.")
 @click.option(
