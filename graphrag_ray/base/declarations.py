@@ -90,7 +90,6 @@ _STAGES = (
     _embed("embed", "read", "describe", "embed_entities", "embed_chunks", "reports", "attributed", "tree"),
     Stage("walk", reads=("read", "extract")),
     Stage("search", reads=("read", "describe", "reports", "attributed", "tree", "embed")),
-    # fmt: off
     Stage(
         "finish",
         reads=(
@@ -106,7 +105,6 @@ _STAGES = (
             "search",
         ),
     ),
-    # fmt: on
 )
 
 STAGES: Mapping[str, Stage] = {stage.name: stage for stage in _STAGES}
