@@ -19,6 +19,10 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
     field_validator,
     model_validator,
 )
@@ -88,11 +92,11 @@ class _Strict(BaseModel):
 class Price(_Strict):
     """Prices in US dollars per million tokens. They override the bundled price table."""
 
-    input_usd_per_mtok: Annotated[float, Field(ge=0)]
+    input_usd_per_mtok: NonNegativeFloat
     """Price of prompt tokens."""
-    output_usd_per_mtok: Annotated[float, Field(ge=0)] = 0.0
+    output_usd_per_mtok: NonNegativeFloat = 0.0
     """Price of reply tokens."""
-    cached_usd_per_mtok: Annotated[float, Field(ge=0)] | None = None
+    cached_usd_per_mtok: NonNegativeFloat | None = None
     """Price of prompt tokens that the endpoint read from its cache. null: same as other prompt tokens."""
 
 
@@ -108,11 +112,11 @@ class Endpoint(_Strict):
     """File that holds the API key, read if the variable is not set."""
     model: str | None = None
     """Model id to send to this endpoint, if it differs from the `model` of the section above."""
-    requests_per_minute: Annotated[float, Field(gt=0)] | None = None
+    requests_per_minute: PositiveFloat | None = None
     """Request rate limit. null: no known limit."""
-    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+    tokens_per_minute: PositiveFloat | None = None
     """Token rate limit, prompts and replies together. null: no known limit."""
-    max_in_flight: Annotated[int, Field(gt=0)] | None = None
+    max_in_flight: PositiveInt | None = None
     """Maximum number of concurrent calls. null: as many as the rate limits allow; without known limits,
     concurrency grows for as long as throughput does."""
     price: Price | None = None
@@ -153,7 +157,7 @@ class Reach(_Strict):
     """Endpoints that serve the model. Several endpoints share the load."""
     price: OfMachine[Price | None] = None
     """Prices of the model. null: as in the bundled price table."""
-    timeout_s: OfMachine[Annotated[float, Field(gt=0)]] = 180.0
+    timeout_s: OfMachine[PositiveFloat] = 180.0
     """Time limit for one request."""
     embedding_batch: OfMachine[Annotated[int, Field(gt=0, le=2048)]] = 128
     """Number of texts in one embedding call."""
@@ -169,16 +173,16 @@ class Model(Reach):
     """Model id. It is part of every item key: replies of another model are not reused."""
     tokenizer: str | None = None
     """Tokenizer: cl100k_base, o200k_base, llama3 or qwen3. null: chosen by the model id, else o200k_base."""
-    context_window: Annotated[int, Field(gt=0)] = 128_000
+    context_window: PositiveInt = 128_000
     """Context window of the model: prompt and reply together."""
-    max_output_tokens: Annotated[int, Field(gt=0)] = 4_096
+    max_output_tokens: PositiveInt = 4_096
     """Maximum length of a reply, unless a stage sets a lower limit."""
     reasoning_effort: ReasoningEffort = None
     """Reasoning effort to request, in the endpoint's terms: low, medium, high, …. null: not sent."""
-    reasoning_tokens: Annotated[int, Field(ge=0)] | None = None
+    reasoning_tokens: NonNegativeInt | None = None
     """Tokens reserved for reasoning in addition to the reply's own limit. null: 8,192 for models that are
     known or found to reason, else 0."""
-    embedding_dimensions: Annotated[int, Field(gt=0)] | None = None
+    embedding_dimensions: PositiveInt | None = None
     """Dimensions to request from an embedding model that supports several. null: the model's default."""
     needs_address: bool = False
     """Written to snapshots: the model was not served by api.openai.com, so each machine has to know its
@@ -235,11 +239,11 @@ class StageModel(_Strict):
     temperature: float | None = 0.0
     """Sampling temperature. null: not sent. Stage `judge` defaults to 1, since replicates at 0 are nearly
     identical."""
-    max_output_tokens: Annotated[int, Field(gt=0)] | None = None
+    max_output_tokens: PositiveInt | None = None
     """Maximum length of a reply. null: the limit of the stage, or of the model."""
     reasoning_effort: ReasoningEffort = None
     """As in `models.NAME`."""
-    reasoning_tokens: Annotated[int, Field(ge=0)] | None = None
+    reasoning_tokens: NonNegativeInt | None = None
     """As in `models.NAME`."""
 
 
@@ -298,7 +302,7 @@ class Input(_Strict):
     strip_pattern: str | None = None
     """Regular expression. The match at the start of a .txt or .md file is removed, such as a header that
     repeats the file name."""
-    max_bytes: Annotated[int, Field(gt=0)] = 2_000_000_000
+    max_bytes: PositiveInt = 2_000_000_000
     """Size limit of a .txt, .md or .html file and of a decoded .parquet row group. Larger ones are recorded
     as failures instead of exhausting memory."""
     storage: OfMachine[Storage | None] = None
@@ -326,11 +330,11 @@ class Corpus(_Strict):
 class Chunking(_Strict):
     """How documents are split into chunks (paper 3.1.1: 600 tokens, 100 overlap)."""
 
-    size: Annotated[int, Field(gt=0)] | Literal["document"] = 600
+    size: PositiveInt | Literal["document"] = 600
     """Chunk size in tokens, or `document` for one chunk per document."""
-    overlap: Annotated[int, Field(ge=0)] = 100
+    overlap: NonNegativeInt = 100
     """Overlap of consecutive chunks."""
-    min_new_tokens: Annotated[int, Field(ge=0)] = 50
+    min_new_tokens: NonNegativeInt = 50
     """A last chunk with fewer new tokens is merged into the chunk before it, which may exceed `size` by that
     much."""
     prepend: tuple[str, ...] | Literal["auto"] = "auto"
@@ -368,7 +372,7 @@ class Extraction(_Strict):
 
     entity_types: tuple[str, ...] = ("person", "organization", "location", "event", "work", "concept")
     """Entity types to extract. The defaults suit most corpora; the paper used domain-specific types."""
-    max_gleanings: Annotated[int, Field(ge=0)] = 1
+    max_gleanings: NonNegativeInt = 1
     """How often to ask for entities that an extraction missed."""
     force_yes_no: bool | None = None
     """Force the reply to the gleaning question with a logit bias of 100. null: only if the model's vocabulary
@@ -403,11 +407,11 @@ class Names(_Strict):
 class Descriptions(_Strict):
     """How the descriptions of an entity or relationship are summarised into one."""
 
-    max_output_tokens: Annotated[int, Field(gt=0)] = 500
+    max_output_tokens: PositiveInt = 500
     """Maximum length of a summary."""
-    batch_tokens: Annotated[int, Field(gt=0)] = 6_000
+    batch_tokens: PositiveInt = 6_000
     """Descriptions that fit into one call. More are summarised as a tree."""
-    joined_tokens: Annotated[int, Field(ge=0)] = 100
+    joined_tokens: NonNegativeInt = 100
     """Two or three descriptions with at most this many tokens in total (100 are about three sentences) are
     concatenated without a model call. 0: a model summarises wherever two descriptions differ. An index keeps
     its value until another one is set."""
@@ -439,12 +443,12 @@ class Communities(_Strict):
     """Leiden implementation."""
     quality: Literal["modularity", "cpm", "rb_configuration", "significance", "surprise"] = "modularity"
     """Quality function. igraph supports modularity and cpm, leidenalg all."""
-    resolution: Annotated[float, Field(gt=0)] = 1.0
+    resolution: PositiveFloat = 1.0
     """Resolution. Higher values give more and smaller communities."""
     max_size: Annotated[int, Field(gt=1)] | None = 10
     """Split communities until they have at most this many members. null: split until no further split is
     found."""
-    iterations: Annotated[int, Field(gt=0)] = 2
+    iterations: PositiveInt = 2
     """Leiden iterations per split."""
     seed: int = 20_240_424
     """Random seed. The same graph and seed give the same communities."""
@@ -490,7 +494,7 @@ class Tree(_Strict):
 
     context_tokens: Annotated[int, Field(ge=256)] = 3_500
     """Text that one summary is written from. Extended if two whole chunks need more."""
-    max_output_tokens: Annotated[int, Field(gt=0)] = 400
+    max_output_tokens: PositiveInt = 400
     """Requested length of a summary. Summaries are cut at twice this length."""
     max_levels: Annotated[int, Field(ge=1, le=20)] = 5
     """Maximum number of levels. No further level is built over 11 or fewer summaries."""
@@ -504,14 +508,14 @@ class Reports(_Strict):
 
     context_tokens: Annotated[int, Field(ge=256)] = 8_000
     """Context that a report is written from. Below 256, a context may not fit one edge and its two ends."""
-    max_output_tokens: Annotated[int, Field(gt=0)] = 2_000
+    max_output_tokens: PositiveInt = 2_000
     """Maximum length of a report."""
     role: str = "an analyst who reads a corpus for others"
     """Who writes the reports, and for whom, as told to the model. An index keeps its value until another one
     is set."""
     rating_criterion: str = "the impact severity of the community on what the corpus is about"
     """What a report's rating measures, as told to the model."""
-    max_claims_per_entity: Annotated[int, Field(ge=0)] = 10
+    max_claims_per_entity: NonNegativeInt = 10
     """Claims per entity in a report's context."""
     keep_below: Annotated[float, Field(ge=0, le=0.5)] = 0.05
     """An update keeps a report if a smaller share of its source data has changed, so the report may miss that
@@ -526,7 +530,7 @@ class Embeddings(_Strict):
     model: str = "embedding"
     """Name of a model under `models`. If that model does not exist, the small model of the package is
     used."""
-    max_tokens: Annotated[int, Field(gt=0)] = 8_000
+    max_tokens: PositiveInt = 8_000
     """Longer texts are cut before embedding."""
     with_titles: bool = True
     """Embed chunks together with title, date and the columns in `chunking.prepend`, so that vector search can
@@ -571,15 +575,15 @@ class SearchIndexes(_Strict):
 class Query(_Strict):
     """How questions are answered (paper 3.1.6, E.3, E.4)."""
 
-    context_tokens: Annotated[int, Field(gt=0)] = 8_000
+    context_tokens: PositiveInt = 8_000
     """Token budget of one context, without the prompt around it."""
     response_type: str = "as long as the question needs"
     """Form and length of an answer, as told to the model, such as `a list of five points`."""
     seed: int = 20_240_424
     """Random seed for shuffling reports and chunks."""
-    max_map_tokens: Annotated[int, Field(gt=0)] = 1_500
+    max_map_tokens: PositiveInt = 1_500
     """Maximum length of a reply in the map phase, of a drift step, and of an fgrag summary."""
-    max_reduce_tokens: Annotated[int, Field(gt=0)] = 2_000
+    max_reduce_tokens: PositiveInt = 2_000
     """Maximum length of the answer."""
     general_knowledge: bool = False
     """Let answers go beyond the data. Each such statement is marked."""
@@ -607,30 +611,30 @@ class Query(_Strict):
     lightrag_mode: Literal["local", "global", "hybrid", "mix"] = "mix"
     """lightrag: local: entities by low-level keywords; global: relationships by high-level keywords; hybrid:
     both; mix: both, and the chunks nearest to the question."""
-    lightrag_entity_tokens: Annotated[int, Field(gt=0)] = 6_000
+    lightrag_entity_tokens: PositiveInt = 6_000
     """lightrag: token budget for entities."""
-    lightrag_relationship_tokens: Annotated[int, Field(gt=0)] = 8_000
+    lightrag_relationship_tokens: PositiveInt = 8_000
     """lightrag: token budget for relationships."""
     lightrag_tokens: Annotated[int, Field(ge=256)] = 30_000
     """lightrag: token budget for entities, relationships and chunks together. `context_tokens` does not
     apply."""
-    lightrag_chunks: Annotated[int, Field(gt=0)] = 20
+    lightrag_chunks: PositiveInt = 20
     """lightrag: maximum number of chunks in the context, and of those retrieved by the question in mode
     mix."""
     hierarchy: HierarchyName | None = None
     """Hierarchy whose levels and reports are read. null: the first of the index."""
     dynamic: bool = False
     """global: rate reports from the top level down and descend only below relevant ones."""
-    dynamic_max_level: Annotated[int, Field(ge=0)] = 2
+    dynamic_max_level: NonNegativeInt = 2
     """global: finest level to rate with `dynamic`, unless --level names one."""
-    budget_tokens: Annotated[int, Field(gt=0)] | None = None
+    budget_tokens: PositiveInt | None = None
     """Token budget of one question, prompts and replies. A search that would exceed it is refused, `--level
     auto` stays within it, and calls that would exceed it are not sent."""
-    budget_usd: Annotated[float, Field(gt=0)] | None = None
+    budget_usd: PositiveFloat | None = None
     """Like `budget_tokens`, in US dollars."""
-    drift_depth: Annotated[int, Field(ge=0)] = 2
+    drift_depth: NonNegativeInt = 2
     """drift: rounds of follow-up questions."""
-    drift_breadth: Annotated[int, Field(gt=0)] = 3
+    drift_breadth: PositiveInt = 3
     """drift: follow-up questions per round."""
     drift_hypothesis: bool = True
     """drift: write a hypothetical answer first and search for reports near both the question and that answer,
@@ -642,7 +646,7 @@ class Query(_Strict):
     """fgrag: entities and relationships that one summary is written from (about 150 short descriptions)."""
     fgrag_questions: Annotated[int, Field(ge=1, le=50)] = 10
     """fgrag: maximum number of questions written about each subject."""
-    neighbours: Annotated[int, Field(ge=0)] = 3
+    neighbours: NonNegativeInt = 3
     """vector, hybrid, local, drift: this many of the top chunks also bring the chunks before and after them,
     if the context has room. 0: none."""
     hybrid_over: Annotated[tuple[Searched, ...], Field(min_length=1), BeforeValidator(_split_commas)] = (
@@ -661,14 +665,14 @@ class Query(_Strict):
     local_walk: bool = True
     """local: choose chunks by a random walk from the question, as ppr does. false: choose the chunks of the
     retrieved entities that are nearest to the question."""
-    local_entities: Annotated[int, Field(gt=0)] = 10
+    local_entities: PositiveInt = 10
     """local: entities retrieved by similarity. Up to as many that the question names come before them."""
-    local_relationships: Annotated[int, Field(ge=0)] = 10
+    local_relationships: NonNegativeInt = 10
     """local: relationships to other entities, per retrieved entity. Relationships between retrieved entities
     are always included."""
-    local_claims: Annotated[int, Field(ge=0)] = 10
+    local_claims: NonNegativeInt = 10
     """local: claims per retrieved entity."""
-    memory_mb: Annotated[int, Field(ge=0)] = 256
+    memory_mb: NonNegativeInt = 256
     """Size in megabytes of the row cache that is kept for later questions. Memory-mapped indexes are not
     counted; the operating system reclaims them when needed."""
 
@@ -682,23 +686,23 @@ class Query(_Strict):
 class Run(_Strict):
     """Execution of a run."""
 
-    max_attempts: Annotated[int, Field(gt=0)] = 8
+    max_attempts: PositiveInt = 8
     """Maximum number of attempts for one call."""
     max_failed_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Stop the run if more than this share of items fails, checked from the first 20 items on."""
-    workers_per_node: Annotated[int, Field(gt=0)] | None = None
+    workers_per_node: PositiveInt | None = None
     """Worker actors per node. null: two, fewer on many nodes if the rate limits cannot keep them busy; one
     per core for the offline engine."""
-    default_in_flight: Annotated[int, Field(gt=0)] = 64
+    default_in_flight: PositiveInt = 64
     """Initial number of concurrent calls if neither rate limits nor `max_in_flight` are known. Concurrency
     then follows the endpoint's throughput."""
     hedge: bool = False
     """Send a hedged call if a call takes longer than 99% of the calls for its prompt, or longer than 75% once
     nothing else is left to send. The first reply counts. This repeats the cost of the slowest 1 to 8% of
     calls."""
-    flush_s: Annotated[float, Field(gt=0)] = 2.0
+    flush_s: PositiveFloat = 2.0
     """Interval between journal writes."""
-    in_process_mb: Annotated[float, Field(ge=0)] = 4.0
+    in_process_mb: NonNegativeFloat = 4.0
     """If no cluster is running and INPUT has at most this many megabytes, `index` runs in its own process,
     without Ray. An update counts only files that may have changed. `--ray` and `--in-process` override this.
     The default is where Ray becomes faster with the offline engine on two cores (benchmarks/RESULTS.md)."""
@@ -707,11 +711,11 @@ class Run(_Strict):
 class Budget(_Strict):
     """Limits that stop a run cleanly (exit code 4). The same command continues it, with a new budget."""
 
-    max_cost_usd: Annotated[float, Field(gt=0)] | None = None
+    max_cost_usd: PositiveFloat | None = None
     """Maximum cost. Calls in flight count as if they were answered. Every model needs a known price."""
-    max_total_tokens: Annotated[int, Field(gt=0)] | None = None
+    max_total_tokens: PositiveInt | None = None
     """Maximum number of tokens, prompts and replies together."""
-    max_wall_s: Annotated[float, Field(gt=0)] | None = None
+    max_wall_s: PositiveFloat | None = None
     """Maximum duration."""
 
 

@@ -160,7 +160,7 @@ def test_a_batch_that_was_refused_is_not_taken_for_the_one_before_it(
         ({"--batch": other}, [], "there is no such file"),
         ({"--root": tmp_path / "nowhere"}, [], "there is no index"),
         ({}, ["--set", "chunking.sise=3"], "did you mean 'chunking.size'"),
-        ({}, ["--config", tmp_path / "none.yaml"], "there is no settings file"),
+        ({}, ["--config", tmp_path / "none.yaml"], "does not exist"),
         ({}, ["--config", broken], "unknown setting 'storage.regoin'"),
         ({}, ["--snapshot", 7], "snapshot 7"),
         ({}, ["--level", "C9"], "there is no level 'C9'"),

@@ -53,7 +53,7 @@ def test_a_second_run_returns_0_and_says_that_nothing_has_changed(run: Command, 
         (["index", "INPUT"], "--root"),
         (["index", "NOWHERE", "--root", "ROOT"], "nothing to read at INPUT"),
         (["index", "INPUT", "--root", "ROOT", "--set", "chunking.sise=3"], "did you mean 'chunking.size'"),
-        (["index", "INPUT", "--root", "ROOT", "--set", "chunking.size"], "write it as a.b=value"),
+        (["index", "INPUT", "--root", "ROOT", "--set", "chunking.size"], "use the form a.b=value"),
         (
             ["index", "INPUT", "--root", "ROOT", "--config", "missing.yaml"],
             "there is no settings file missing.yaml",

@@ -371,8 +371,8 @@ def test_a_mistyped_root_stays_as_it_was_unless_a_job_has_nowhere_else_to_tell(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (None, "there is no settings file"),
-        ("models: [", "are not YAML"),
+        (None, "does not exist"),
+        ("models: [", "are not valid YAML"),
         ("storage: {regoin: r}", "unknown setting 'storage.regoin'"),
     ],
 )

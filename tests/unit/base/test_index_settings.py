@@ -60,7 +60,7 @@ def test_a_secret_in_the_settings_is_refused_and_not_repeated(place, secret):
 )
 def test_a_base_url_that_is_no_address_is_told_with_what_it_should_look_like(url: str):
     online = ["models.default.provider=openai", "models.default.model=m"]
-    told = r"endpoints\.0\.base_url: .* is not an address: write http://host:port/v1"
+    told = r"endpoints\.0\.base_url: .* is not an address. Use http://host:port/v1"
     with pytest.raises(SettingsError, match=told) as caught:
         load_settings(None, [*online, f"models.default.endpoints.0.base_url={url}"])
     assert repr(url) in str(caught.value)
@@ -138,7 +138,7 @@ def limited(**limits):
         ({"communities": {"quality": "surprise"}}, "needs library: leidenalg"),
         ({"input": {"strip_pattern": "("}}, "not a regular expression"),
         ({"models": {"other": {}}}, "named `default`"),
-        ({"models": {"default": {"provider": "openai"}}}, "`model` is needed"),
+        ({"models": {"default": {"provider": "openai"}}}, "`model` is required"),
         ({"stages": {"report": {"model": "cheap"}}}, "not under `models`"),
         (limited(requests_per_minute=0), "requests_per_minute"),
         (limited(requests_per_minute=-5), "requests_per_minute"),

@@ -41,7 +41,7 @@ overrides = st.one_of(st.tuples(keys, values).map("=".join), st.text(max_size=20
         ("models.default.endpoints.²=1", "endpoints"),
         ("models.default.endpoints.999999999999999999999.x=1", "endpoints"),
         ("1=2", "unknown setting '1'"),
-        ("=2", "write it as a.b=value"),
+        ("=2", "use the form a.b=value"),
         (f"query.seed={DEEP}", "nested too deeply"),
         (f"query.seed={'9' * 6_000}", "query.seed"),
         ("storage.options=&a {b: *a}", "nested too deeply"),

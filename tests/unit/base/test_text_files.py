@@ -41,9 +41,9 @@ def test_settings_at_a_url_find_what_lies_beside_them(far: fsspec.AbstractFileSy
 
 
 def test_what_is_not_there_or_misspelt_is_named(far: fsspec.AbstractFileSystem):
-    with pytest.raises(SettingsError, match=f"there is no settings file {FAR}/none.yaml"):
+    with pytest.raises(SettingsError, match=f"Settings file {FAR}/none.yaml does not exist"):
         load_settings(f"{FAR}/none.yaml")
-    with pytest.raises(SettingsError, match="cannot read settings nosuch://there: Protocol not known"):
+    with pytest.raises(SettingsError, match="Cannot read settings nosuch://there: Protocol not known"):
         load_settings("nosuch://there")
     with pytest.raises(PromptError, match=f"prompts_dir {FAR}/none is not a folder"):
         load_prompts(f"{FAR}/none")
