@@ -59,7 +59,7 @@ def find_key(
         return SecretStr(found)
     raise NoWay(
         f"No API key for {display_url(endpoint.base_url)}: {name} {problem} on {socket.gethostname()}. "
-        "Set it there. If the endpoint needs no key, use --api-key-env null, or `api_key_env: null` in the settings."
+        "Set it there, or use --api-key-env null (`api_key_env: null` in the settings) if it needs no key."
     )
 
 

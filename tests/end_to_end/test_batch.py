@@ -164,7 +164,7 @@ def test_a_batch_that_was_refused_is_not_taken_for_the_one_before_it(
         ({}, ["--config", broken], "unknown setting 'storage.regoin'"),
         ({}, ["--snapshot", 7], "snapshot 7"),
         ({}, ["--level", "C9"], "there is no level 'C9'"),
-        ({}, ["Who?"], "give a question, or a file of them"),
+        ({}, ["Who?"], "Pass a question, or a file of questions"),
         (
             {"--batch": f"https://me:{password}@127.0.0.1:9/q.csv"},
             [],
@@ -478,10 +478,10 @@ def test_the_command_says_what_came_of_it(town: World, run: Command):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "give a question, or a file of them with --batch"),
-        (["Who?", "--batch", "q.csv", "--out", "a.parquet"], "give a question, or a file"),
+        ([], "Pass a question, or a file of questions with --batch"),
+        (["Who?", "--batch", "q.csv", "--out", "a.parquet"], "Pass a question, or a file"),
         (["--batch", "q.csv"], "--batch needs --out"),
-        (["Who?", "--out", "a.parquet"], "--out, --ray and --address are for --batch"),
+        (["Who?", "--out", "a.parquet"], "--out, --ray and --address need --batch"),
         (["--batch", "q.csv", "--out", "a.csv"], "answers are written as a .parquet file"),
     ],
 )

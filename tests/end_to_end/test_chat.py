@@ -95,7 +95,7 @@ def test_commands_change_how_the_next_question_is_asked(town: World, run: Comman
 
 def test_sources_are_those_of_the_last_answer(town: World, run: Command):
     done = run("chat", "--root", town.root, said=f"/sources\n{ABOUT_DAVE}\n/sources\n")
-    assert "there is no answer yet" in done.stderr and done.exit_code == 3
+    assert "There is no answer yet" in done.stderr and done.exit_code == 3
     assert "harbour.txt, character" in done.stdout.split("/sources")[2]
 
 

@@ -281,7 +281,7 @@ def test_who_else_writes_is_told_before_anything_is_read_or_said(run: Command, w
         f"graphrag-ray: {world.store.url} is being written"
     )
     told = run(*unread)
-    assert told.exit_code == 2 and "the run before this one" in told.stderr
+    assert told.exit_code == 2 and "the previous run" in told.stderr
 
 
 def test_an_error_shows_its_trace_only_when_asked(run: Command, world: World):

@@ -124,7 +124,7 @@ def test_a_community_whose_report_failed_says_so(world: World, run: Command):
     world.endpoint.respond = respond
     world.write(TOWN)
     world.index()
-    assert "It has no report (`graphrag-ray failures` says why)" in shown(run, world, "community", 1)
+    assert "No report (see `graphrag-ray failures`)" in shown(run, world, "community", 1)
     assert "Community 1" in shown(run, world)
 
 

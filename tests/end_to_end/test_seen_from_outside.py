@@ -408,6 +408,6 @@ def test_a_settings_file_that_names_input_and_root_is_all_that_a_command_needs(
     assert "root" not in kept and "url" not in kept["input"]
     config.write_text("{}")
     told = run("index", "--config", config)
-    assert told.exit_code == 2 and f"name it as `root` in {config}" in told.stderr
+    assert told.exit_code == 2 and f"add `root` to {config}" in told.stderr
     told = run("index", "--root", world.root, "--config", config)
     assert told.exit_code == 2 and "input.url" in told.stderr

@@ -100,7 +100,7 @@ def test_a_question_is_refused_with_what_would_allow_it(root: Path, attacker: Ca
 
 def test_a_conversation_a_batch_and_python_are_refused_too(root: Path, attacker: Canary, tmp_path: Path):
     said = CliRunner().invoke(main, ["chat", "--root", str(root)], input=f"{QUESTION}\n")
-    assert said.exit_code == 3 and "does not know where the model" in said.output
+    assert said.exit_code == 3 and "does not know the address of model" in said.output
     (tmp_path / "questions.jsonl").write_text('{"question": "What?"}\n')
     out = tmp_path / "answers.parquet"
     batch = run("query", "--batch", tmp_path / "questions.jsonl", "--root", root, "--out", out)
