@@ -97,15 +97,14 @@ class Price(_Strict):
     output_usd_per_mtok: NonNegativeFloat = 0.0
     """Price of reply tokens."""
     cached_usd_per_mtok: NonNegativeFloat | None = None
-    """Price of prompt tokens that the endpoint read from its cache. null: same as other prompt tokens."""
+    """Price of cached prompt tokens. null: same as other prompt tokens."""
 
 
 class Endpoint(_Strict):
     """One address that serves a model."""
 
     base_url: str = OPENAI_URL
-    """Base URL of the OpenAI-compatible API: http(s)://host[:port]/v1. If unset, the environment variable
-    OPENAI_BASE_URL, then this default."""
+    """Base URL of the OpenAI-compatible API. Default: OPENAI_BASE_URL in the environment, else OpenAI."""
     api_key_env: str | None = "OPENAI_API_KEY"
     """Name of the environment variable that holds the API key. null: the endpoint needs no key."""
     api_key_file: str | None = None
@@ -117,8 +116,7 @@ class Endpoint(_Strict):
     tokens_per_minute: PositiveFloat | None = None
     """Token rate limit, prompts and replies together. null: no known limit."""
     max_in_flight: PositiveInt | None = None
-    """Maximum number of concurrent calls. null: as many as the rate limits allow; without known limits,
-    concurrency grows for as long as throughput does."""
+    """Maximum number of concurrent calls. null: as many as rate limits allow or throughput rewards."""
     price: Price | None = None
     """Prices at this endpoint, if they differ from the `price` of the section above."""
     headers: dict[str, str] = {}
@@ -167,8 +165,7 @@ class Model(Reach):
     """A model and the endpoints that serve it."""
 
     provider: str = "offline"
-    """offline: classical methods, without an API key or network access; openai: any OpenAI-compatible
-    endpoint; or a provider added by an installed package."""
+    """offline (no API key, no network), openai (any OpenAI-compatible endpoint), or that of a plug-in."""
     model: str = ""
     """Model id. It is part of every item key: replies of another model are not reused."""
     tokenizer: str | None = None
@@ -180,13 +177,11 @@ class Model(Reach):
     reasoning_effort: ReasoningEffort = None
     """Reasoning effort to request, in the endpoint's terms: low, medium, high, …. null: not sent."""
     reasoning_tokens: NonNegativeInt | None = None
-    """Tokens reserved for reasoning in addition to the reply's own limit. null: 8,192 for models that are
-    known or found to reason, else 0."""
+    """Tokens reserved for reasoning, beside the reply. null: 8,192 for reasoning models, else 0."""
     embedding_dimensions: PositiveInt | None = None
     """Dimensions to request from an embedding model that supports several. null: the model's default."""
     needs_address: bool = False
-    """Written to snapshots: the model was not served by api.openai.com, so each machine has to know its
-    address."""
+    """Written to snapshots: machines have to know the address, since it was not api.openai.com."""
     package: str = ""
     """Written to snapshots: the package that added the provider."""
 
@@ -237,8 +232,7 @@ class StageModel(_Strict):
     model: str | None = None
     """Name of a model under `models`."""
     temperature: float | None = 0.0
-    """Sampling temperature. null: not sent. Stage `judge` defaults to 1, since replicates at 0 are nearly
-    identical."""
+    """Sampling temperature. null: not sent. Stage `judge` defaults to 1, so that replicates vary."""
     max_output_tokens: PositiveInt | None = None
     """Maximum length of a reply. null: the limit of the stage, or of the model."""
     reasoning_effort: ReasoningEffort = None
@@ -256,11 +250,9 @@ class Storage(_Strict):
     region: str | None = None
     """Region. null: from the environment or the profile."""
     path_style: bool | None = None
-    """Put the bucket into the path of a request, as most servers other than AWS expect. null: depends on the
-    address."""
+    """Whether requests have the bucket in their path, as most non-AWS servers expect. null: automatic."""
     checksums: Literal["when_supported", "when_required"] | None = None
-    """Use when_required for S3 servers that do not support the newer checksums. null: from the
-    environment."""
+    """when_required: for S3 servers without the newer checksums. null: from the environment."""
     profile: str | None = None
     """Profile in ~/.aws/config, on every node."""
     options: dict[str, Any] = {}
@@ -300,14 +292,11 @@ class Input(_Strict):
     date_column: str | None = "date"
     """Date column. null: none."""
     strip_pattern: str | None = None
-    """Regular expression. The match at the start of a .txt or .md file is removed, such as a header that
-    repeats the file name."""
+    """Regular expression; its match at the start of a .txt or .md file is removed (a header, say)."""
     max_bytes: PositiveInt = 2_000_000_000
-    """Size limit of a .txt, .md or .html file and of a decoded .parquet row group. Larger ones are recorded
-    as failures instead of exhausting memory."""
+    """Size limit of .txt, .md and .html files and decoded .parquet row groups; larger ones fail."""
     storage: OfMachine[Storage | None] = None
-    """How INPUT is reached if it is stored elsewhere than the index. null: as in `storage`; {}: from the
-    environment."""
+    """How INPUT is reached, if not like the index. null: as in `storage`; {}: from the environment."""
 
     @model_validator(mode="after")
     def _check_pattern(self) -> Input:
@@ -335,8 +324,7 @@ class Chunking(_Strict):
     overlap: NonNegativeInt = 100
     """Overlap of consecutive chunks."""
     min_new_tokens: NonNegativeInt = 50
-    """A last chunk with fewer new tokens is merged into the chunk before it, which may exceed `size` by that
-    much."""
+    """A last chunk with fewer new tokens is merged into the one before, which may then exceed `size`."""
     prepend: tuple[str, ...] | Literal["auto"] = "auto"
     """What to put above each chunk for extraction, counted in `size`: title, date and metadata columns by
     name. These columns also appear in search, contexts and sources, as title and date always do. auto: date
@@ -375,8 +363,7 @@ class Extraction(_Strict):
     max_gleanings: NonNegativeInt = 1
     """How often to ask for entities that an extraction missed."""
     force_yes_no: bool | None = None
-    """Force the reply to the gleaning question with a logit bias of 100. null: only if the model's vocabulary
-    is known."""
+    """Force yes or no to the gleaning question by logit bias. null: if the vocabulary is known."""
 
 
 class Claims(_Strict):
@@ -397,11 +384,11 @@ class Names(_Strict):
     aliases_file: OfMachine[KeptPlace] = None
     """YAML file with lines of the form `CANONICAL NAME: [alias, …]`."""
     aliases: str | None = None
-    """Content of an aliases file, used if no file is named. Snapshots store the content that was used."""
+    """Content of an aliases file, if no file is named. Written to snapshots."""
     block_file: OfMachine[KeptPlace] = None
     """File with one name per line. These names never become entities."""
     block: str | None = None
-    """Content of a block file, used if no file is named. Snapshots store the content that was used."""
+    """Content of a block file, if no file is named. Written to snapshots."""
 
 
 class Descriptions(_Strict):
@@ -421,11 +408,9 @@ class Graph(_Strict):
     """Edge weights and pruning."""
 
     weight: Literal["count", "strength"] = "count"
-    """count: number of chunks that state the relationship (paper 3.1.3); strength: sum of the stated
-    strengths."""
+    """count: chunks that state the relationship (paper 3.1.3); strength: sum of stated strengths."""
     prune: Literal["auto", "on", "off"] = "auto"
-    """Remove accidental names and co-occurrences by corpus-wide statistics. auto: only with the offline
-    engine."""
+    """Remove accidental names and co-occurrences by statistics. auto: only with the offline engine."""
     min_log_likelihood: float = 3.84
     """Relationships below this log-likelihood ratio are pruned (Dunning 1993; 3.84 is p = .05)."""
 
@@ -446,8 +431,7 @@ class Communities(_Strict):
     resolution: PositiveFloat = 1.0
     """Resolution. Higher values give more and smaller communities."""
     max_size: Annotated[int, Field(gt=1)] | None = 10
-    """Split communities until they have at most this many members. null: split until no further split is
-    found."""
+    """Split communities with more members than this. null: split as long as possible."""
     iterations: PositiveInt = 2
     """Leiden iterations per split."""
     seed: int = 20_240_424
@@ -475,8 +459,7 @@ class Attributed(_Strict):
     neighbours: Annotated[int, Field(ge=1, le=100)] | None = None
     """Nearest neighbours to link. null: the average degree of the graph."""
     clustering: Literal["leiden", "spectral", "scan"] = "leiden"
-    """leiden: with library, quality and seed of `communities`; scan: Xu et al. 2007; spectral: for small
-    graphs, needs scikit-learn (pip install '.[archrag]')."""
+    """leiden (settings of `communities`), scan (Xu et al. 2007) or spectral (small graphs, scikit-learn)."""
     max_size: Annotated[int, Field(gt=1)] = 15
     """Maximum number of members: entities, or communities of the level below."""
     min_communities: Annotated[int, Field(gt=1)] = 5
@@ -499,8 +482,7 @@ class Tree(_Strict):
     max_levels: Annotated[int, Field(ge=1, le=20)] = 5
     """Maximum number of levels. No further level is built over 11 or fewer summaries."""
     reduction: Literal["umap", "pca"] = "umap"
-    """Dimensionality reduction. umap: as published, from 150 chunks on; pca: faster and without umap-learn,
-    but assigns chunks to more clusters, so more is summarised."""
+    """Dimensionality reduction: umap (from 150 chunks on), or pca (faster, but summarises more)."""
 
 
 class Reports(_Strict):
@@ -511,8 +493,7 @@ class Reports(_Strict):
     max_output_tokens: PositiveInt = 2_000
     """Maximum length of a report."""
     role: str = "an analyst who reads a corpus for others"
-    """Who writes the reports, and for whom, as told to the model. An index keeps its value until another one
-    is set."""
+    """Who writes the reports, as told to the model. An index keeps its value until another one is set."""
     rating_criterion: str = "the impact severity of the community on what the corpus is about"
     """What a report's rating measures, as told to the model."""
     max_claims_per_entity: NonNegativeInt = 10
@@ -540,27 +521,10 @@ class Embeddings(_Strict):
 
 
 Language: TypeAlias = Literal[
-    "arabic",
-    "danish",
-    "dutch",
-    "english",
-    "finnish",
-    "french",
-    "german",
-    "greek",
-    "hindi",
-    "hungarian",
-    "indonesian",
-    "italian",
-    "norwegian",
-    "polish",
-    "portuguese",
-    "romanian",
-    "russian",
-    "spanish",
-    "swedish",
-    "turkish",
-]
+    "arabic", "danish", "dutch", "english", "finnish", "french", "german",
+    "greek", "hindi", "hungarian", "indonesian", "italian", "norwegian",
+    "polish", "portuguese", "romanian", "russian", "spanish", "swedish", "turkish",
+]  # fmt: skip
 """Languages that `store/search/words.py` can detect and Snowball can stem."""
 
 
@@ -568,8 +532,7 @@ class SearchIndexes(_Strict):
     """Indexes for keyword and vector search."""
 
     language: Language | Literal["auto", "none"] = "auto"
-    """Language of the corpus: keyword search matches inflected forms. auto: detected from function words;
-    none: words match by their first letters."""
+    """Language for stemming. auto: detected from function words; none: compare the first letters."""
 
 
 class Query(_Strict):
@@ -582,28 +545,25 @@ class Query(_Strict):
     seed: int = 20_240_424
     """Random seed for shuffling reports and chunks."""
     max_map_tokens: PositiveInt = 1_500
-    """Maximum length of a reply in the map phase, of a drift step, and of an fgrag summary."""
+    """Maximum length of a map reply, of a drift step, and of an fgrag summary."""
     max_reduce_tokens: PositiveInt = 2_000
     """Maximum length of the answer."""
     general_knowledge: bool = False
     """Let answers go beyond the data. Each such statement is marked."""
     map_protocol: Literal["answer", "points"] = "answer"
-    """answer: one scored answer per context (paper 3.1.6); points: several points per context, each with its
-    own score."""
+    """answer: one scored answer per context (paper 3.1.6); points: several scored points."""
     archrag_k: Annotated[int, Field(ge=1, le=100)] = 5
     """archrag: entities, and reports per level, to retrieve."""
     ppr_k: Annotated[int, Field(ge=1, le=100)] = 10
     """ppr: chunks to retrieve."""
     ppr_steps: Annotated[int, Field(ge=0, le=10)] = 1
-    """ppr: how often to search again for missing facts if the chunks do not contain the answer. Each step
-    takes two calls."""
+    """ppr: how often to search again for missing facts, with two calls each."""
     ppr_facts: Annotated[int, Field(ge=0, le=100)] = 0
-    """ppr: number of nearest relationships from which a model picks those that may lead to the answer, in one
-    extra call. 0: off."""
+    """ppr: nearest relationships from which a model picks relevant ones, in one extra call. 0: off."""
     trex_k: Annotated[int, Field(ge=1, le=100)] = 5
     """trex: chunks and summaries to retrieve."""
     traversal: Literal["collapsed", "tree"] = "collapsed"
-    """raptor: search all chunks and summaries at once (collapsed), or level by level from the top (tree)."""
+    """raptor: collapsed: all chunks and summaries at once; tree: level by level from the top."""
     raptor_k: Annotated[int, Field(ge=1, le=100)] = 10
     """raptor: chunks and summaries to retrieve; with `traversal: tree`, per level."""
     raptor_tokens: Annotated[int, Field(ge=256)] = 3_500
@@ -616,11 +576,9 @@ class Query(_Strict):
     lightrag_relationship_tokens: PositiveInt = 8_000
     """lightrag: token budget for relationships."""
     lightrag_tokens: Annotated[int, Field(ge=256)] = 30_000
-    """lightrag: token budget for entities, relationships and chunks together. `context_tokens` does not
-    apply."""
+    """lightrag: token budget for all of the context. `context_tokens` does not apply."""
     lightrag_chunks: PositiveInt = 20
-    """lightrag: maximum number of chunks in the context, and of those retrieved by the question in mode
-    mix."""
+    """lightrag: maximum number of chunks in the context."""
     hierarchy: HierarchyName | None = None
     """Hierarchy whose levels and reports are read. null: the first of the index."""
     dynamic: bool = False
@@ -637,44 +595,35 @@ class Query(_Strict):
     drift_breadth: PositiveInt = 3
     """drift: follow-up questions per round."""
     drift_hypothesis: bool = True
-    """drift: write a hypothetical answer first and search for reports near both the question and that answer,
-    in one short extra call. The offline engine skips this."""
+    """drift: also search near a hypothetical answer (one short call; not with the offline engine)."""
     fgrag_entities: Annotated[int, Field(ge=1, le=50)] = 8
-    """fgrag: maximum number of subjects that a question is split into. A question takes up to two calls per
-    subject, and two more."""
+    """fgrag: maximum number of subjects of a question, with up to two calls each."""
     fgrag_tokens: Annotated[int, Field(ge=256)] = 4_000
-    """fgrag: entities and relationships that one summary is written from (about 150 short descriptions)."""
+    """fgrag: token budget of the context of one summary (about 150 short descriptions)."""
     fgrag_questions: Annotated[int, Field(ge=1, le=50)] = 10
     """fgrag: maximum number of questions written about each subject."""
     neighbours: NonNegativeInt = 3
-    """vector, hybrid, local, drift: this many of the top chunks also bring the chunks before and after them,
-    if the context has room. 0: none."""
+    """vector, hybrid, local, drift: top chunks that bring adjacent chunks, if there is room. 0: none."""
     hybrid_over: Annotated[tuple[Searched, ...], Field(min_length=1), BeforeValidator(_split_commas)] = (
         "text_unit",
     )
-    """hybrid: record kinds to search. The result lists of several kinds are fused. On the command line:
-    a,b."""
+    """hybrid: record kinds to search, fused into one list. On the command line: a,b."""
     hybrid_vector_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """hybrid, trex: weight of vector search against keyword search. A strong embedding model deserves
-    more."""
+    """hybrid, trex: weight of vector against keyword search. Raise it for strong embedding models."""
     local_text_share: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """local: share of the context for chunks. The defaults of all `local_` settings are those of Microsoft
-    GraphRAG."""
+    """local: share of the context for chunks. Defaults of `local_` are those of Microsoft GraphRAG."""
     local_reports_share: Annotated[float, Field(ge=0, le=1)] = 0.15
     """local: share of the context for reports. The rest is for entities, relationships and claims."""
     local_walk: bool = True
-    """local: choose chunks by a random walk from the question, as ppr does. false: choose the chunks of the
-    retrieved entities that are nearest to the question."""
+    """local: chunks by a random walk, as in ppr. false: nearest chunks of the retrieved entities."""
     local_entities: PositiveInt = 10
-    """local: entities retrieved by similarity. Up to as many that the question names come before them."""
+    """local: entities retrieved by similarity, after as many that the question names."""
     local_relationships: NonNegativeInt = 10
-    """local: relationships to other entities, per retrieved entity. Relationships between retrieved entities
-    are always included."""
+    """local: outgoing relationships per retrieved entity. Those between retrieved ones are all used."""
     local_claims: NonNegativeInt = 10
     """local: claims per retrieved entity."""
     memory_mb: NonNegativeInt = 256
-    """Size in megabytes of the row cache that is kept for later questions. Memory-mapped indexes are not
-    counted; the operating system reclaims them when needed."""
+    """Size in MB of the row cache for later questions. Memory-mapped indexes are not counted."""
 
     @model_validator(mode="after")
     def _check_shares(self) -> Query:
@@ -689,13 +638,11 @@ class Run(_Strict):
     max_attempts: PositiveInt = 8
     """Maximum number of attempts for one call."""
     max_failed_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Stop the run if more than this share of items fails, checked from the first 20 items on."""
+    """Stop if more than this share of items fails, from the first 20 items on."""
     workers_per_node: PositiveInt | None = None
-    """Worker actors per node. null: two, fewer on many nodes if the rate limits cannot keep them busy; one
-    per core for the offline engine."""
+    """Workers per node. null: two, fewer if rate limits cannot keep them busy; one per core offline."""
     default_in_flight: PositiveInt = 64
-    """Initial number of concurrent calls if neither rate limits nor `max_in_flight` are known. Concurrency
-    then follows the endpoint's throughput."""
+    """Initial number of concurrent calls without known limits. It then follows the throughput."""
     hedge: bool = False
     """Send a hedged call if a call takes longer than 99% of the calls for its prompt, or longer than 75% once
     nothing else is left to send. The first reply counts. This repeats the cost of the slowest 1 to 8% of
@@ -712,7 +659,7 @@ class Budget(_Strict):
     """Limits that stop a run cleanly (exit code 4). The same command continues it, with a new budget."""
 
     max_cost_usd: PositiveFloat | None = None
-    """Maximum cost. Calls in flight count as if they were answered. Every model needs a known price."""
+    """Maximum cost, calls in flight included. Needs the price of every model."""
     max_total_tokens: PositiveInt | None = None
     """Maximum number of tokens, prompts and replies together."""
     max_wall_s: PositiveFloat | None = None

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import reduce, wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -56,13 +56,7 @@ def input_of(url: str | None, settings: Settings) -> str:
 
 def combine(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Several options as one decorator, listed by help in this order."""
-
-    def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            f = option(f)
-        return f
-
-    return decorate
+    return lambda f: reduce(lambda decorated, option: option(decorated), reversed(options), f)
 
 
 @dataclass(frozen=True)
@@ -76,13 +70,9 @@ class Given:
     short: Mapping[str, Any] = field(default_factory=dict)
 
     def store(self) -> Store:
-        """The store at --root, without accessing it yet.
+        """The store at --root, which is not accessed yet. Raises SettingsError, UsageError.
 
         It is reached as --set, --config or the user's settings say, since its snapshots cannot say so.
-
-        Raises:
-            SettingsError: The storage settings are invalid.
-            UsageError: --root is not a possible index.
         """
         from graphrag_ray.base.settings_file import load_storage
         from graphrag_ray.store.files import Store
@@ -100,14 +90,12 @@ class Given:
             return store, open_latest(store, number)
 
     def settings(self, stored: Mapping[str, Any] | None = None, root: str | None = None) -> Settings:
-        """Settings from --config, or else from an index, with the short options and --set applied.
+        """Settings from --config, or else from an index, with the short options and --set. Raises
+        SettingsError.
 
         Args:
             stored: Settings in the index.
             root: URL of the index, by which this machine remembers how its models were reached.
-
-        Raises:
-            SettingsError: The settings are invalid.
         """
         from graphrag_ray.base.index_settings import of_index
         from graphrag_ray.base.settings_file import load_settings
@@ -128,9 +116,13 @@ class Given:
         return open_index(self.root, snapshot=manifest.number, settings=settings, cache=cache)
 
 
-def _given(config: str, metavar: str, overrides: str, *more: Any, **set_kwargs: Any) -> Callable[..., Any]:
-    """--config, --set and more options, which the command receives as a `Given` in its first argument."""
+def _given(
+    root: Callable[..., Any], config: str, metavar: str, overrides: str, *more: Any, **set_kwargs: Any
+) -> Callable[..., Any]:
+    """--root, --config, --set and more options, which the command receives as a `Given` in its first
+    argument."""
     each = (
+        root,
         click.option("--config", type=click.Path(), metavar="FILE", is_eager=True, help=config),
         click.option("--set", "overrides", multiple=True, metavar=metavar, help=overrides, **set_kwargs),
         *more,
@@ -156,20 +148,22 @@ def _require_storage(ctx: click.Context, option: click.Parameter, given: tuple[s
     return given
 
 
-root = click.option(
+_root = click.option(
     "--root",
     metavar="URL",
     cls=Root,
     help=f"The index: a folder or fsspec URL (s3://…). Default: `root` in --config, else {ROOT_VARIABLE}.",
 )
 storage = _given(
+    _root,
     "Settings file; only `root` and `storage` are used.",
     "storage.B=C",
     "How the index is reached: storage.endpoint_url, storage.region, …",
     callback=_require_storage,
 )
 """For commands that need no settings but how the index is reached."""
-settings = _given(
+
+_SETTINGS = (
     "Settings file, as written by `init`: a path or URL.",
     "A.B=C",
     "Override one setting; repeatable.",
@@ -179,6 +173,13 @@ settings = _given(
     click.option("--rpm", type=float, help="Requests per minute of the endpoint."),
     click.option("--tpm", type=float, help="Tokens per minute of the endpoint."),
     click.option("--max-in-flight", type=int, help="Maximum number of concurrent calls to the endpoint."),
+)
+settings = _given(_root, *_SETTINGS)
+settings_for_estimate = _given(
+    click.option(
+        "--root", metavar="URL", help="An index, possibly unfinished, whose calls inform the estimate."
+    ),
+    *_SETTINGS,
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 snapshot = click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphrag_ray.base.declarations import OF_SECTION, REPORT_SECTIONS
-from graphrag_ray.base.wording import plural, safe
+from graphrag_ray.base.wording import plural, safe, shortened
 from graphrag_ray.cli.console import console_of, cost
 
 if TYPE_CHECKING:
@@ -68,15 +68,9 @@ def print_answer(
     known_notes: Container[str] = (),
     raw: bool = False,
 ) -> None:
-    """Print an answer and the names of cited records.
+    """Print an answer and the names of cited records, and their sources unless None.
 
-    Args:
-        answer: The answer.
-        index: The index it was found in.
-        sources: Sources to print below; None for no sources.
-        written: Whether the text of the answer is already printed.
-        known_notes: Notes that are already printed.
-        raw: Do not render Markdown.
+    If `written`, the text of the answer is already printed. `known_notes` are not repeated.
     """
     out = console_of()
     if not written:
@@ -92,16 +86,16 @@ def print_answer(
         if cited.section != section:
             section = cited.section
             out.print(f"\n{section} cited:")
-        out.print(f"  {cited.number:>5}  {_start_of(cited.name)}")
+        out.print(f"  {cited.number:>5}  {shortened(cited.name, MAX_NAME)}")
         if sources is not None and (path := answer.paths.get(str(cited.number), "")):
             out.print(f"         via {path}", style="dim", soft_wrap=True)
     print_sources(out, sources or ())
     took = f", {answer.seconds:.2f} s" if answer.seconds is not None else ""
     level = "" if answer.level is None else f", level C{answer.level}"
-    read = [c for c in answer.contexts if c.phase != "reduce"]
-    size = plural(len(read), "context")
-    if len(read) == 1 and answer.level is None:
-        size = f"{read[0].n_tokens:,} tokens of context"
+    contexts = [c for c in answer.contexts if c.phase != "reduce"]
+    size = plural(len(contexts), "context")
+    if len(contexts) == 1 and answer.level is None:
+        size = f"{contexts[0].n_tokens:,} tokens of context"
     out.print(f"\n[{answer.method} search{level}, {size}{took}, {cost(answer.cost_usd)}]", style="dim")
     phases = []
     for name, p in answer.phases.items():
@@ -121,7 +115,7 @@ def print_sources(out: Console, sources: Sequence[Source]) -> None:
     for source in sources:
         record = source.record
         kind = OF_SECTION[record["section"]]
-        heading = f"\n{kind.singular} {record['human_readable_id']}: {_start_of(record['name'])}"
+        heading = f"\n{kind.singular} {record['human_readable_id']}: {shortened(record['name'], MAX_NAME)}"
         out.print(heading, style="bold")
         texts = source.evidence or [
             {**c, "start": c["quote_start"], "chunk": c["human_readable_id"]}
@@ -147,16 +141,9 @@ def print_sources(out: Console, sources: Sequence[Source]) -> None:
             out.print(f"  {plural(left, 'more text')} (`graphrag-ray query --json` shows {which})")
 
 
-def _start_of(name: str) -> str:
-    return name if len(name) <= MAX_NAME else name[:MAX_NAME] + "…"
-
-
 def _about_document(text: Mapping[str, Any]) -> str:
     """Title, date and metadata of a document, unless the title repeats the file name."""
-    title, metadata = text["title"] or "", text["metadata"] or ""
-    if len(metadata) > MAX_METADATA:
-        metadata = metadata[:MAX_METADATA] + "…"
-    known = PurePosixPath(text["document"])
-    return ", ".join(
-        p for p in ("" if title in (known.stem, known.name) else title, text["date"], metadata) if p
-    )
+    path, title = PurePosixPath(text["document"]), text["title"]
+    known = title in (path.stem, path.name)
+    parts = ("" if known else title, text["date"], shortened(text["metadata"] or "", MAX_METADATA))
+    return ", ".join(filter(None, parts))

@@ -29,7 +29,6 @@ NEWEST = "newest"
 
 
 @click.command(cls=Command)
-@options.root
 @options.settings
 @options.answer
 @options.search

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("input_url", metavar="[INPUT]", required=False)
-@options.settings
+@options.settings_for_estimate
 @options.build
-@click.option("--root", metavar="URL", help="An index, possibly unfinished, whose calls inform the estimate.")
 @click.option(
     "--sample",
     type=click.IntRange(1),

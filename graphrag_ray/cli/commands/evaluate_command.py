@@ -79,7 +79,7 @@ _conditions = click.option(
     "(.csv, .jsonl, .parquet).",
 )
 _posed = options.combine(
-    *(options.root, options.settings),
+    options.settings,
     _questions("A .csv, .jsonl or .parquet file with a column question (and question_id)."),
     _conditions,
 )
@@ -114,11 +114,8 @@ _out = click.option(
 
 
 def _open(given: Given) -> Index:
-    """Open the newest snapshot. Import modules that need the packages of the extra only after this.
-
-    Raises:
-        UsageError: Packages are missing.
-    """
+    """Open the newest snapshot. Raises UsageError if packages are missing, so import modules that need them
+    later."""
     if missing := [name for name in _PACKAGES if find_spec(name) is None]:
         raise UsageError(f"`evaluate` needs {', '.join(missing)}: pip install 'graphrag-ray[evaluate]'")
     return given.index()
@@ -171,7 +168,6 @@ def _end(warnings: Iterable[str], failed: int = 0) -> None:
 
 
 @click.command(cls=Command)
-@options.root
 @options.settings
 @click.option(
     "--description",
@@ -380,7 +376,6 @@ def claims(
 
 
 @click.command(cls=Command)
-@options.root
 @options.settings
 @_questions(
     "A .csv, .jsonl or .parquet file: question, answer (and aliases), documents (ids, titles or paths)."
@@ -445,7 +440,6 @@ def qa(
 
 
 @click.command(cls=Command)
-@options.root
 @options.storage
 @options.as_json
 def communities(given: Given, as_json: bool) -> None:

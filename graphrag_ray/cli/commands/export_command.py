@@ -27,7 +27,6 @@ def _list_formats(ctx: click.Context, option: click.Parameter, wanted: bool) -> 
 
 
 @click.command(cls=Command)
-@options.root
 @click.option("--format", "format_", type=click.Choice([*EXPORTERS]), required=True, help="Target format.")
 @click.option(
     "--formats",

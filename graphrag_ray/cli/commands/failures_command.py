@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@options.root
 @options.storage
 @options.snapshot
 @click.option("--retry", is_flag=True, help="Reset the items, so that the next `index` retries them.")

@@ -43,7 +43,6 @@ class Age(click.ParamType[float]):
 
 
 @click.command(cls=Command)
-@options.root
 @options.storage
 @click.option(
     "--keep",

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     metavar="MODULE:FUNCTION",
     help="Instead of INPUT: a function that returns its rows, such as a Ray Data dataset.",
 )
-@options.root
 @options.settings
 @options.build
 @click.option("--add", is_flag=True, help="Keep documents that are not in INPUT.")
@@ -141,10 +140,7 @@ def index(
 
 
 def _rows_of(function: str, input_url: str | None) -> GivenRows:
-    """The rows of `module:function`, which is called once the engine has started. Raises UsageError.
-
-    Modules in the working directory can be imported.
-    """
+    """The rows of `module:function`, which is called after the engine has started. Raises UsageError."""
     from graphrag_ray.engine.given_rows import GivenRows
 
     if input_url is not None:
@@ -165,12 +161,8 @@ def _rows_of(function: str, input_url: str | None) -> GivenRows:
 
 @contextmanager
 def _recorded(given: Given, attempt: Mapping[str, Any]) -> Iterator[Store]:
-    """Open the store and record an attempt to index that fails before a run starts.
-
-    Raises:
-        SettingsError: The storage settings are invalid.
-        UsageError: --root is not a possible index.
-    """
+    """Open the store, and record an attempt that fails before a run starts. Raises SettingsError,
+    UsageError."""
     from graphrag_ray.engine.ray.discovery import submitted
     from graphrag_ray.indexing.run_record import attempted
 

@@ -42,7 +42,6 @@ _LISTS = {
 @click.command(cls=Command)
 @click.argument("what", required=False)
 @click.argument("names", nargs=-1, metavar="[NAME]")
-@options.root
 @options.storage
 @options.snapshot
 @click.option(

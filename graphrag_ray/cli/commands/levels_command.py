@@ -13,7 +13,6 @@ from graphrag_ray.cli.options import Given
 
 
 @click.command(cls=Command)
-@options.root
 @options.storage
 @options.snapshot
 @options.hierarchy

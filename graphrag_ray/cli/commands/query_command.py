@@ -32,7 +32,6 @@ def _list_methods(ctx: click.Context, option: click.Parameter, wanted: bool) -> 
 
 @click.command(cls=Command)
 @click.argument("words", nargs=-1, metavar="[QUESTION]")
-@options.root
 @options.settings
 @options.answer
 @options.search
@@ -48,11 +47,7 @@ def _list_methods(ctx: click.Context, option: click.Parameter, wanted: bool) -> 
 @click.option(
     "--sources", is_flag=True, help="Show the entities, relationships and texts that the answer cites."
 )
-@click.option(
-    "--stream/--no-stream",
-    default=True,
-    help="Show the answer on a terminal while it is written. Default: yes.",
-)
+@click.option("--stream/--no-stream", default=True, help="Stream the answer to a terminal. Default: yes.")
 @options.raw
 @options.cache
 @click.option(
@@ -123,12 +118,9 @@ def query(
 
 @contextmanager
 def _recorded(given: Given, out: str | None, batch: str | None) -> Iterator[None]:
-    """Record an error before a batch starts as its outcome.
+    """Record an error before a batch starts as its outcome. Raises UsageError if --out cannot be used.
 
     This applies even without --batch, if --out has an earlier batch, or in a job that was meant to run one.
-
-    Raises:
-        UsageError: --out cannot be written to.
     """
     if out is None:
         yield

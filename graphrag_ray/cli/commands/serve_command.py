@@ -33,7 +33,6 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @click.command(cls=Command)
-@options.root
 @options.settings
 @options.answer
 @click.option("--method", default="global", show_default=True, help="Default search method.")
@@ -147,11 +146,7 @@ def serve(given: Given, host: str, port: int, prefix: str, address: str | None, 
 
 
 def _options(given: Given, values: Mapping[str, Any]) -> tuple[ServiceOptions, Settings]:
-    """The options of the service, and the settings for the newest snapshot.
-
-    Raises:
-        UsageError: An option or setting is invalid, or there is no index.
-    """
+    """The options of the service, and the settings for the newest snapshot. Raises UsageError."""
     from pydantic import ValidationError
 
     from graphrag_ray.base.index_settings import of_index
@@ -179,12 +174,10 @@ def _options(given: Given, values: Mapping[str, Any]) -> tuple[ServiceOptions, S
 
 
 def _guarded(service: ServiceOptions, host: str) -> ServiceOptions:
-    """Restrict a service without a token to this machine and its own host names.
+    """Restrict a service without a token to this machine, or raise UsageError if others could send requests.
 
-    The host names keep web pages from sending requests on behalf of the user who views them.
-
-    Raises:
-        UsageError: Anybody could send requests, or the token cannot be sent in a header.
+    Its host names are restricted too, so that no web page can send requests on behalf of the user who views
+    it.
     """
     from graphrag_ray.service.access import check_token
 

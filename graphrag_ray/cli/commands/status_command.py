@@ -28,7 +28,6 @@ _CHANGES = ("added", "changed", "removed", "unchanged")
 
 
 @click.command(cls=Command)
-@options.root
 @options.storage
 @options.snapshot
 @click.option("--snapshots", "listed", is_flag=True, help="List all snapshots.")
@@ -42,8 +41,8 @@ _CHANGES = ("added", "changed", "removed", "unchanged")
     "--next",
     "following",
     is_flag=True,
-    help="With --watch, after submitting a job: if no run is going on, wait up to 15 minutes for the next one "
-    "to start or to be refused.",
+    help="With --watch, after submitting a job: if no run is going on, wait up to 15 minutes for the next "
+    "one to start or to be refused.",
 )
 @options.as_json
 def status(
