@@ -125,14 +125,12 @@ JOURNALS = (*(stage.dialogue for stage in ASKING_STAGES), ABOUT)
 INDEXING_PROMPTS = (*(name for s in ASKING_STAGES for name in (*s.prompts, *s.parts)), CORRECT)
 """Prompts that an index is built with. Changing one repeats model calls."""
 
-QUESTION_DIALOGUES = ("map", "reduce", "answer", "rate", "drift", "fgrag", "keywords", "steps", "condense")
-"""The dialogues of questions."""
-
-EVALUATION_DIALOGUES = ("questions", "judge", "answer_claims")
-"""The dialogues of `evaluate`."""
-
-MODEL_STAGES = (*(stage.dialogue for stage in ASKING_STAGES), *QUESTION_DIALOGUES, *EVALUATION_DIALOGUES)
-"""The keys of `stages` in the settings."""
+MODEL_STAGES = (
+    *(stage.dialogue for stage in ASKING_STAGES),
+    *("map", "reduce", "answer", "rate", "drift", "fgrag", "keywords", "steps", "condense"),  # questions
+    *("questions", "judge", "answer_claims"),  # `evaluate`
+)
+"""The dialogues of indexing, questions and `evaluate`: the keys of `stages` in the settings."""
 
 FAILURE_STAGES = (*dict.fromkeys(stage.called for stage in _STAGES), ABOUT)
 
@@ -245,11 +243,13 @@ REPORTS = tuple(kind.reports for kind in _HIERARCHIES)
 
 REPORT_SECTIONS = tuple(SEARCHED[name].section for name in REPORTS)
 
-_CHUNKS_FIRST = sorted(RECORD_KINDS, key=lambda kind: kind.table != "text_units")
-
 COMPARED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "documents": ("documents", ("content_hash",)),
-    **{k.table: (k.words, k.content) for k in _CHUNKS_FIRST if k.name not in REPORTS},
+    **{
+        k.table: (k.words, k.content)
+        for k in (*RECORD_KINDS[-1:], *RECORD_KINDS[:-1])
+        if k.name not in REPORTS
+    },
     # The id of a community is a hash of its content, so a changed community is a new one.
     **{kind.communities: (kind.communities.replace("_", " "), ()) for kind in _HIERARCHIES},
     **{k.table: (k.words, k.content) for k in RECORD_KINDS if k.name in REPORTS},

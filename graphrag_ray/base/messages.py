@@ -16,16 +16,13 @@ import orjson
 
 from graphrag_ray.base.thoughts import spoken
 
-Role: TypeAlias = Literal["system", "user", "assistant"]
-ResponseFormat: TypeAlias = Literal["text", "json", "yes_no"]
-
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message of a conversation. `said` is a reply including reasoning, if that differs from
     `content`."""
 
-    role: Role
+    role: Literal["system", "user", "assistant"]
     content: str
     said: str = ""
 
@@ -66,7 +63,7 @@ class ChatRequest:
     messages: tuple[Message, ...]
     call: CallParameters
     variables: Mapping[str, str] = field(default_factory=dict, compare=False)
-    response: ResponseFormat = "text"
+    response: Literal["text", "json", "yes_no"] = "text"
     schema: Mapping[str, Any] | None = field(default=None, compare=False)
     sample: int = 0
     first: str = field(default="", compare=False)
@@ -165,7 +162,6 @@ Reply: TypeAlias = ChatReply | EmbeddingReply
 T = TypeVar("T")
 # Yields a request and is sent its reply, or yields a list of requests and is sent the list of replies.
 Dialogue: TypeAlias = Generator[Any, Any, T]
-Turn: TypeAlias = Request | Sequence[Request]
 
 
 def whole(text: str) -> str:
@@ -176,16 +172,11 @@ def whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def turn_hash(turn: Turn) -> str:
-    """The hash of a request, or of the hashes of a list of requests."""
-    if isinstance(turn, ChatRequest | EmbeddingRequest):
-        return turn.hash
-    return _sha256([r.hash for r in turn])
-
-
-def item_key(first_turn: Turn) -> str:
-    """The key of an item in the journal: the hash of its first turn."""
-    return turn_hash(first_turn)
+def item_key(first_turn: Request | Sequence[Request]) -> str:
+    """The key of an item in the journal: the hash of its first request, or of a list of requests."""
+    if isinstance(first_turn, ChatRequest | EmbeddingRequest):
+        return first_turn.hash
+    return _sha256([request.hash for request in first_turn])
 
 
 def _sha256(value: Any) -> str:

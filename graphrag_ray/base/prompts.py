@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import posixpath
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,17 +123,13 @@ class Prompt:
 def parse_prompt(name: str, text: str, where: str = "") -> Prompt:
     """Parse a prompt and check its placeholders. `where` names its source in messages. Raises PromptError."""
     known, used = PLACEHOLDERS[name], set(_PLACEHOLDER.findall(text))
+    sets = (known - used - OPTIONAL, used - known, known)
+    missing, unknown, supported = (", ".join("{" + n + "}" for n in sorted(names)) for names in sets)
     where = where or f"Prompt {name!r}"
-
-    def listed(names: Collection[str]) -> str:
-        return ", ".join("{" + n + "}" for n in sorted(names)) or "none"
-
-    if missing := known - used - OPTIONAL:
-        raise PromptError(f"{where}: missing placeholder {listed(missing)}")
-    if unknown := used - known:
-        raise PromptError(
-            f"{where}: unknown placeholder {listed(unknown)}. This prompt supports: {listed(known)}"
-        )
+    if missing:
+        raise PromptError(f"{where}: missing placeholder {missing}")
+    if unknown:
+        raise PromptError(f"{where}: unknown placeholder {unknown}. Choose from: {supported or 'none'}")
     parts = _DIVIDER.split(text, maxsplit=1)
     if len(parts) == 1:
         return Prompt(name, "", text.strip())
@@ -143,40 +139,38 @@ def parse_prompt(name: str, text: str, where: str = "") -> Prompt:
 def load_prompts(
     directory: str | Path | None = None, kept: Mapping[Any, str] | None = None
 ) -> dict[str, Prompt]:
-    """Load all prompts by name. Call it on the driver only.
+    """Load all prompts by name, on the driver only. Raises PromptError.
 
     Args:
         directory: Folder or URL whose NAME.txt files take precedence.
         kept: Prompts of an index, which take precedence over the bundled ones.
-
-    Raises:
-        PromptError: A prompt cannot be read, or its placeholders are wrong.
     """
     own = _own_prompts(str(directory)) if directory is not None else {}
     prompts = {}
     for name in PLACEHOLDERS:
         if name not in own and kept and name in kept:
-            where = f"Prompt {name!r} of the index (use --new-prompts for that of the package)"
-            prompts[name] = parse_prompt(name, kept[name], where)
-            continue
-        place = own.get(name) or str(bundled_prompts() / f"{name}.txt")
-        try:
-            text = read_text(place)
-        except (OSError, UnicodeDecodeError) as e:
-            raise PromptError(f"Cannot read prompt {shown(place)}: {e}") from e
-        prompts[name] = parse_prompt(name, text, shown(place))
+            text, where = (
+                kept[name],
+                f"Prompt {name!r} of the index (use --new-prompts for that of the package)",
+            )
+        else:
+            place = own.get(name) or str(bundled_prompts() / f"{name}.txt")
+            where = shown(place)
+            try:
+                text = read_text(place)
+            except (OSError, UnicodeDecodeError) as e:
+                raise PromptError(f"Cannot read prompt {where}: {e}") from e
+        prompts[name] = parse_prompt(name, text, where)
     return prompts
 
 
 def load_criteria(directory: str | Path | None = None) -> dict[str, str]:
-    """Load the criteria of comparisons by name. Call it on the driver only.
+    """Load the criteria of comparisons by name, on the driver only. Raises PromptError.
 
     Those in the folder `criteria` of `directory` are added to the bundled ones and may replace them.
-
-    Raises:
-        PromptError: A criterion cannot be read or is empty.
     """
-    criteria = {path.stem: path.read_text("utf-8").strip() for path in bundled_criteria()}
+    bundled = sorted((bundled_prompts() / "criteria").glob("*.txt"))
+    criteria = {path.stem: path.read_text("utf-8").strip() for path in bundled}
     if directory is None:
         return criteria
     own = posixpath.join(str(directory), "criteria")
@@ -189,10 +183,6 @@ def load_criteria(directory: str | Path | None = None) -> dict[str, str]:
     if empty := [name for name, text in criteria.items() if not text]:
         raise PromptError(f"{shown(own)}: criterion {', '.join(empty)} is empty")
     return criteria
-
-
-def bundled_criteria() -> list[Path]:
-    return sorted((bundled_prompts() / "criteria").glob("*.txt"))
 
 
 def kept_prompts(prompts: Mapping[str, Prompt]) -> dict[str, str]:

@@ -179,15 +179,8 @@ def render_references(text: str, number: Callable[[Reference], int | None]) -> s
 
 def references_in(text: str) -> list[Reference]:
     """The distinct references, in order, of a text whose references hold string ids."""
-    found: dict[Reference, None] = {}
-
-    def collect(section: str, items: list[str]) -> list[str]:
-        if section:
-            found.update(dict.fromkeys(Reference(section, i) for i in items))
-        return items
-
-    _map_references(text, collect)
-    return list(found)
+    parts = (part for _, match in find_references(text) for part in _parts(match))
+    return list(dict.fromkeys(Reference(section, i) for section, items in parts if section for i in items))
 
 
 def strip_references(text: str) -> str:

@@ -51,5 +51,5 @@ def safe_json(text: str) -> str:
 
 def one_line(text: str, longest: int | None = None) -> str:
     """Collapse whitespace, and cut a text longer than `longest` with an ellipsis."""
-    folded = " ".join(text.split())
-    return folded if longest is None or len(folded) <= longest else folded[: longest - 1] + "…"
+    collapsed = " ".join(text.split())
+    return collapsed if longest is None else shortened(collapsed, longest)

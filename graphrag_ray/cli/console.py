@@ -59,7 +59,9 @@ def print_json(value: Any, indent: bool = True) -> None:
 
 
 def cost(usd: float | None) -> str:
-    return f"cost unknown: set {price_setting()}" if usd is None else f"${usd:.4f}" if usd else "no cost"
+    if usd is None:
+        return f"cost unknown (set the price with {price_setting()})"
+    return f"${usd:.4f}" if usd else "no cost"
 
 
 def in_words(n_bytes: float) -> str:

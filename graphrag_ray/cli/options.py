@@ -55,7 +55,7 @@ def input_of(url: str | None, settings: Settings) -> str:
 
 
 def combine(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Several options as one decorator, listed by help in this order."""
+    """Several options as one decorator, in the order of the help."""
     return lambda f: reduce(lambda decorated, option: option(decorated), reversed(options), f)
 
 
@@ -186,8 +186,7 @@ snapshot = click.option("--snapshot", type=int, metavar="N", help="An older snap
 build = click.option(
     "--build",
     type=click.Choice(["all", "names"]),
-    help="names: extract names without a model and write no reports; only embeddings cost anything. A later "
-    "run without this option builds the rest.",
+    help="names: extract names offline and write no reports, which a later run can add.",
 )
 cache = click.option(
     "--cache", metavar="URL", help="Keep model replies there, so that repeated calls are free."

@@ -45,10 +45,7 @@ class Age(click.ParamType[float]):
 @click.command(cls=Command)
 @options.storage
 @click.option(
-    "--keep",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Keep the newest N snapshots. Default: 3; with --purge, all without the document.",
+    "--keep", type=click.IntRange(1), metavar="N", help="Newest snapshots to keep. Default: 3; --purge: all."
 )
 @click.option("--older-than", type=Age(), default="0", metavar="AGE", help="Also keep younger snapshots.")
 @click.option(

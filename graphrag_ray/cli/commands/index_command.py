@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @click.argument("input_url", metavar="[INPUT]", required=False)
 @click.option(
-    "--input",
-    "function",
-    metavar="MODULE:FUNCTION",
-    help="Instead of INPUT: a function that returns its rows, such as a Ray Data dataset.",
+    "--input", "function", metavar="MODULE:FUNCTION", help="A function that returns the rows of INPUT."
 )
 @options.settings
 @options.build
@@ -47,18 +44,13 @@ if TYPE_CHECKING:
 @click.option(
     "--verify",
     is_flag=True,
-    help="Read every stored part first, and rebuild damaged ones. (Small indexes, and parts that are read, "
-    "are always checked.)",
+    help="Check all stored parts first and rebuild damaged ones, even in a large index.",
 )
 @click.option(
-    "--verify-input",
-    is_flag=True,
-    help="Read every file in INPUT. Default: skip files with unchanged size and time, or unchanged ETag.",
+    "--verify-input", is_flag=True, help="Read all files, even with unchanged size and time or ETag."
 )
 @click.option(
-    "--new-prompts",
-    is_flag=True,
-    help="Use the prompts of the package instead of those of the index, after confirming the cost.",
+    "--new-prompts", is_flag=True, help="Use the package's prompts instead of the index's; confirm the cost."
 )
 @click.option("--yes", is_flag=True, help="Confirm the cost of --new-prompts.")
 @options.address
@@ -66,8 +58,7 @@ if TYPE_CHECKING:
     "--ray/--in-process",
     "on_ray",
     default=None,
-    help="Run on Ray, or in this process. Default: in this process if INPUT is small (`run.in_process_mb`) "
-    "and no cluster is running.",
+    help="Default: in this process if INPUT is small (`run.in_process_mb`) and no cluster is running.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @options.as_json

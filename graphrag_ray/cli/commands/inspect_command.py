@@ -45,12 +45,7 @@ _LISTS = {
 @options.storage
 @options.snapshot
 @click.option(
-    "--limit",
-    type=click.IntRange(0),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Maximum number of records per list; 0: all.",
+    "--limit", type=click.IntRange(0), default=10, metavar="N", help="Records per list; 0: all. Default: 10."
 )
 @options.hierarchy
 @options.as_json
