@@ -176,29 +176,22 @@ _SETTINGS = (
 )
 settings = _given(_root, *_SETTINGS)
 settings_for_estimate = _given(
-    click.option(
-        "--root", metavar="URL", help="An index, possibly unfinished, whose calls inform the estimate."
-    ),
-    *_SETTINGS,
+    click.option("--root", metavar="URL", help="An index whose calls inform the estimate."), *_SETTINGS
 )
+
+
+def _choice(name: str, *values: str, help_: str) -> Callable[..., Any]:
+    return click.option(name, type=click.Choice(values), help=help_)
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 snapshot = click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
-build = click.option(
-    "--build",
-    type=click.Choice(["all", "names"]),
-    help="names: extract names offline and write no reports, which a later run can add.",
-)
-cache = click.option(
-    "--cache", metavar="URL", help="Keep model replies there, so that repeated calls are free."
-)
+build = _choice("--build", "all", "names", help_="names: extract names offline; a later run adds the rest.")
+cache = click.option("--cache", metavar="URL", help="Keep model replies there, to reuse them for free.")
 raw = click.option("--raw", is_flag=True, help="Print Markdown source instead of rendering it.")
-address = click.option(
-    "--address", metavar="ADDRESS", help="A Ray cluster. Default: the one of this machine."
-)
-hierarchy = click.option(
-    "--hierarchy",
-    type=click.Choice(list(HIERARCHIES)),
-    help="Hierarchy whose levels and reports are read. Default: the first of the index.",
+address = click.option("--address", metavar="ADDRESS", help="A Ray cluster. Default: that of this machine.")
+hierarchy = _choice(
+    "--hierarchy", *HIERARCHIES, help_="Hierarchy of reports. Default: the first of the index."
 )
 
 
@@ -246,25 +239,16 @@ answer = combine(
         help="global: rate reports from the top level down and descend only below relevant ones.",
     ),
     hierarchy,
-    click.option(
-        "--traversal",
-        type=click.Choice(["collapsed", "tree"]),
-        help="raptor: search all chunks and summaries at once, or level by level from the top.",
+    _choice("--traversal", "collapsed", "tree", help_="raptor: search all levels at once, or from the top."),
+    _choice(
+        "--map-protocol", "answer", "points", help_="global, text: one scored answer per context, or points."
+    ),
+    _choice(
+        *("--mode", "local", "global", "hybrid", "mix"),
+        help_="lightrag: by names in the question, by its topics, both, or both and the nearest chunks.",
     ),
     click.option(
-        "--map-protocol",
-        type=click.Choice(["answer", "points"]),
-        help="global, text: one scored answer per context, or several scored points.",
-    ),
-    click.option(
-        "--mode",
-        type=click.Choice(["local", "global", "hybrid", "mix"]),
-        help="lightrag: by names in the question, by its topics, both, or both and the nearest chunks.",
-    ),
-    click.option(
-        "--steps",
-        type=click.IntRange(0, 10),
-        help="ppr: how often to search again for missing facts, two calls each. Default: 1.",
+        "--steps", type=click.IntRange(0, 10), help="ppr: additional searches, two calls each. Default: 1."
     ),
     click.option("--budget-tokens", type=int, metavar="N", help="Token limit, prompts and replies together."),
     click.option("--budget-usd", type=float, metavar="X", help="Cost limit in US dollars."),

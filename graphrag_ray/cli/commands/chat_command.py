@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +17,6 @@ from graphrag_ray.cli.command_line import Command
 from graphrag_ray.cli.options import Given
 from graphrag_ray.cli.writing import print_answer, print_sources, write_stream
 from graphrag_ray.query.methods import methods
-from graphrag_ray.query.methods.methods import check_modes
 
 if TYPE_CHECKING:
     from graphrag_ray.query.ask import Index
@@ -35,15 +34,7 @@ NEWEST = "newest"
 @options.raw
 @options.cache
 @options.snapshot
-def chat(
-    given: Given,
-    method: str,
-    level: str | None,
-    where: tuple[str, ...],
-    raw: bool,
-    cache: str | None,
-    snapshot: int | None,
-) -> None:
+def chat(given: Given, raw: bool, cache: str | None, snapshot: int | None, **search: Any) -> None:
     """Ask questions in a conversation, in which a question may refer to earlier ones. /help lists the
     commands. From a pipe, every line is a question, and the exit code is 3 if one failed.
 
@@ -56,12 +47,12 @@ def chat(
     from graphrag_ray.query import traces
     from graphrag_ray.query.chat import Chat
 
-    check_modes(method, given.short)
+    methods.check_modes(search["method"], given.short)
 
     def reopen(number: int | None) -> Index:
         return given.index(number, cache)
 
-    with traces.exported(), Chat(reopen(snapshot), method, level, where) as conversation:
+    with traces.exported(), Chat(reopen(snapshot), **search) as conversation:
         session = Conversation(conversation, reopen, typed=sys.stdin.isatty(), raw=raw)
         session.run()
     if session.failed and not session.typed:
@@ -70,20 +61,13 @@ def chat(
 
 @dataclass
 class Conversation:
-    """A conversation on standard input and output.
-
-    Attributes:
-        reopen: Opens a snapshot of the index by its number, or the newest.
-        typed: Whether input comes from a terminal. Otherwise questions are printed before their answers.
-        raw: Do not render Markdown.
-        failed: Number of questions with a missing or partial answer.
-    """
+    """A conversation on standard input and output."""
 
     chat: Chat
-    reopen: Callable[[int | None], Index]
-    typed: bool
+    reopen: Callable[[int | None], Index]  # opens a snapshot by its number, or the newest
+    typed: bool  # from a terminal; otherwise questions are printed before their answers
     raw: bool = False
-    failed: int = 0
+    failed: int = 0  # questions with a missing or partial answer
     _last: Answer | None = None
     _notes: set[str] = field(default_factory=set)
 
