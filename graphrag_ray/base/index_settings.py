@@ -339,7 +339,7 @@ class Chunking(_Strict):
         if isinstance(value, list | tuple):
             value = [word for word in value if word != ""]
             if "auto" in value:
-                raise ValueError("`auto` stands alone. Name title, date and columns, or use auto")
+                raise ValueError("`auto` cannot be combined. Name title, date and columns, or use auto")
         return value
 
     @property
@@ -834,19 +834,21 @@ class Settings(_Strict):
         return self.models[name] if name in self.models else Model()
 
     def call(self, stage: str, max_output_tokens: int | None = None) -> CallParameters:
-        """The call parameters of a stage, whose own default limit is `max_output_tokens`."""
+        """The call parameters of a stage, whose stage_model default limit is `max_output_tokens`."""
         temperature = JUDGE_TEMPERATURE if stage == "judge" else 0.0
-        own = self.stages.get(stage) or StageModel(temperature=temperature)
+        stage_model = self.stages.get(stage) or StageModel(temperature=temperature)
         name = self.model_name(stage)
         model = self.model(name)
-        limit = own.max_output_tokens or max_output_tokens or model.max_output_tokens
+        limit = stage_model.max_output_tokens or max_output_tokens or model.max_output_tokens
         return CallParameters(
             model=name,
             model_id=model.model_id,
-            temperature=own.temperature,
+            temperature=stage_model.temperature,
             max_output_tokens=min(limit, model.max_output_tokens),
-            reasoning_effort=own.reasoning_effort or model.reasoning_effort,
-            reasoning_tokens=model.room_to_think if own.reasoning_tokens is None else own.reasoning_tokens,
+            reasoning_effort=stage_model.reasoning_effort or model.reasoning_effort,
+            reasoning_tokens=model.room_to_think
+            if stage_model.reasoning_tokens is None
+            else stage_model.reasoning_tokens,
         )
 
 

@@ -44,19 +44,19 @@ def find_key(
     variable, path = endpoint.api_key_env, endpoint.api_key_file
     if variable is None and path is None:
         return None
-    if variable is not None and (found := environ.get(variable, "").strip()):
-        return SecretStr(found)
+    if variable is not None and (key := environ.get(variable, "").strip()):
+        return SecretStr(key)
     problem = "is not set"
     if path is not None:
         try:
-            if found := Path(path).expanduser().read_text("utf-8").strip():
-                return SecretStr(found)
+            if key := Path(path).expanduser().read_text("utf-8").strip():
+                return SecretStr(key)
             problem = f"is not set and {path} is empty"
         except (OSError, UnicodeDecodeError) as e:
             problem = f"is not set and {path} cannot be read ({getattr(e, 'strerror', None) or 'not text'})"
     name = variable or str(path)
-    if ask is not None and (found := (ask(name) or "").strip()):
-        return SecretStr(found)
+    if ask is not None and (key := (ask(name) or "").strip()):
+        return SecretStr(key)
     raise NoWay(
         f"No API key for {display_url(endpoint.base_url)}: {name} {problem} on {socket.gethostname()}. "
         "Set it there, or use --api-key-env null (`api_key_env: null` in the settings) if it needs no key."

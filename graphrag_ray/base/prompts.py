@@ -145,16 +145,16 @@ def load_prompts(
         directory: Folder or URL whose NAME.txt files take precedence.
         kept: Prompts of an index, which take precedence over the bundled ones.
     """
-    own = _own_prompts(str(directory)) if directory is not None else {}
+    paths = _own_prompts(str(directory)) if directory is not None else {}
     prompts = {}
     for name in PLACEHOLDERS:
-        if name not in own and kept and name in kept:
+        if name not in paths and kept and name in kept:
             text, where = (
                 kept[name],
                 f"Prompt {name!r} of the index (use --new-prompts for that of the package)",
             )
         else:
-            place = own.get(name) or str(bundled_prompts() / f"{name}.txt")
+            place = paths.get(name) or str(bundled_prompts() / f"{name}.txt")
             where = shown(place)
             try:
                 text = read_text(place)
@@ -173,15 +173,15 @@ def load_criteria(directory: str | Path | None = None) -> dict[str, str]:
     criteria = {path.stem: path.read_text("utf-8").strip() for path in bundled}
     if directory is None:
         return criteria
-    own = posixpath.join(str(directory), "criteria")
+    folder = posixpath.join(str(directory), "criteria")
     try:
-        for name in sorted(names_in(own) or ()):
+        for name in sorted(names_in(folder) or ()):
             if name.endswith(".txt"):
-                criteria[name.removesuffix(".txt")] = read_text(posixpath.join(own, name)).strip()
+                criteria[name.removesuffix(".txt")] = read_text(posixpath.join(folder, name)).strip()
     except (OSError, UnicodeDecodeError) as e:
-        raise PromptError(f"Cannot read the criteria in {shown(own)}: {e}") from e
+        raise PromptError(f"Cannot read the criteria in {shown(folder)}: {e}") from e
     if empty := [name for name, text in criteria.items() if not text]:
-        raise PromptError(f"{shown(own)}: criterion {', '.join(empty)} is empty")
+        raise PromptError(f"{shown(folder)}: criterion {', '.join(empty)} is empty")
     return criteria
 
 

@@ -342,8 +342,8 @@ def carried(table: str) -> dict[tuple[str, ...], tuple[list[str], list[str]]]:
         For each group of lookup columns, the columns stored as ids and those stored as numbers.
     """
     stored = {}
-    for group, beside in LOOKED_UP.get(table, {}).items():
-        ids = [name for name in beside if TABLES[table].field(name).type == pa.string()]
+    for group, extra in LOOKED_UP.get(table, {}).items():
+        ids = [name for name in extra if TABLES[table].field(name).type == pa.string()]
         keys = [name for name in group if name != "human_readable_id"]
-        stored[group] = list(dict.fromkeys(["id", *keys, *ids])), [name for name in beside if name not in ids]
+        stored[group] = list(dict.fromkeys(["id", *keys, *ids])), [name for name in extra if name not in ids]
     return stored

@@ -96,8 +96,9 @@ class Conversation:
 
     def _introduction(self) -> str:
         index = self.chat.index
-        held = plural(index.manifest.counts.get("documents", 0), "document")
-        return f"{index.store.url}, snapshot {index.manifest.number}, {held}. {self._method()}. /help: more."
+        n_documents = plural(index.manifest.counts.get("documents", 0), "document")
+        snapshot = f"{index.store.url}, snapshot {index.manifest.number}, {n_documents}"
+        return f"{snapshot}. {self._method()}. /help: more."
 
     def _method(self) -> str:
         chat = self.chat

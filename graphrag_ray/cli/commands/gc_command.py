@@ -115,14 +115,14 @@ def gc(
 
     store, _ = given.snapshot()
     policy = Options(keep=keep, older_than_s=older_than, grace_s=grace, damaged=damaged)
-    found = collect(store, policy, purge=purge, also=also, journal=journal, delete=delete)
+    collected = collect(store, policy, purge=purge, also=also, journal=journal, delete=delete)
     if not as_json:
-        _print_collected(found)
+        _print_collected(collected)
         return
-    plan = found.plan
+    plan = collected.plan
     console.print_json(
         {
-            "deleted": found.deleted,
+            "deleted": collected.deleted,
             "snapshots": plan.snapshots,
             "kept": plan.kept,
             "parts": _by_table(plan.parts),
@@ -131,62 +131,62 @@ def gc(
             "others": {kind: {"files": len(i), "bytes": _bytes(i)} for kind, i in plan.others.items()},
             "journal": {
                 name: {"items": t.items, "rows": t.rows, "unreadable_parts": len(t.unreadable)}
-                for name, t in found.journal.items()
+                for name, t in collected.journal.items()
             },
-            "documents": list(found.documents),
-            "elsewhere": dict(found.elsewhere),
-            "writer": found.writer,
+            "documents": list(collected.documents),
+            "elsewhere": dict(collected.elsewhere),
+            "writer": collected.writer,
         }
     )
 
 
-def _print_collected(found: Collected) -> None:
+def _print_collected(collected: Collected) -> None:
     """Print what is removed, what has to wait, and what to do next."""
     from graphrag_ray.indexing.purge import ELSEWHERE
 
-    out, plan = console.console_of().print, found.plan
-    if not found.empty:
-        out("Removed:" if found.deleted else "Would be removed:")
-        _print_removed(found)
+    out, plan = console.console_of().print, collected.plan
+    if not collected.empty:
+        out("Removed:" if collected.deleted else "Would be removed:")
+        _print_removed(collected)
     elif not plan.waiting:
         out("Nothing to remove.")
     if plan.waiting:
         size = f"{plural(len(plan.waiting), 'part')}, {console.in_words(_bytes(plan.waiting))}"
         when = f" until {_time(plan.until)}" if plan.until is not None else ""
         out(
-            f"{'Kept' if found.deleted else 'To be kept'}{when}, since readers may still use "
+            f"{'Kept' if collected.deleted else 'To be kept'}{when}, since readers may still use "
             f"{'them' if len(plan.waiting) > 1 else 'it'}: {size}. Run gc again then, or with "
             "--grace 0 if there are no readers."
         )
     out(f"Kept: {_numbered(plan.kept)}")
-    if found.documents:
-        if found.elsewhere:
+    if collected.documents:
+        if collected.elsewhere:
             out("Check these files outside the index, and delete them yourself:")
-        for url, what in found.elsewhere.items():
+        for url, what in collected.elsewhere.items():
             out(f"  {url}: {what}")
         out(f"A purge does not reach data outside the index: {', '.join(ELSEWHERE)}.")
-        if not found.deleted:
+        if not collected.deleted:
             out(
                 "Search it before the purge with --also DIR. Afterwards, there is no text left to search for."
             )
-    if found.writer and not found.deleted:
-        out(f"The index is being written by {found.writer}: --delete waits until it ends.")
-    if not found.empty and not found.deleted:
+    if collected.writer and not collected.deleted:
+        out(f"The index is being written by {collected.writer}: --delete waits until it ends.")
+    if not collected.empty and not collected.deleted:
         out("Nothing was removed. Run it again with --delete to remove.")
 
 
-def _print_removed(found: Collected) -> None:
-    out, plan = console.console_of().print, found.plan
-    for path in found.documents:
+def _print_removed(collected: Collected) -> None:
+    out, plan = console.console_of().print, collected.plan
+    for path in collected.documents:
         out(f"  every trace of {path}")
     if plan.snapshots:
         out(f"  {_numbered(plan.snapshots)}")
-    for table, held in _by_table(plan.parts).items():
-        out(f"  {table:<28}{plural(held['parts'], 'part'):>12}  {console.in_words(held['bytes']):>10}")
+    for table, totals in _by_table(plan.parts).items():
+        out(f"  {table:<28}{plural(totals['parts'], 'part'):>12}  {console.in_words(totals['bytes']):>10}")
     for kind, infos in plan.others.items():
         if infos:
             out(f"  {_OTHERS[kind]}: {len(infos):,}, {console.in_words(_bytes(infos))}")
-    for name, t in found.journal.items():
+    for name, t in collected.journal.items():
         if t.items:
             out(f"  {plural(t.items, 'item')} ({plural(t.rows, 'row')}) of the journal of {name}")
         if t.unreadable:
@@ -202,7 +202,7 @@ def _by_table(infos: Sequence[FileInfo]) -> dict[str, dict[str, int]]:
     tables: dict[str, list[FileInfo]] = defaultdict(list)
     for info in infos:
         tables[info.path.split("/")[1]].append(info)
-    return {name: {"parts": len(held), "bytes": _bytes(held)} for name, held in sorted(tables.items())}
+    return {name: {"parts": len(parts), "bytes": _bytes(parts)} for name, parts in sorted(tables.items())}
 
 
 def _bytes(infos: Sequence[FileInfo]) -> int:

@@ -82,103 +82,103 @@ def inspect(
     store, manifest = given.snapshot(snapshot)
     view = View(Reader(store, manifest), limit or None, looked_at(manifest.hierarchies, hierarchy))
     if what is None:
-        found = overview(view)
+        record = overview(view)
     elif what.casefold() == "search":
-        found = search(view, " ".join(names))
+        record = search(view, " ".join(names))
     else:
-        found = look_up(view, what, names)
+        record = look_up(view, what, names)
     if as_json:
-        console.print_json(found)
+        console.print_json(record)
         return
     out = console.console_of()
     same = f"--root {shlex.quote(given.root)}{f' --hierarchy {hierarchy}' if hierarchy else ''}"
-    if found["kind"] == "overview":
-        _print_overview(out, found, same)
-    elif found["kind"] == "search":
-        _print_matches(out, found, same)
+    if record["kind"] == "overview":
+        _print_overview(out, record, same)
+    elif record["kind"] == "search":
+        _print_matches(out, record, same)
     else:
-        _print_record(out, found)
+        _print_record(out, record)
 
 
-def _print_overview(out: Console, found: Record, same: str) -> None:
+def _print_overview(out: Console, record: Record, same: str) -> None:
     names = {"documents": ("document",), "text_units": ("chunk",), "entities": ("entity", "entities")}
     names |= {"relationships": ("relationship",), "communities": ("community", "communities")}
-    counts = ", ".join(plural(found["counts"].get(name, 0), *words) for name, words in names.items())
-    out.print(f"Snapshot {found['snapshot']}: {counts}")
-    if found["about"]:
-        out.print(f"  {one_line('About: ' + found['about'])}")
-    _print_list(out, found, "communities", "Largest communities at C0")
-    _print_list(out, found, "entities", "Best connected entities")
-    _print_list(out, found, "documents", "Documents with the most chunks")
-    _print_next(out, found, same, ["search TEXT"])
+    counts = ", ".join(plural(record["counts"].get(name, 0), *words) for name, words in names.items())
+    out.print(f"Snapshot {record['snapshot']}: {counts}")
+    if record["about"]:
+        out.print(f"  {one_line('About: ' + record['about'])}")
+    _print_list(out, record, "communities", "Largest communities at C0")
+    _print_list(out, record, "entities", "Best connected entities")
+    _print_list(out, record, "documents", "Documents with the most chunks")
+    _print_next(out, record, same, ["search TEXT"])
 
 
-def _print_matches(out: Console, found: Record, same: str) -> None:
-    if not any(found["totals"].values()):
-        out.print(f"No name contains {one_line(found['text'], _MAX_TEXT)!r}.")
-        if found["near"]:
-            out.print("Did you mean: " + "; ".join(one_line(name, 80) for name in found["near"]) + "?")
+def _print_matches(out: Console, record: Record, same: str) -> None:
+    if not any(record["totals"].values()):
+        out.print(f"No name contains {one_line(record['text'], _MAX_TEXT)!r}.")
+        if record["near"]:
+            out.print("Did you mean: " + "; ".join(one_line(name, 80) for name in record["near"]) + "?")
         return
     for name in ("entities", "communities", "documents"):
-        _print_list(out, found, name)
-    _print_next(out, found, same)
+        _print_list(out, record, name)
+    _print_next(out, record, same)
 
 
-def _print_next(out: Console, found: Record, same: str, more: Sequence[str] = ()) -> None:
+def _print_next(out: Console, record: Record, same: str, more: Sequence[str] = ()) -> None:
     """Print commands that show the first community, entity and document."""
-    commands = [f"community {c['community']}" for c in found["communities"][:1]]
-    commands += [f"entity {e['human_readable_id']}" for e in found["entities"][:1]]
-    commands += [f"document {d['human_readable_id']}" for d in found["documents"][:1]]
+    commands = [f"community {c['community']}" for c in record["communities"][:1]]
+    commands += [f"entity {e['human_readable_id']}" for e in record["entities"][:1]]
+    commands += [f"document {d['human_readable_id']}" for d in record["documents"][:1]]
     out.print("\nLook closer:", style="bold")
     for arguments in (*commands, *more):
         out.print(f"  graphrag-ray inspect {arguments} {same}")
 
 
-def _print_record(out: Console, found: Record) -> None:
+def _print_record(out: Console, record: Record) -> None:
     """Print a record, then its lists."""
-    kind, report = found["kind"], found.get("report")
-    shown = {**found, "type": found.get("type") or "untyped", "title": (report or found).get("title")}
+    kind, report = record["kind"], record.get("report")
+    shown = {**record, "type": record.get("type") or "untyped", "title": (report or record).get("title")}
     out.print(one_line(_TITLES[kind].format_map(shown)), style="bold")
-    if found.get("description"):
-        out.print(f"  {one_line(found['description'])}")
+    if record.get("description"):
+        out.print(f"  {one_line(record['description'])}")
     if kind in ("chunk", "document"):
-        title = "" if not found["title"] or found["title"] in found["place"] else found["title"]
-        if about := ", ".join(one_line(part) for part in (title, found["date"]) if part):
+        title = "" if not record["title"] or record["title"] in record["place"] else record["title"]
+        if about := ", ".join(one_line(part) for part in (title, record["date"]) if part):
             out.print(f"  {about}")
-        if found["metadata"]:
-            out.print(f"  {one_line(found['metadata'], _METADATA)}")
-    _print_figures(out, found)
+        if record["metadata"]:
+            out.print(f"  {one_line(record['metadata'], _METADATA)}")
+    _print_figures(out, record)
     if kind == "community":
-        _print_list(out, found, "children", "Sub-communities")
-        _print_list(out, found, "entities", "Members")
+        _print_list(out, record, "children", "Sub-communities")
+        _print_list(out, record, "entities", "Members")
     for name in _LISTS.get(kind, ()):
-        _print_list(out, found, name)
+        _print_list(out, record, name)
 
 
-def _print_figures(out: Console, found: Record) -> None:
-    match found["kind"]:
+def _print_figures(out: Console, record: Record) -> None:
+    match record["kind"]:
         case "entity":
-            if found["description_failed"]:
+            if record["description_failed"]:
                 out.print("  The summary of its descriptions failed; these are the first ones.")
-            mentions = f"{plural(found['n_instances'], 'mention')} in {plural(found['frequency'], 'chunk')}"
-            out.print(f"  degree {found['degree']:,}; {mentions}")
+            mentions = f"{plural(record['n_instances'], 'mention')} in {plural(record['frequency'], 'chunk')}"
+            out.print(f"  degree {record['degree']:,}; {mentions}")
         case "relationship":
-            out.print(f"  weight {found['weight']:g}, combined degree {found['combined_degree']:,}")
+            out.print(f"  weight {record['weight']:g}, combined degree {record['combined_degree']:,}")
         case "claim":
-            dates = (d for d in (found["start_date"], found["end_date"]) if d and d != "NONE")
-            out.print(f"  {', '.join([found['type'], found['status'], *dates])}")
+            dates = (d for d in (record["start_date"], record["end_date"]) if d and d != "NONE")
+            out.print(f"  {', '.join([record['type'], record['status'], *dates])}")
         case "community":
-            packed = ", several small components together" if found["packed"] else ""
-            out.print(f"  {plural(found['size'], 'member')}{packed}, of {found['period']}")
-            if found["parent"]:
-                out.print(f"  part of {_line('communities', found['parent'])}")
-            _print_report(out, found["report"])
+            packed = ", several small components together" if record["packed"] else ""
+            out.print(f"  {plural(record['size'], 'member')}{packed}, of {record['period']}")
+            if record["parent"]:
+                out.print(f"  part of {_line('communities', record['parent'])}")
+            _print_report(out, record["report"])
         case "chunk":
-            neighbours = [f"chunk {w} {found[w]}" for w in ("before", "after") if found[w] is not None]
-            out.print(f"  {', '.join([plural(found['n_tokens'], 'token'), *neighbours])}\n")
-            out.print(found["header"] + found["text"])
+            neighbours = [f"chunk {w} {record[w]}" for w in ("before", "after") if record[w] is not None]
+            out.print(f"  {', '.join([plural(record['n_tokens'], 'token'), *neighbours])}\n")
+            out.print(record["header"] + record["text"])
         case "document":
-            _print_chunks(out, found)
+            _print_chunks(out, record)
 
 
 def _print_report(out: Console, report: Record | None) -> None:
@@ -192,11 +192,11 @@ def _print_report(out: Console, report: Record | None) -> None:
         out.print(f"  [written without {plural(left_out, 'record')} that did not fit or had failed]")
 
 
-def _print_chunks(out: Console, found: Record) -> None:
+def _print_chunks(out: Console, record: Record) -> None:
     """Print the chunks of a document with their entities."""
-    total = found["totals"]["chunks"]
-    out.print(f"  {found['n_characters']:,} characters, {plural(total, 'chunk')}")
-    for c in found["chunks"]:
+    total = record["totals"]["chunks"]
+    out.print(f"  {record['n_characters']:,} characters, {plural(total, 'chunk')}")
+    for c in record["chunks"]:
         where = f"characters {c['start']} to {c['end']}, {plural(c['n_tokens'], 'token')}"
         out.print(f"\nChunk {c['human_readable_id']} ({where})", style="bold")
         names = "; ".join(one_line(e["title"], 80) for e in c["entities"])
@@ -204,14 +204,14 @@ def _print_chunks(out: Console, found: Record) -> None:
         out.print(f"  {names or 'no entities'}{f' and {more:,} more' if more > 0 else ''}")
         others = [plural(c["totals"][what], what[:-1]) for what in ("relationships", "claims")]
         out.print(f"  {', '.join(others)}")
-    if (left := total - len(found["chunks"])) > 0:
+    if (left := total - len(record["chunks"])) > 0:
         out.print(f"\n{left:,} more (--limit 0 shows all)")
 
 
-def _print_list(out: Console, found: Record, name: str, heading: str = "") -> None:
+def _print_list(out: Console, record: Record, name: str, heading: str = "") -> None:
     """Print a list of a record, unless it is empty."""
-    if rows := found[name]:
-        total = found["totals"].get(name, len(rows))
+    if rows := record[name]:
+        total = record["totals"].get(name, len(rows))
         of = f"{len(rows):,} of {total:,}" if total > len(rows) else f"{total:,}"
         usual = "Relationships, by weight" if name == "relationships" else name.capitalize()
         out.print(f"\n{heading or usual} ({of})", style="bold")

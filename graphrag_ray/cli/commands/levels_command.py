@@ -30,14 +30,14 @@ def levels(given: Given, snapshot: int | None, hierarchy: str | None, as_json: b
 
     with options.naming_root(given.root):
         index = open_index(given.root, snapshot=snapshot, storage=load_storage(given.config, given.overrides))
-    found = index.levels(hierarchy)
+    sizes = index.levels(hierarchy)
     if as_json:
-        console.print_json({"snapshot": index.manifest.number, "levels": [asdict(row) for row in found]})
+        console.print_json({"snapshot": index.manifest.number, "levels": [asdict(row) for row in sizes]})
         return
     out = console.console_of()
-    rows = ((row.name, f"{row.n_units:,}", f"{row.n_tokens:,}", f"{row.share:.1%}") for row in found)
+    rows = ((row.name, f"{row.n_units:,}", f"{row.n_tokens:,}", f"{row.share:.1%}") for row in sizes)
     console.print_table(("level", "units", "tokens", "of the largest"), rows)
     out.print("\nC0, C1, …: community reports; TS: chunks of the source text.")
-    for row in found:
+    for row in sizes:
         if row.missing:
             out.print(f"{row.name}: {plural(row.missing, 'report')} missing because of failures.")

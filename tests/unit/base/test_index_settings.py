@@ -332,7 +332,7 @@ def test_what_the_offline_engine_said_of_a_corpus_is_not_for_a_model():
 
 def test_what_is_prepended_is_auto_or_names():
     assert parse_settings({"chunking": {"prepend": ""}}).chunking.prepend == ()
-    with pytest.raises(SettingsError, match="stands alone"):
+    with pytest.raises(SettingsError, match="cannot be combined"):
         parse_settings({"chunking": {"prepend": "auto, title"}})
 
 
