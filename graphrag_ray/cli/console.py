@@ -23,7 +23,7 @@ def console_of(stderr: bool = False) -> Console:
 
     Terminal lines are wrapped between words; files and pipes get lines of any length.
     """
-    from graphrag_ray.cli.safe import SafeConsole
+    from graphrag_ray.cli.safe_console import SafeConsole
 
     console = SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:

@@ -13,9 +13,9 @@ import click
 from graphrag_ray.base.errors import FAILED_ITEMS, GraphRagError, SnapshotRemoved, UsageError
 from graphrag_ray.base.wording import plural, safe
 from graphrag_ray.cli import console, options
+from graphrag_ray.cli.answer_output import print_answer, print_sources, write_stream
 from graphrag_ray.cli.command_line import Command
 from graphrag_ray.cli.options import Given
-from graphrag_ray.cli.writing import print_answer, print_sources, write_stream
 from graphrag_ray.query.methods import methods
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphrag_ray.base.wording import one_line, plural
-from graphrag_ray.cli import console, options, writing
+from graphrag_ray.cli import answer_output, console, options
 from graphrag_ray.cli.command_line import Command
 from graphrag_ray.cli.options import Given
 
@@ -187,7 +187,7 @@ def _print_report(out: Console, report: Record | None) -> None:
         return
     if report["rank"] is not None:
         out.print(f"  rated {report['rank']:g} of 10: {one_line(report['rating_explanation'])}\n")
-    writing.print_text(out, report["full_content"])
+    answer_output.print_text(out, report["full_content"])
     if left_out := report["context_left_out"]:
         out.print(f"  [written without {plural(left_out, 'record')} that did not fit or had failed]")
 

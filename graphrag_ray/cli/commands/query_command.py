@@ -151,7 +151,7 @@ def _ask_one(
     as_json: bool,
 ) -> bool:
     """Answer a question and return whether a part of the answer is missing."""
-    from graphrag_ray.cli.writing import print_answer, write_stream
+    from graphrag_ray.cli.answer_output import print_answer, write_stream
 
     opened = replace(opened, notice=lambda text: click.echo(text, err=True))
     streamed = stream and not as_json and sys.stdout.isatty()

@@ -48,7 +48,7 @@ class _Pending(Live):
             super().refresh()
 
 
-class RenderedText:
+class MarkdownStream:
     """Streamed Markdown on a terminal: its end is drawn while it arrives, and all of it is printed at the
     end.
 

@@ -8,9 +8,9 @@ import re
 import pytest
 
 from graphrag_ray.cli import rendered
-from graphrag_ray.cli.rendered import RenderedText
-from graphrag_ray.cli.safe import SafeConsole
-from graphrag_ray.cli.writing import print_text
+from graphrag_ray.cli.answer_output import print_text
+from graphrag_ray.cli.markdown_stream import MarkdownStream
+from graphrag_ray.cli.safe_console import SafeConsole
 
 LISTED = "1. one\n\n   and more of it\n\n2. two\n"
 CODE = "```\na = 1\n\nb = 2\n```\n"
@@ -19,7 +19,7 @@ CODE = "```\na = 1\n\nb = 2\n```\n"
 def shown(text: str, width: int = 40, pieces: int | None = None) -> str:
     out = io.StringIO()
     console = SafeConsole(file=out, width=width, force_terminal=True, color_system=None)
-    with RenderedText(console, pending=False) as writing:
+    with MarkdownStream(console, pending=False) as writing:
         for at in range(0, len(text), pieces or len(text)):
             writing.add(text[at : at + (pieces or len(text))])
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
@@ -54,7 +54,7 @@ def test_no_text_is_hidden_and_none_steers():
 
 def test_of_a_text_that_is_written_the_end_is_drawn():
     console = SafeConsole(file=io.StringIO(), width=40, height=10, force_terminal=True, color_system=None)
-    writing = RenderedText(console)
+    writing = MarkdownStream(console)
     for n in range(200):
         writing.add(f"Sentence {n} of an *answer*.\n\n")
     drawn = "".join(segment.text for segment in console.render(writing._tail()))
@@ -65,7 +65,7 @@ def test_a_text_is_drawn_where_something_came_and_stands_once_beside_a_note(monk
     monkeypatch.setattr(rendered, "DRAWN_PER_S", 0.001)  # by us alone
     out = io.StringIO()
     console = SafeConsole(file=out, width=40, height=10, force_terminal=True, color_system=None)
-    with RenderedText(console) as writing:
+    with MarkdownStream(console) as writing:
         writing.add("Half an *answer*.")
         writing._live.refresh()
         drawn = out.getvalue()

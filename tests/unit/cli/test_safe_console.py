@@ -16,7 +16,7 @@ from rich.text import Text
 
 from graphrag_ray.base.wording import one_line, safe
 from graphrag_ray.cli import console
-from graphrag_ray.cli.safe import SafeConsole
+from graphrag_ray.cli.safe_console import SafeConsole
 
 CLEAR = "\x1b[2J\x1b]0;owned\x07"
 HOSTILE = f"before {CLEAR}\x9b31m\u202eafter\r"

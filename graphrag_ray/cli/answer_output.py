@@ -28,9 +28,9 @@ MAX_METADATA, MAX_NAME = 120, 160
 def print_text(out: Console, text: str, raw: bool = False) -> None:
     """Print a complete text, rendering Markdown on a terminal unless `raw`."""
     if _renders(out, raw):
-        from graphrag_ray.cli.rendered import RenderedText  # A pipe does not need the parser.
+        from graphrag_ray.cli.markdown_stream import MarkdownStream  # A pipe does not need the parser.
 
-        with RenderedText(out, pending=False) as rendered:
+        with MarkdownStream(out, pending=False) as rendered:
             rendered.add(text)
     else:
         out.print(text)
@@ -41,10 +41,10 @@ def write_stream(stream: AnswerStream, raw: bool = False) -> Answer:
     out = console_of()
     with stream:
         if _renders(out, raw):
-            from graphrag_ray.cli.rendered import RenderedText
+            from graphrag_ray.cli.markdown_stream import MarkdownStream
             from graphrag_ray.query.answer_streams import StartsAgain
 
-            with RenderedText(out) as rendered:
+            with MarkdownStream(out) as rendered:
                 for piece in stream:
                     rendered.say(piece) if isinstance(piece, StartsAgain) else rendered.add(piece)
         else:
