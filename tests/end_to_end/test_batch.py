@@ -468,7 +468,7 @@ def test_the_command_says_what_came_of_it(town: World, run: Command):
     files = ["--batch", questions(town, *about("DAVE"), " "), "--out", out(town)]
     result = run("query", "--root", town.root, *files, *model_options(town))
     assert result.exit_code == 3
-    assert f"2 questions, 1 without an answer or a part of it (columns error, failed_parts): {out(town)}" in (
+    assert f"2 questions, 1 with a missing or partial answer (columns error, failed_parts): {out(town)}" in (
         result.stdout
     )
     again = run("query", "--root", town.root, *files, "--json")

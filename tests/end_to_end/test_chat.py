@@ -123,10 +123,10 @@ def test_help_lists_what_can_be_said_and_quit_ends_it(town: World, run: Command,
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("/nope", "there is no command /nope; there are /method, "),
+        ("/nope", "Unknown command /nope. Choose from: /method, "),
         ("/method nope", "Unknown search method 'nope'. Choose from: global"),
         ("/level C9\nWhat about DAVE ?", "there is no level 'C9'"),
-        ("/snapshot first", "/snapshot takes a number, or newest"),
+        ("/snapshot first", "/snapshot needs a number or newest"),
         ("x" * 20_001, "has 20001 characters"),
     ],
 )

@@ -198,7 +198,7 @@ def test_a_search_finds_parts_of_names_without_regard_to_case_or_accents(town: W
 def test_a_search_that_finds_nothing_names_what_is_near(town: World, look, run: Command):
     assert look("search", "alcie")["near"][0] == "ALICE"
     assert "Did you mean: ALICE" in shown(run, town, "search", "alcie")
-    assert "No name holds 'qqqqqq'" in shown(run, town, "search", "qqqqqq")
+    assert "No name contains 'qqqqqq'" in shown(run, town, "search", "qqqqqq")
     assert "name the text" in complaint(run, town, "search", " ")
 
 

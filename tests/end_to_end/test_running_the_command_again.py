@@ -21,7 +21,10 @@ def test_index_without_options_takes_the_settings_of_the_newest_snapshot(run: Co
     assert run(*index_command(world, "--set", "chunking.size=300")).exit_code == 0
     world.write({"zoo.txt": "ZOE feeds YURI."})
     result = run("index", world.input, "--root", world.root)
-    assert result.exit_code == 0 and "Settings of snapshot 1 (--config or --set change them)" in result.stderr
+    assert (
+        result.exit_code == 0
+        and "Using the settings of snapshot 1 (override with --config or --set)" in result.stderr
+    )
     settings = world.open().settings
     assert (settings.model("default").model, settings.chunking.size) == ("m", 300)
     assert "ZOE" in {e["title"] for e in world.table("entities")}
@@ -53,7 +56,7 @@ def test_a_model_that_a_settings_file_leaves_out_is_told(run: Command, world: Wo
     run(*index_command(world))
     (tmp_path / "s.yaml").write_text("chunking: {size: 300}\n")
     result = run("index", world.input, "--root", world.root, "--config", tmp_path / "s.yaml")
-    assert "Snapshot 1 was written with m; these settings name no model" in result.stderr
+    assert "Snapshot 1 was built with m, but these settings name no model" in result.stderr
 
 
 def test_a_short_form_needs_a_model_or_a_snapshot_that_has_one(run: Command, world: World):

@@ -172,10 +172,10 @@ def test_a_file_that_is_no_mapping_or_no_yaml_is_named(tmp_path: Path):
 
 
 def test_a_file_that_is_not_there_and_the_place_of_a_fault_are_told(tmp_path: Path):
-    with pytest.raises(SettingsError, match=r"^there is no settings file .*nope\.yaml$"):
+    with pytest.raises(SettingsError, match=r"^Settings file .*nope\.yaml does not exist$"):
         load_settings(tmp_path / "nope.yaml")
     (tmp_path / "s.yaml").write_text("chunking:\n  size: [600\nquery: {}\n")
-    with pytest.raises(SettingsError, match=r"s\.yaml are not YAML \(line 3, column 6\): ") as caught:
+    with pytest.raises(SettingsError, match=r"s\.yaml are not valid YAML \(line 3, column 6\): ") as caught:
         load_settings(tmp_path / "s.yaml")
     assert "unicode string" not in str(caught.value)
 
@@ -183,25 +183,25 @@ def test_a_file_that_is_not_there_and_the_place_of_a_fault_are_told(tmp_path: Pa
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("chunking.size=0", "settings: chunking.size: a whole number above 0, or `document`"),
-        ("chunking.size=all", "settings: chunking.size: a whole number above 0, or `document`"),
+        ("chunking.size=0", "chunking.size: a whole number above 0, or `document`"),
+        ("chunking.size=all", "chunking.size: a whole number above 0, or `document`"),
         (
             "extraction=3",
-            "settings: extraction is a section: set extraction.entity_types, extraction.max_gleanings, "
+            "extraction is a section: set extraction.entity_types, extraction.max_gleanings, "
             "extraction.force_yes_no",
         ),
-        ("claims=yes", "settings: claims is a section: set claims.enabled, claims.description"),
+        ("claims=yes", "claims is a section: set claims.enabled, claims.description"),
         (
             "query=3",
-            "settings: query is a section: set query.context_tokens, query.response_type, query.seed, …",
+            "query is a section: set query.context_tokens, query.response_type, query.seed, …",
         ),
-        ("models=gpt", "settings: models is a section: set keys below it"),
+        ("models=gpt", "models is a section: set keys below it"),
     ],
 )
 def test_what_pydantic_says_is_said_in_words_of_the_settings(override: str, says: str):
     with pytest.raises(SettingsError) as caught:
         load_settings(None, [override])
-    assert str(caught.value) == says
+    assert str(caught.value) == f"Invalid settings: {says}"
 
 
 def test_an_override_leaves_the_base_as_it_was():

@@ -64,13 +64,13 @@ def test_a_plugin_that_cannot_be_used_names_its_package_and_breaks_nothing_else(
 def test_a_plugin_with_the_name_of_a_built_in_one_is_ignored_with_a_warning(install, caplog):
     install("plug_a", "class Mine: ...", store="plug_a:Mine")
     assert registry()["store"] is StoreError and "plug_a" not in sys.modules
-    assert "'store' is built in; the one of the package plug_a 1.2" in caplog.text
+    assert "'store' is built in; ignoring the one of the package plug_a 1.2" in caplog.text
 
 
 def test_two_packages_with_one_name_are_both_named(install):
     install("plug_a", "class Mine: ...", mine="plug_a:Mine")
     install("plug_b", "class Mine: ...", mine="plug_b:Mine")
-    with pytest.raises(PluginError, match=r"package plug_a 1\.2 and from the package plug_b 1\.2"):
+    with pytest.raises(PluginError, match=r"package plug_a 1\.2 and the package plug_b 1\.2"):
         registry()["mine"]
 
 

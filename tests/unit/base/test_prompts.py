@@ -74,7 +74,7 @@ def test_a_missing_placeholder_is_named_with_the_file():
 
 
 def test_an_unknown_placeholder_is_named_with_those_there_are():
-    with pytest.raises(PromptError, match=r"unknown placeholder \{trouble\}; this prompt has \{problem\}"):
+    with pytest.raises(PromptError, match=r"unknown placeholder \{trouble\}\. Choose from: \{problem\}"):
         parse_prompt("correct", "{problem} {trouble}")
 
 
@@ -100,7 +100,7 @@ def test_a_misspelt_prompt_file_is_refused_and_other_files_are_left_alone(tmp_pa
         (tmp_path / name).write_text("mine")
     load_prompts(tmp_path)
     (tmp_path / "extarct.txt").write_text("mine")
-    with pytest.raises(PromptError, match=r"extarct\.txt is no prompt; did you mean extract\.txt\?"):
+    with pytest.raises(PromptError, match=r"Unknown prompt .*extarct\.txt; did you mean extract\.txt\?"):
         load_prompts(tmp_path)
 
 
