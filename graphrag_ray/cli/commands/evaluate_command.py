@@ -94,11 +94,7 @@ _judging = options.combine(
         "text files in the folder `criteria` of prompts_dir.",
     ),
     click.option(
-        "--replicates",
-        type=int,
-        default=REPLICATES,
-        show_default=True,
-        help="Verdicts per pair of answers, half of them with the answers swapped.",
+        "--replicates", type=int, default=REPLICATES, show_default=True, help="Verdicts per pair of answers."
     ),
     click.option("--claims", is_flag=True, help="Also count the factual claims in the answers."),
 )
@@ -109,7 +105,7 @@ _where = options.combine(
     options.as_json,
 )
 _out = click.option(
-    "--out", metavar="URL", default="evaluation", show_default=True, help="Folder of results and replies."
+    "--out", metavar="URL", default="evaluation", show_default=True, help="Folder for results."
 )
 
 

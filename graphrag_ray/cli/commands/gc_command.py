@@ -45,16 +45,14 @@ class Age(click.ParamType[float]):
 @click.command(cls=Command)
 @options.storage
 @click.option(
-    "--keep", type=click.IntRange(1), metavar="N", help="Newest snapshots to keep. Default: 3; --purge: all."
+    "--keep",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Snapshots to keep. Default: 3; with --purge, all without it.",
 )
 @click.option("--older-than", type=Age(), default="0", metavar="AGE", help="Also keep younger snapshots.")
 @click.option(
-    "--grace",
-    type=Age(),
-    default="1h",
-    show_default=True,
-    metavar="AGE",
-    help="How long readers may continue to use a removed snapshot.",
+    "--grace", type=Age(), default="1h", metavar="AGE", help="Grace period for readers. Default: 1h."
 )
 @click.option("--damaged", is_flag=True, help="Also remove damaged parts that a repair has set aside.")
 @click.option(

@@ -44,9 +44,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 @click.option("--replicas", type=int, help="Number of processes, which share rate limits. Default: 1.")
 @click.option("--max-running", type=int, help="Concurrent questions per process. Default: 32.")
 @click.option("--max-waiting", type=int, help="Queued questions per process; more are refused. Default: 256.")
-@click.option(
-    "--max-seconds", type=float, help="Time limit of a question, including the queue. Default: 300."
-)
+@click.option("--max-seconds", type=float, help="Time limit of a question, queue included. Default: 300.")
 @click.option("--max-body-bytes", type=int, help="Size limit of a request. Default: 1 MiB.")
 @click.option("--follow-s", type=float, help="Seconds between checks for a newer snapshot. Default: 5.")
 @click.option("--grace-s", type=float, help="Seconds to finish questions at shutdown. Default: 30.")
