@@ -152,15 +152,9 @@ def without_any_secret(text: str) -> str:
 class _Stderr(logging.StreamHandler[TextIO]):
     """Writes to the current `sys.stderr`, even if it is replaced."""
 
-    def __init__(self) -> None:
-        super().__init__(sys.stderr)
-
-    @property
-    def stream(self) -> TextIO:
-        return sys.stderr
-
-    @stream.setter
-    def stream(self, stream: TextIO) -> None: ...
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 class HandedOn(logging.Handler):

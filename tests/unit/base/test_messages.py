@@ -30,7 +30,7 @@ REQUEST = ChatRequest("extract", (Message("system", "Be kind."), Message("user",
         replace(REQUEST, sample=1),
     ],
 )
-def test_what_asks_for_another_answer_is_another_item(other):
+def test_a_request_for_another_answer_has_another_hash(other):
     assert other.hash != REQUEST.hash
 
 
@@ -43,7 +43,7 @@ def test_what_asks_for_another_answer_is_another_item(other):
         pickle.loads(pickle.dumps(REQUEST)),
     ],
 )
-def test_names_of_ours_are_not_part_of_the_key(other):
+def test_internal_names_are_not_part_of_the_key(other):
     assert other.hash == REQUEST.hash
 
 
@@ -94,6 +94,6 @@ def test_requests_and_replies_survive_pickling():
         assert pickle.loads(pickle.dumps(value)) == value
 
 
-def test_half_a_character_is_joined_with_its_other_half_or_replaced():
+def test_surrogates_are_joined_or_replaced():
     assert whole("caf\udce9 \ud83d\ude00 \ud83d") == "caf\ufffd \U0001f600 \ufffd"
     assert whole("plain, 漢字, \U0001f600") == "plain, 漢字, \U0001f600"

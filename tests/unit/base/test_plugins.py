@@ -35,7 +35,7 @@ def registry() -> Registry[type]:
     return Registry(GROUP, "kind", type, {"store": "graphrag_ray.base.errors:StoreError"})
 
 
-def test_built_in_ones_come_first_and_others_are_found_without_being_imported(install):
+def test_built_in_plugins_come_first_and_listing_imports_nothing(install):
     install("plug_a", "class Mine: ...", zeta="plug_a:Mine", alpha="plug_a:Mine")
     found = registry()
     assert list(found) == ["store", "alpha", "zeta"] and "plug_a" not in sys.modules
@@ -51,7 +51,7 @@ def test_built_in_ones_come_first_and_others_are_found_without_being_imported(in
         ("Mine = 3", "plug_a 1.2.*it is a int"),
     ],
 )
-def test_a_plugin_that_cannot_be_used_names_its_package_and_breaks_nothing_else(
+def test_an_unusable_plugin_is_reported_with_its_package_and_breaks_nothing_else(
     install, code: str, told: str
 ):
     install("plug_a", code, mine="plug_a:Mine")
