@@ -80,15 +80,10 @@ def build_index(
     from functools import partial
 
     from graphrag_ray.engine.given_rows import GivenRows
-    from graphrag_ray.engine.observer import Observer, is_watched
     from graphrag_ray.indexing import build
     from graphrag_ray.indexing.index import index as run_index
 
-    if observer is None and (is_watched() if progress is None else progress):
-        from graphrag_ray.cli.progress import observer_for_people  # Only progress needs the terminal.
-
-        observer = observer_for_people()
-    observer = observer or Observer()
+    observer = observer or _observer(progress)
     given = input if isinstance(input, str | GivenRows) else GivenRows(input)
     settled = build.settled(root, settings, storage)
     agreed = partial(build.agreed, settled, new_prompts, (new_prompts and agree) or observer.note)
@@ -105,6 +100,16 @@ def build_index(
             verify_input=verify_input,
             new_prompts=new_prompts,
         )
+
+
+def _observer(progress: bool | None) -> Observer:
+    from graphrag_ray.engine.observer import Observer, is_watched
+
+    if not (is_watched() if progress is None else progress):
+        return Observer()
+    from graphrag_ray.cli.progress import observer_for_people  # Only progress needs the terminal.
+
+    return observer_for_people()
 
 
 def open_index(
