@@ -61,7 +61,7 @@ def test_the_end_of_a_streamed_text_is_drawn():
 
 
 def test_a_text_is_redrawn_after_changes_and_printed_once_with_a_note(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rendered, "DRAWN_PER_S", 0.001)  # by us alone
+    monkeypatch.setattr(markdown_stream, "DRAWN_PER_S", 0.001)  # by us alone
     out = io.StringIO()
     console = SafeConsole(file=out, width=40, height=10, force_terminal=True, color_system=None)
     with MarkdownStream(console) as writing:
@@ -75,7 +75,7 @@ def test_a_text_is_redrawn_after_changes_and_printed_once_with_a_note(monkeypatc
 
 
 def test_text_that_is_not_prose_is_shown_unchanged(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rendered, "LONGEST", 10)
+    monkeypatch.setattr(markdown_stream, "LONGEST", 10)
     assert "[[[[**[[[[[[" in shown("[[[[**[[[[[[")
 
 
