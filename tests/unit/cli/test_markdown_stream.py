@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from graphrag_ray.cli import markdown_stream
 from graphrag_ray.cli.answer_output import print_text
 from graphrag_ray.cli.markdown_stream import MarkdownStream
 from graphrag_ray.cli.safe_console import SafeConsole
