@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, astuple
 from importlib.util import find_spec
@@ -66,7 +66,7 @@ def evaluate() -> None:
     """
 
 
-def _questions(help_: str) -> Any:
+def _questions(help_: str) -> Callable[..., Any]:
     return click.option("--questions", "questions_url", metavar="FILE", required=True, help=help_)
 
 
