@@ -102,7 +102,7 @@ def test_the_environment_sets_level_and_format_in_any_order():
     assert logs.from_environment({}) == Logging("warning", "text")
     assert logs.from_environment({"GRAPHRAG_RAY_LOG": "json,info"}) == Logging("info", "json")
     assert logs.from_environment({"GRAPHRAG_RAY_LOG": " Debug "}) == Logging("debug", "text")
-    with pytest.raises(UsageError, match=r"GRAPHRAG_RAY_LOG: 'loud' is none of debug, info"):
+    with pytest.raises(UsageError, match=r"'loud' in GRAPHRAG_RAY_LOG. Choose from: debug, info"):
         logs.from_environment({"GRAPHRAG_RAY_LOG": "loud"})
 
 

@@ -48,7 +48,7 @@ def test_built_in_plugins_come_first_and_listing_imports_nothing(install):
     [
         ("import nothing_that_is_there", "plug_a 1.2.*cannot be imported: ModuleNotFoundError"),
         ("class Other: ...", "plug_a 1.2.*cannot be imported: AttributeError"),
-        ("Mine = 3", "plug_a 1.2.*it is a int"),
+        ("Mine = 3", "plug_a 1.2.*but a int"),
     ],
 )
 def test_an_unusable_plugin_is_reported_with_its_package_and_breaks_nothing_else(

@@ -90,7 +90,7 @@ def test_a_misspelt_storage_setting_names_the_nearest(override, near):
 def test_a_misspelt_section_is_reported_by_load_storage():
     with pytest.raises(SettingsError, match=r"unknown setting 'storge'; did you mean 'storage'"):
         load_storage(None, ["storge.region=r"])
-    with pytest.raises(SettingsError, match="write it as"):
+    with pytest.raises(SettingsError, match="use the form"):
         load_storage(None, ["storage.region"])
 
 

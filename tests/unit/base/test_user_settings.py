@@ -143,7 +143,7 @@ def test_storage_in_user_settings_is_the_default(own_settings: Path, tmp_path: P
         ("[1]", "must be a mapping"),
         ("models: {m: {context_window: 5}}", "unknown setting"),
         ("models: {m: 5}", "models.m is a section: set models.m.endpoints"),
-        ("x: 2023-13-45", "not YAML"),
+        ("x: 2023-13-45", "not valid YAML"),
     ],
 )
 def test_an_error_in_user_settings_names_the_file(own_settings: Path, text: str, says: str):
