@@ -48,7 +48,7 @@ def test_the_way_back_to_the_offline_engine_is_told(run: Command, world: World):
     way = "models.default={provider: offline}"
     assert result.exit_code == 2 and f"--set '{way}'" in result.stderr
     result = run(*again, way)
-    assert result.exit_code == 0 and "Snapshot 1 was written with m" in result.stderr
+    assert result.exit_code == 0 and "Snapshot 1 was built with m" in result.stderr
 
 
 def test_a_model_that_a_settings_file_leaves_out_is_told(run: Command, world: World, tmp_path: Path):

@@ -113,7 +113,7 @@ def _watch(store: Store, following: bool, as_json: bool) -> int:
 def _print_status(record: Record) -> None:
     from graphrag_ray.store.parts import MEND
 
-    out, counts = console.console_of(), record["counts"]
+    out, counts = console.console_of(), record.get("counts", {})
     out.print(f"Index at {record['root']}")
     if record["writer"]:
         out.print(f"  being written by {record['writer']}")
