@@ -2,8 +2,7 @@
 
     python docs/settings_reference.py > docs/settings.md
 
-A key's meaning is the docstring under its field, else the comment beside it in `settings.yaml`, the file that
-`graphrag-ray init` writes. A key that has neither is an error.
+The meaning of a key is the docstring below its field. A field without one is an error.
 """
 
 from __future__ import annotations
@@ -11,19 +10,16 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-import re
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain, pairwise
-from pathlib import Path
 from typing import Any
 
 import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-import graphrag_ray
 from graphrag_ray.base import index_settings
 from graphrag_ray.base.declarations import MODEL_STAGES
 
@@ -32,17 +28,17 @@ INTRODUCTION = """\
 
 Generated from the settings model by `python docs/settings_reference.py > docs/settings.md`: do not edit.
 
-One YAML file, named by `--config`. `graphrag-ray init DIR` writes one with all keys. Every key can be left
-out, and every key can be overridden on the command line: `--set query.context_tokens=4000`, as often as
-needed. A list is counted from 0: `--set models.default.endpoints.0.max_in_flight=64`. An unknown key is an
-error that names the nearest known one.
+Settings are one YAML file, passed with `--config`. `graphrag-ray init DIR` writes one with all keys. Every
+key is optional and can be overridden on the command line: `--set query.context_tokens=4000`, as often as
+needed. List positions start at 0: `--set models.default.endpoints.0.max_in_flight=64`. An unknown key is an
+error that suggests the nearest known one.
 
-Without `--config`, `index` goes on with the settings of the newest snapshot. `run`, `budget`, `storage` and
-the keys marked † are about this machine, or one run: no snapshot keeps them, and none is taken from one.
-How models are reached (the † of `models.NAME`) and `storage` may stand in a settings file of the user, for
-all commands: [models](models.md#where-this-machine-finds-them).
+Without `--config`, `index` uses the settings of the newest snapshot. `run`, `budget`, `storage` and the keys
+marked † belong to this machine or to one run: they are neither written to a snapshot nor read from one. How
+models are reached (the keys marked † of `models.NAME`) and `storage` can also be set for all commands in your
+user settings: [models](models.md#where-this-machine-finds-them).
 
-Secrets never stand in settings: they name the environment variable or the file that holds one."""
+Settings never contain secrets, only the name of the environment variable or file that holds one."""
 SECTIONS: dict[str, type[BaseModel]] = {
     "models.NAME": index_settings.Model,
     "models.NAME.endpoints.N": index_settings.Endpoint,
@@ -53,9 +49,6 @@ SECTIONS: dict[str, type[BaseModel]] = {
 INTRODUCED = {
     "models.NAME.price": "Also `models.NAME.endpoints.N.price`.",
     "stages.STAGE": "STAGE is one of " + ", ".join(f"`{s}`" for s in MODEL_STAGES) + ".",
-    "input": "How documents are read.",
-    "query": "How questions are answered.",
-    "run": "How a run works.",
 }
 UNITS = (
     ("_usd_per_mtok", "US dollars per million tokens"),
@@ -91,35 +84,32 @@ def main() -> None:
 
 def reference() -> str:
     """The whole page."""
-    comments = comments_of((Path(graphrag_ray.__file__).parent / "base" / "settings.yaml").read_text("utf-8"))
     parts = [INTRODUCTION]
     general = []
     for name, info in index_settings.Settings.model_fields.items():
         model = section_of(info.annotation)
         if model is not None:
-            parts += section(name, model, comments)
+            parts += section(name, model)
         elif name in ("models", "stages"):
             for path, below in SECTIONS.items():
                 if path.startswith(name):
-                    parts += section(path, below, comments)
+                    parts += section(path, below)
         else:
-            general.append(row(name, name, info, docs_of(index_settings.Settings), comments))
+            general.append(row(name, name, info, docs_of(index_settings.Settings)))
     return "\n\n".join([*parts, "## At the top", table(general)])
 
 
-def section(path: str, model: type[BaseModel], comments: dict[str, str]) -> list[str]:
+def section(path: str, model: type[BaseModel]) -> list[str]:
     docs = docs_of(model)
     about = " ".join(filter(None, (flat(docs_text(model)), INTRODUCED.get(path, ""))))
-    rows = [row(f"{path}.{name}", name, info, docs, comments) for name, info in model.model_fields.items()]
+    rows = [row(f"{path}.{name}", name, info, docs) for name, info in model.model_fields.items()]
     return [f"## {path}", *([about] if about else []), table(rows)]
 
 
-def row(
-    path: str, name: str, info: FieldInfo, docs: dict[str, str], comments: dict[str, str]
-) -> Sequence[str]:
-    meaning = docs.get(name) or sentence(comments.get(path, ""))
+def row(path: str, name: str, info: FieldInfo, docs: dict[str, str]) -> Sequence[str]:
+    meaning = docs.get(name)
     if not meaning:
-        raise SystemExit(f"{path} has no meaning: give its field in settings.py a docstring")
+        raise SystemExit(f"{path} has no description: add a docstring below its field in index_settings.py")
     kind = kind_of(info.annotation, info.metadata)
     mark = "†" if index_settings.is_machines(info) else ""
     return [f"`{name}`{mark}", kind, default_of(info), unit_of(name), meaning]
@@ -190,41 +180,6 @@ def docs_of(model: type[BaseModel]) -> dict[str, str]:
         ):
             found[field.target.id] = flat(str(after.value.value))
     return found
-
-
-def comments_of(text: str) -> dict[str, str]:
-    """The comments beside the keys of settings.yaml, those of keys that are commented out too."""
-    plain = re.sub(r"^( *)# ( *(?:- )?[a-z_]+:(?: |$))", r"\1\2", text, flags=re.MULTILINE)
-    found = {}
-    for path, comment in _lines(plain):
-        names = list(path)
-        for top, known, name in (("models", "default", "NAME"), ("stages", "extract", "STAGE")):
-            if names[0] == top and names[1:2] == [known]:
-                names[1] = name
-        if names[2:3] == ["endpoints"] and len(names) > 3:
-            names.insert(3, "N")
-        if comment:
-            found.setdefault(".".join(names), comment)
-    return found
-
-
-def _lines(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
-    """(path, comment) of each line that holds a key."""
-    at: list[tuple[int, str]] = []
-    for line in text.splitlines():
-        match = re.match(r"( *)(- )?([a-z_]+):(.*)", line)
-        if match:
-            indent = len(match[1]) + len(match[2] or "")
-            at = [(i, name) for i, name in at if i < indent] + [(indent, match[3])]
-            _, _, comment = match[4].partition(" # ")
-            yield tuple(name for _, name in at), comment.strip()
-
-
-def sentence(comment: str) -> str:
-    """A comment as a sentence, unless it begins with a value."""
-    begins_with_value = re.match(r"\w+(:| \|)", comment)
-    text = comment if begins_with_value else comment[:1].upper() + comment[1:]
-    return f"{text}." if text and not text.endswith((".", "…")) else text
 
 
 def flat(text: str) -> str:

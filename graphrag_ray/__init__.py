@@ -1,4 +1,4 @@
-"""graphrag-ray: GraphRAG on Ray, for corpora that outgrow one process.
+"""GraphRAG on a laptop or a Ray cluster.
 
 from graphrag_ray import build_index, open_index
 
@@ -7,8 +7,7 @@ index = open_index("s3://bucket/index")
 print(index.ask("What are the main themes?").text)
 """
 
-# Workers import this package for every task, and commands for every --help: it imports what it needs when it
-# is called.
+# Workers import this package for every task, and commands for every --help, so it imports lazily.
 
 from __future__ import annotations
 
@@ -43,33 +42,40 @@ def build_index(
     on_ray: bool | None = None,
     storage: Storage | Mapping[str, Any] | None = None,
 ) -> Indexed:
-    """Bring the index at `root` up to date with the documents of INPUT.
+    """Build the index at `root`, or update it with the documents of INPUT.
 
-    input           a file, folder, glob or URL; or rows, each of which is a document: a `ray.data.Dataset`, a
-                    table of pandas or Arrow, dictionaries. Which columns are text, id, title and date
-                    `settings.input` says; the others are metadata. A row without an id column is named by
-                    what it holds: changed, it is another document
-    settings        values, or sections as in a settings file; None: those of the newest snapshot, else of
-                    the last run, else the defaults (the offline engine)
-    observer        who is told how it goes (`engine/observer.py`); None: as `progress` says
-    progress        lines on standard error, or in the notebook's cell, about how it goes; None: in a notebook
-                    and on a terminal. Steps are logged (`graphrag_ray`, at the level INFO) in any case
-    add             keep documents that INPUT does not hold
-    allow_deletes   let documents go, or be replaced, where a run would refuse that
-    reset_communities   partition the graph afresh, not from the communities that are there
-    verify          read every stored part first; damaged ones are set aside and made anew
-    verify_input    read every file of INPUT, also those that are unchanged by their size and time, or ETag
-    new_prompts     take the prompts of the package, or of the settings' `prompts_dir`, for all of the index,
-                    not those that it was made with. `observer` is told first what that costs
-    agree           told instead; what it raises ends this before anything is asked
-    address         a Ray cluster; None: the one of this machine, else a private one, if any
-    on_ray          False: in this process, True: on Ray; None: in this process where no cluster is there and
-                    INPUT is small (`run.in_process_mb`)
-    storage         how index and INPUT are reached, as in settings.Storage; None: as the settings, else the
-                    environment, say. It is not taken from a snapshot
+    Called from the main thread, it handles Ctrl-C and SIGTERM by raising Interrupted (`engine/stopping.py`).
 
-    Raises UsageError before Ray is started, where that can be known; else as `index.index`. Called from the
-    main thread, it ends with Interrupted on Ctrl-C and SIGTERM (`engine/stopping.py`).
+    Args:
+        input: A file, folder, glob or URL; or rows, each of which is a document: a `ray.data.Dataset`, a
+            pandas or Arrow table, or dictionaries. `settings.input` names the columns for text, id, title and
+            date; others are metadata. Without an id column, a row is identified by its content.
+        root: The index: a folder or URL.
+        settings: Settings, or sections as in a settings file. None: those of the newest snapshot, else of the
+            last run, else the defaults (the offline engine).
+        observer: Progress callbacks (`engine/observer.py`). None: as `progress` says.
+        progress: Show progress on standard error or in the notebook cell. None: on a terminal or in a
+            notebook. Steps are also logged by the logger `graphrag_ray` at level INFO.
+        add: Keep documents that are not in INPUT.
+        allow_deletes: Allow a run that deletes or replaces many documents.
+        reset_communities: Partition the graph from scratch instead of starting from the existing communities.
+        verify: Read every stored part first and rebuild damaged ones.
+        verify_input: Read every file of INPUT, even with unchanged size and time, or ETag.
+        new_prompts: Use the prompts of the package, or of `settings.prompts_dir`, instead of those that the
+            index was built with. Their cost is passed to `observer` first.
+        agree: Receives that cost instead. If it raises, the run ends before any model call.
+        address: A Ray cluster. None: the one of this machine, else a private one.
+        on_ray: Run on Ray (True) or in this process (False). None: in this process if no cluster is running
+            and INPUT is small (`run.in_process_mb`).
+        storage: How index and INPUT are reached, as `settings.Storage`. None: as the settings, else the
+            environment, say. It is never read from a snapshot.
+
+    Returns:
+        The snapshot, and figures of the run.
+
+    Raises:
+        UsageError: Invalid arguments, before Ray is started where possible.
+        GraphRagError: As `indexing.index.index`.
     """
     from functools import partial
 
@@ -101,7 +107,7 @@ def _observer(progress: bool | None) -> Observer:
 
     if not (is_watched() if progress is None else progress):
         return Observer()
-    from graphrag_ray.cli.progress import observer_for_people  # nothing else here needs the terminal
+    from graphrag_ray.cli.progress import observer_for_people  # Only progress needs the terminal.
 
     return observer_for_people()
 
@@ -114,16 +120,21 @@ def open_index(
     storage: Storage | Mapping[str, Any] | None = None,
     cache: str | None = None,
 ) -> Index:
-    """Open the newest snapshot of an index, or the one with a number, for questions.
+    """Open an index for questions.
 
-    settings   how to ask; None: those that the index was built with, its models where this machine knows them
-               (`base/user_settings.py`)
-    storage    how the index is reached, as in settings.Storage; None: as `settings.storage`, else the
-               environment, says
-    cache      a folder or URL where replies of models are kept: what was asked before is not asked again. The
-               journal of a batch (its answers' file with `.work`) is one, too
+    Args:
+        url: The index: a folder or URL.
+        snapshot: Number of a snapshot. None: the newest.
+        settings: Settings for questions. None: those that the index was built with, and the model addresses
+            that this machine knows (`base/user_settings.py`).
+        storage: How the index is reached, as `settings.Storage`. None: as `settings.storage`, else the
+            environment, says.
+        cache: A folder or URL that keeps model replies, so that repeated calls are free. It may be the work
+            folder of a batch (its answers' file with `.work`).
 
-    Raises IndexNotFound where there is none, or none finished; StoreError.
+    Raises:
+        IndexNotFound: There is no index, or no finished snapshot.
+        StoreError: The index cannot be read.
     """
     from graphrag_ray.base.index_settings import of_index
     from graphrag_ray.base.settings_file import load_settings, storage_of

@@ -87,7 +87,7 @@ class Running:
         self._listening = threading.Thread(target=self._listen, daemon=True)
         self._listening.start()
         try:
-            until(lambda: "Ctrl-C ends it" in "".join(self.said) or self.process.poll() is not None)
+            until(lambda: "Press Ctrl-C to stop" in "".join(self.said) or self.process.poll() is not None)
             found = re.search(r" at (http://\S+)", "".join(self.said))
             assert found, "".join(self.said)
         except BaseException:

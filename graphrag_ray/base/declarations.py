@@ -1,10 +1,9 @@
-"""What an index is made of, declared once: the stages of a run, in its order, the kinds of record, and the
-hierarchies of communities.
+"""Declarations of the stages of a run, the record kinds and the hierarchies of communities.
 
-Settings, journals, replay, retries, failures, the estimate, the cost of new prompts, and what people see of
-a run are derived from the stages; functions are bound to the names in `indexing/index.py`, as are those of
-hierarchies. References, short ids, embeddings, indexes for search and sources are derived from the kinds of
-record; whether a run extracts a graph, and where a question finds levels and reports, from the hierarchies.
+Everything else is derived from them: settings, journals, replay, failures, the estimate and progress from the
+stages; references, short ids, embeddings, search indexes and sources from the record kinds; the need for a
+graph and the place of levels and reports from the hierarchies. `indexing/index.py` binds functions to their
+names.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from dataclasses import dataclass
 class Stage:
     """One stage of indexing.
 
-    name      of the step in manifests and progress
-    reads     the stages whose results it reads. `merge` joins several results into one; a later stage that
-              reads the part of one of them names that one
-    dialogue  the dialogue that it runs: the name of its journal, of its model under `stages`, and of its
-              failures; "" where no model is asked. Stages of several hierarchies may run the same one
-    prompts   the prompts of the dialogue's turns whose replies teach an estimate something
-    parts     prompts that are written into these
-    section   the section of the settings whose `enabled` turns it on; "": it is always on
-    writes    what its model writes, in words, and the count of a snapshot that tells how many there are of
-              these in all, or ""
-    module    its file in `indexing/stages/`; "": that of its name
+    Attributes:
+        name: Name of the step in manifests and progress.
+        reads: Stages whose results it reads. `merge` combines the results of several stages; a later stage
+            that reads only a part of one of them names that one.
+        dialogue: The dialogue it runs, which names its journal, its model under `stages` and its failures; ""
+            if it calls no model. Stages of different hierarchies may run the same dialogue.
+        prompts: Prompts of those turns whose replies inform an estimate.
+        parts: Prompts that are inserted into `prompts`.
+        section: Settings section whose `enabled` turns the stage on; "" if it always runs.
+        writes: What its model writes, and the snapshot count of their total (or "").
+        module: File in `indexing/stages/`, if it is not named after the stage.
     """
 
     name: str
@@ -41,8 +40,16 @@ class Stage:
 
     @property
     def called(self) -> str:
-        """In failures."""
+        """Name of the stage in failures."""
         return self.dialogue or self.name
+
+
+def _embed(name: str, *reads: str) -> Stage:
+    return Stage(name, reads, "embed", section="embeddings", writes=("embeddings", ""), module="embed_stage")
+
+
+def _report(name: str, *reads: str, module: str = "") -> Stage:
+    return Stage(name, reads, "report", ("report",), writes=("reports", "reports"), module=module)
 
 
 _STAGES = (
@@ -65,47 +72,14 @@ _STAGES = (
         module="extract_stage",
     ),
     Stage("merge", reads=("read", "extract", "claims")),
-    Stage(
-        "describe",
-        reads=("extract",),
-        dialogue="describe",
-        prompts=("describe",),
-        writes=("descriptions", ""),
-    ),
-    # Where a hierarchy is made by meaning; `embed` takes the vectors over.
-    Stage(
-        "embed_entities",
-        reads=("describe",),
-        dialogue="embed",
-        section="embeddings",
-        writes=("embeddings", ""),
-        module="embed_stage",
-    ),
-    Stage(
-        "embed_chunks",
-        reads=("read",),
-        dialogue="embed",
-        section="embeddings",
-        writes=("embeddings", ""),
-        module="embed_stage",
-    ),
+    Stage("describe", ("extract",), "describe", prompts=("describe",), writes=("descriptions", "")),
+    # Only if a hierarchy is built by meaning. `embed` reuses the vectors.
+    _embed("embed_entities", "describe"),
+    _embed("embed_chunks", "read"),
     Stage("communities", reads=("extract", "describe")),
-    Stage(
-        "reports",
-        reads=("claims", "describe", "communities"),
-        dialogue="report",
-        prompts=("report",),
-        writes=("reports", "reports"),
-    ),
+    _report("reports", "claims", "describe", "communities"),
     Stage("entity_clusters", reads=("extract", "describe", "embed_entities"), module="attributed_stage"),
-    Stage(
-        "attributed",
-        reads=("claims", "describe", "entity_clusters"),
-        dialogue="report",
-        prompts=("report",),
-        writes=("reports", "reports"),
-        module="attributed_stage",
-    ),
+    _report("attributed", "claims", "describe", "entity_clusters", module="attributed_stage"),
     Stage(
         "tree",
         reads=("read", "embed_chunks"),
@@ -113,14 +87,7 @@ _STAGES = (
         prompts=("summary",),
         writes=("summaries", "summaries"),
     ),
-    Stage(
-        "embed",
-        reads=("read", "describe", "embed_entities", "embed_chunks", "reports", "attributed", "tree"),
-        dialogue="embed",
-        section="embeddings",
-        writes=("embeddings", ""),
-    ),
-    # Which chunks hold which names, for walks.
+    _embed("embed", "read", "describe", "embed_entities", "embed_chunks", "reports", "attributed", "tree"),
     Stage("walk", reads=("read", "extract")),
     Stage("search", reads=("read", "describe", "reports", "attributed", "tree", "embed")),
     Stage(
@@ -143,45 +110,43 @@ _STAGES = (
 STAGES: Mapping[str, Stage] = {stage.name: stage for stage in _STAGES}
 
 ABOUT = "about"
-"""The dialogue that tells once what the corpus is about, before the first report. It is no stage, since
-later runs do not have it; its model is that of reports."""
+"""The dialogue that describes the corpus once, before the first report. It is not a stage, since later runs
+do not repeat it. It uses the model of reports."""
 
 CORRECT = "correct"
-"""The prompt of the turn that asks for a correction, in all dialogues."""
+"""Prompt of correction turns in all dialogues."""
 
 ASKING_STAGES = tuple({stage.dialogue: stage for stage in reversed(_STAGES) if stage.dialogue}.values())[::-1]
-"""Those that ask models: of each dialogue the first."""
+"""Stages that call models: the first of each dialogue."""
 
 JOURNALS = (*(stage.dialogue for stage in ASKING_STAGES), ABOUT)
-"""The dialogues of indexing."""
+"""The dialogues of indexing, each with a journal."""
 
 INDEXING_PROMPTS = (*(name for s in ASKING_STAGES for name in (*s.prompts, *s.parts)), CORRECT)
-"""Prompts that an index is made with: changed, its models are asked again."""
+"""Prompts that an index is built with. Changing one repeats model calls."""
 
-QUESTION_DIALOGUES = ("map", "reduce", "answer", "rate", "drift", "fgrag", "keywords", "steps", "condense")
-"""The dialogues of questions, each with a model of its own under `stages`."""
+MODEL_STAGES = (
+    *(stage.dialogue for stage in ASKING_STAGES),
+    *("map", "reduce", "answer", "rate", "drift", "fgrag", "keywords", "steps", "condense"),  # questions
+    *("questions", "judge", "answer_claims"),  # `evaluate`
+)
+"""The dialogues of indexing, questions and `evaluate`: the keys of `stages` in the settings."""
 
-EVALUATION_DIALOGUES = ("questions", "judge", "answer_claims")
-"""The dialogues of `evaluate`: questions on a corpus, comparing answers, listing their claims."""
-
-MODEL_STAGES = (*(stage.dialogue for stage in ASKING_STAGES), *QUESTION_DIALOGUES, *EVALUATION_DIALOGUES)
-"""The keys of `stages` in the settings."""
-
-FAILING = (*dict.fromkeys(stage.called for stage in _STAGES), ABOUT)
-"""The stages of failures."""
+FAILURE_STAGES = (*dict.fromkeys(stage.called for stage in _STAGES), ABOUT)
 
 
 @dataclass(frozen=True)
 class RecordKind:
-    """A kind of record that contexts show and references name.
+    """A kind of record that contexts show and references cite.
 
-    name       in embeddings and in search
-    section    its heading in contexts, and its name in references
-    singular   of the section: what a reference may call one record
-    table      whose rows these are
-    word, words  what people call one, and several
-    content    columns in which a row with the same id may differ from one snapshot to the next
-    searched   whether its texts are embedded, and found by vector and by keyword
+    Attributes:
+        name: Name in embeddings and search.
+        section: Heading in contexts, and name in references.
+        singular: Singular of `section`, which references may use for one record.
+        table: The table that holds the records.
+        word, words: What messages call one record, and several.
+        content: Columns that may differ between snapshots for the same id.
+        searched: Whether its texts are embedded and indexed for vector and keyword search.
     """
 
     name: str
@@ -194,66 +159,24 @@ class RecordKind:
     searched: bool = True
 
 
+_REPORT = ("title", "full_content", "rank")
+_ENTITY = ("type", "description", "frequency")
+_CLAIM = ("status", "start_date", "end_date", "source_text")
+_RELATIONSHIP = ("description", "weight")
+# fmt: off
 RECORD_KINDS = (
-    RecordKind(
-        "community_report",
-        "Reports",
-        "Report",
-        "community_reports",
-        "report",
-        "reports",
-        content=("title", "full_content", "rank"),
-    ),
-    RecordKind(
-        "entity",
-        "Entities",
-        "Entity",
-        "entities",
-        "entity",
-        "entities",
-        content=("type", "description", "frequency"),
-    ),
-    RecordKind(
-        "relationship",
-        "Relationships",
-        "Relationship",
-        "relationships",
-        "relationship",
-        "relationships",
-        content=("description", "weight"),
-    ),
-    RecordKind(
-        "claim",
-        "Claims",
-        "Claim",
-        "covariates",
-        "claim",
-        "claims",
-        content=("status", "start_date", "end_date", "source_text"),
-        searched=False,
-    ),
-    RecordKind(
-        "attributed_report",
-        "Themes",
-        "Theme",
-        "attributed_reports",
-        "theme",
-        "themes",
-        content=("title", "full_content", "rank"),
-    ),
-    RecordKind(
-        "tree_summary",
-        "Summaries",
-        "Summary",
-        "tree_summaries",
-        "summary",
-        "summaries",
-        content=("title", "full_content"),
-    ),
-    # The id of a chunk is a hash of its text.
-    RecordKind("text_unit", "Sources", "Source", "text_units", "chunk", "chunks", content=("header",)),
+    RecordKind("community_report", "Reports", "Report", "community_reports", "report", "reports", _REPORT),
+    RecordKind("entity", "Entities", "Entity", "entities", "entity", "entities", _ENTITY),
+    RecordKind("relationship", "Relationships", "Relationship", "relationships", "relationship",
+               "relationships", _RELATIONSHIP),
+    RecordKind("claim", "Claims", "Claim", "covariates", "claim", "claims", _CLAIM, searched=False),
+    RecordKind("attributed_report", "Themes", "Theme", "attributed_reports", "theme", "themes", _REPORT),
+    RecordKind("tree_summary", "Summaries", "Summary", "tree_summaries", "summary", "summaries",
+               ("title", "full_content")),
+    RecordKind("text_unit", "Sources", "Source", "text_units", "chunk", "chunks", ("header",)),
 )
-"""In the order in which sections are shown."""
+# fmt: on
+"""In the order in which contexts show their sections. The id of a chunk is a hash of its text."""
 
 OF_SECTION: Mapping[str, RecordKind] = {kind.section: kind for kind in RECORD_KINDS}
 
@@ -262,15 +185,15 @@ SEARCHED: Mapping[str, RecordKind] = {kind.name: kind for kind in RECORD_KINDS i
 
 @dataclass(frozen=True)
 class HierarchyKind:
-    """A way to divide records into communities at levels, each with a report.
+    """A way to divide records into communities on several levels, each with a report.
 
-    name         in `hierarchies` of the settings, in `--hierarchy`, and in the tables' column `hierarchy`
-    over         the kind of record that its communities hold
-    stages       those that make it, in the order of the run
-    communities  its table of communities: at least community, level, parent, hierarchy
-    by_meaning   what it is over is embedded before it is built
-    reports      the kind of record that its reports are; their table has at least id, community, n_tokens,
-                 hierarchy
+    Attributes:
+        name: Name in the setting `hierarchies`, in `--hierarchy` and in the column `hierarchy`.
+        over: The record kind of its members.
+        stages: Stages that build it, in the order of the run.
+        communities: Its table of communities, with at least community, level, parent and hierarchy.
+        reports: The record kind of its reports. Their table has at least id, community, n_tokens, hierarchy.
+        by_meaning: Whether its members are embedded before it is built.
     """
 
     name: str
@@ -282,12 +205,12 @@ class HierarchyKind:
 
     @property
     def section(self) -> str:
-        """In which contexts show its reports."""
+        """Context section of its reports."""
         return SEARCHED[self.reports].section
 
     @property
     def of_graph(self) -> bool:
-        """Whether a graph must be extracted for it."""
+        """Whether it needs an extracted graph."""
         return self.over in ("entity", "relationship")
 
     @property
@@ -296,55 +219,52 @@ class HierarchyKind:
 
     @property
     def counted(self) -> str:
-        """What the counts of a snapshot call its reports."""
+        """Name of its reports in the counts of a snapshot."""
         return STAGES[self.stages[-1]].writes[1]
 
 
 _HIERARCHIES = (
     HierarchyKind("leiden", "entity", ("communities", "reports"), "communities", "community_report"),
     HierarchyKind(
-        "attributed",
-        "entity",
-        ("entity_clusters", "attributed"),
-        "attributed_communities",
-        "attributed_report",
+        name="attributed",
+        over="entity",
+        stages=("entity_clusters", "attributed"),
+        communities="attributed_communities",
+        reports="attributed_report",
         by_meaning=True,
     ),
-    HierarchyKind(
-        "tree",
-        "text_unit",
-        ("tree",),
-        "tree_clusters",
-        "tree_summary",
-        by_meaning=True,
-    ),
+    HierarchyKind("tree", "text_unit", ("tree",), "tree_clusters", "tree_summary", by_meaning=True),
 )
 
 HIERARCHIES: Mapping[str, HierarchyKind] = {kind.name: kind for kind in _HIERARCHIES}
 
 REPORTS = tuple(kind.reports for kind in _HIERARCHIES)
-"""The kinds of record that are reports: their tables have title, full_content, rank and references, too."""
+"""Record kinds that are reports. Their tables also have title, full_content, rank and references."""
 
 REPORT_SECTIONS = tuple(SEARCHED[name].section for name in REPORTS)
 
-_CHUNKS_FIRST = sorted(RECORD_KINDS, key=lambda kind: kind.table != "text_units")
-
 COMPARED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "documents": ("documents", ("content_hash",)),
-    **{k.table: (k.words, k.content) for k in _CHUNKS_FIRST if k.name not in REPORTS},
-    # The id of a community is a hash of all that it is: another one is a new one.
+    **{
+        k.table: (k.words, k.content)
+        for k in (*RECORD_KINDS[-1:], *RECORD_KINDS[:-1])
+        if k.name not in REPORTS
+    },
+    # The id of a community is a hash of its content, so a changed community is a new one.
     **{kind.communities: (kind.communities.replace("_", " "), ()) for kind in _HIERARCHIES},
     **{k.table: (k.words, k.content) for k in RECORD_KINDS if k.name in REPORTS},
 }
-"""Tables of which people are told what a run changed, in this order: what they call the rows, and the columns
-that are compared."""
+"""Tables whose changes a run reports, in this order: what messages call the rows, and the columns to
+compare."""
 
 
 def concerned(prompt: str) -> Collection[str]:
-    """The dialogues that a changed prompt concerns: its own and those of the stages that read what comes of
-    it. One of corrections concerns all."""
-    found: set[str] = set()
+    """The dialogues that a changed prompt affects: its own and those of the stages downstream.
+
+    The correction prompt affects all.
+    """
+    affected: set[str] = set()
     for stage in _STAGES:  # in the order of the run
-        if prompt in (*stage.prompts, *stage.parts, CORRECT) or found.intersection(stage.reads):
-            found.add(stage.name)
-    return {STAGES[name].dialogue for name in found if STAGES[name].dialogue}
+        if prompt in (*stage.prompts, *stage.parts, CORRECT) or affected.intersection(stage.reads):
+            affected.add(stage.name)
+    return {STAGES[name].dialogue for name in affected if STAGES[name].dialogue}

@@ -1,49 +1,48 @@
-"""Everything that can go wrong, as one tree.
+"""The exception hierarchy.
 
-    GraphRagError                      exit code 1 unless said otherwise
+    GraphRagError                      exit code 1 unless stated otherwise
     ├── UsageError                     the caller has to change something: exit code 2
-    │   ├── SettingsError              a settings file, --set or short form that cannot be used
-    │   ├── PromptError                a prompt with a missing or unknown placeholder
-    │   ├── InputError                 INPUT names nothing that can be read
+    │   ├── SettingsError              invalid settings file, --set or option
+    │   ├── PromptError                prompt with a missing or unknown placeholder
+    │   ├── InputError                 INPUT contains nothing that can be read
     │   ├── IndexNotFound              no index, or no finished snapshot, at --root
-    │   ├── LevelNotFound              a community level that the index does not have
+    │   ├── LevelNotFound              community level that the index does not have
     │   ├── DeletionRefused            the run would delete much of the index, or replace documents
-    │   └── NoReports                  the index holds names and chunks alone, no communities and reports
-    ├── StoreError                     storage did not do what it must
-    │   ├── CorruptPart                a stored part is truncated or is not what was written
+    │   └── NoReports                  the index has no communities and reports
+    ├── StoreError                     storage failure
+    │   ├── CorruptPart                a stored part is truncated or was modified
     │   ├── LockHeld                   another writer works on this index
-    │   ├── LockLost                   this writer was taken over
-    │   ├── SnapshotConflict           somebody else committed this snapshot number
-    │   └── SnapshotRemoved            the snapshot that is being read is no longer kept
-    ├── ProcessDied                    a process that worked on tables died, again and again
-    ├── RunStopped                     a run ended before its end; finished work is kept
-    │   ├── BudgetSpent                a limit on cost, tokens or time was reached: exit code 4
-    │   ├── Interrupted                stopped by Ctrl-C: exit code 130
-    │   │   └── Terminated             stopped by SIGTERM: exit code 143
-    │   ├── TooManyFailures            the share of failed items passed max_failed_fraction
-    │   └── ModelRefused               the endpoint refuses us as a whole (key, model, quota)
-    │       └── NotConfigured          there is no way to any endpoint of a model: exit code 2
+    │   ├── LockLost                   another writer took over the lock
+    │   ├── SnapshotConflict           another writer committed this snapshot number
+    │   └── SnapshotRemoved            the snapshot was removed while it was read
+    ├── ProcessDied                    a process that worked on tables died repeatedly
+    ├── RunStopped                     the run stopped early; finished work is kept
+    │   ├── BudgetSpent                limit on cost, tokens or time reached: exit code 4
+    │   ├── Interrupted                Ctrl-C: exit code 130
+    │   │   └── Terminated             SIGTERM: exit code 143
+    │   ├── TooManyFailures            more failed items than max_failed_fraction allows
+    │   └── ModelRefused               the endpoint refuses all requests (key, model, quota)
+    │       └── NotConfigured          no endpoint of a model can be reached: exit code 2
     └── CallError                      one request to a model failed
-        ├── TransientCallError         worth another attempt (408, 409, 425, 429, 5xx, connection, time-out)
+        ├── TransientCallError         may succeed on retry (408, 409, 425, 429, 5xx, connection, timeout)
         ├── PermanentCallError         this request will never succeed (400, too long, content filter)
-        │   └── DoesNotFit             it would, with a larger window or limit in the settings
+        │   └── DoesNotFit             may succeed with a larger window or limit in the settings
         └── FatalCallError             no request will succeed (401, 403, unknown model, quota)
-            └── NoWay                  none can be sent: no address, no key, or no header can hold it
+            └── NoWay                  no request can be sent: no address, no key, or an invalid header
 
-    DialogueFailed                     a dialogue cannot use its model's replies; the item fails for good
+    DialogueFailed                     a dialogue cannot use the model's replies; the item fails permanently
 
-Every error crosses process boundaries, so every one survives pickling: the message is the only
-positional argument, everything else an attribute.
+Errors cross process boundaries and have to survive pickling: the message is the only positional argument.
 """
 
 from __future__ import annotations
 
 FAILED_ITEMS = 3
-"""Exit code that no error has: done, but some items failed."""
+"""Exit code of a completed command with failed items."""
 
 
 class GraphRagError(Exception):
-    """Base of all errors raised on purpose. The message says what happened, where, and what to do."""
+    """Base of all errors raised on purpose."""
 
     exit_code = 1
 
@@ -77,7 +76,7 @@ class StoreError(GraphRagError): ...
 
 
 class CorruptPart(StoreError):
-    """`path`: of the damaged file, relative to its store; "" where no one file is meant."""
+    """A damaged part. `path` is the file, relative to its store; "" if the damage is not in one file."""
 
     def __init__(self, message: str, *, path: str = "") -> None:
         super().__init__(message)
@@ -95,9 +94,9 @@ class SnapshotConflict(StoreError): ...
 
 class SnapshotRemoved(StoreError):
     def after(self, calls: int, tokens: int) -> SnapshotRemoved:
-        """The same, for a question that models had been asked for already."""
-        paid = f". By then the question had come to {calls:,} calls and {tokens:,} tokens"
-        return SnapshotRemoved(f"{self}{paid}") if calls else self
+        """The same error, with what the question had cost by then."""
+        used = f". The question had used {calls:,} calls and {tokens:,} tokens"
+        return SnapshotRemoved(f"{self}{used}") if calls else self
 
 
 class ProcessDied(GraphRagError): ...
@@ -129,10 +128,10 @@ class NotConfigured(ModelRefused):
 
 
 class CallError(GraphRagError):
-    """One request failed. `status` is the HTTP status, or None where there was no answer."""
+    """A failed request. `status` is the HTTP status; None if there was no response."""
 
     next_run = False
-    """Whether the next run should ask again: what was in the way can go away with the request unchanged."""
+    """Whether the next run should retry, since the unchanged request may succeed then."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
@@ -140,7 +139,7 @@ class CallError(GraphRagError):
 
 
 class TransientCallError(CallError):
-    """`retry_after_s` is what the endpoint asked for; None where it did not say."""
+    """A transient failure. `retry_after_s` is the endpoint's Retry-After; None if it sent none."""
 
     next_run = True
 
@@ -155,14 +154,14 @@ class PermanentCallError(CallError): ...
 
 
 class DoesNotFit(PermanentCallError):
-    """Settings of ours, or the endpoint's own window, are too small for the request: they can be changed."""
+    """The request exceeds limits that can be changed: our settings, or the endpoint's context window."""
 
     next_run = True
 
 
 class FatalCallError(CallError):
     def refusal(self) -> ModelRefused:
-        """What a run or question ends with."""
+        """The error that stops the run or question."""
         return ModelRefused(str(self))
 
 

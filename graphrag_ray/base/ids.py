@@ -1,7 +1,7 @@
-"""String ids: hashes of natural keys, so that the same thing has the same id in every run.
+"""Stable string ids: hashes of natural keys, equal in every run.
 
-Ids are 32 hex characters (128 bits of SHA-256) and are uniform, so tables are partitioned by their
-leading bits and sorting by id gives one global order whatever the number of partitions.
+Ids are 32 hex characters (128 bits of SHA-256) and uniformly distributed, so tables are partitioned by their
+leading bits, and the order by id does not depend on the number of partitions.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import numpy.typing as npt
 
 ID_LENGTH = 32
 MAX_MARKS = 30
-"""Combining marks on one character, as in Unicode's stream-safe text (UAX 15): no language has so many."""
+"""Maximum number of combining marks in a row, as in Unicode's stream-safe text format (UAX 15)."""
 
 QUOTES = "\"'“”‘’` "
-"""That a key has not around it."""
+"""Stripped from both ends of entity keys."""
 WORD = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+")
-"""A word, or one character of a script that has no spaces between words."""
+"""A word, or one character of a script without spaces between words."""
 NO_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
-"""A character of such a script."""
+"""A character of a script without spaces between words."""
 _SHORT_NAME = 3
-"""Characters of a name of one word that are too few to tell it without its marks: C, C++, C#."""
+"""Single-word names of at most this length keep their punctuation: C, C++, C#."""
 _LONG_NUMBER = re.compile(r"&#([0-9]{9,});?")
 
 
 def stable_id(kind: str, *natural_key: str) -> str:
-    """A hash of the kind of thing and its natural key. Parts are length-prefixed: ("a", "bc") and
-    ("ab", "c") differ."""
+    """Hash a kind of record and its natural key. Parts are length-prefixed: ("a", "bc") and ("ab", "c")
+    differ."""
     digest = hashlib.sha256(kind.encode())
     for part in natural_key:
         data = part.encode("utf-8", "surrogatepass")
@@ -41,13 +41,13 @@ def stable_id(kind: str, *natural_key: str) -> str:
 
 
 def entity_key(name: str) -> str:
-    """The key under which mentions of an entity meet (paper 3.1.3: exact string matching).
+    """The key that merges mentions of an entity (paper 3.1.3: exact string matching).
 
-    Unicode NFC, HTML-unescaped, control and format characters out, white space folded, quotes around
-    the whole name off, upper case. An alias file acts on the result (`graph/aliases.py`).
+    Applies Unicode NFC, unescapes HTML, removes control and format characters, collapses whitespace, strips
+    quotes and converts to upper case. Aliases (`graph/aliases.py`) are applied to the result.
     """
     if name.isascii() and name.isprintable() and "&" not in name:
-        return " ".join(name.upper().split()).strip(QUOTES)  # what follows would change no more, and slowly
+        return " ".join(name.upper().split()).strip(QUOTES)  # The steps below would change nothing.
     text = unicodedata.normalize("NFC", bounded_marks(name))
     if "&" in text:
         text = html.unescape(_LONG_NUMBER.sub(_short_number, text))
@@ -59,8 +59,8 @@ def entity_key(name: str) -> str:
 
 
 def bounded_marks(text: str, instead: str = "") -> str:
-    """The text with `instead` for each combining mark beyond MAX_MARKS in a row: to normalise n of them
-    takes n² steps."""
+    """Replace combining marks beyond MAX_MARKS in a row with `instead`, since normalising n of them takes n²
+    steps."""
     if text.isascii() or len(text) <= MAX_MARKS:
         return text
     return _piles().sub(lambda pile: pile[0][:MAX_MARKS] + instead * (len(pile[0]) - MAX_MARKS), text)
@@ -68,22 +68,22 @@ def bounded_marks(text: str, instead: str = "") -> str:
 
 @cache
 def _piles() -> re.Pattern[str]:
-    """Finds runs of more than MAX_MARKS combining marks, all of which lie below U+1F000."""
+    """Matches runs of more than MAX_MARKS combining marks. All combining marks are below U+1F000."""
     marks = "".join(c for c in map(chr, range(0x300, 0x1F000)) if unicodedata.combining(c))
     return re.compile(f"[{marks}]{{{MAX_MARKS + 1},}}")
 
 
 def _short_number(reference: re.Match[str]) -> str:
-    """A character reference without leading zeros: Python reads no number of 4,301 digits."""
+    """A character reference without leading zeros, since Python refuses numbers of more than 4,300 digits."""
     digits = reference[1].lstrip("0")
     return f"&#{digits};" if len(digits) < 9 else "\ufffd"
 
 
 def name_id(name: str) -> str:
-    """Of a name in the index for walks: names with the same words are one, whatever their case and the marks
-    between them; "" for what has no character that counts.
+    """The id of a name in the index of name links; "" for a name without significant characters.
 
-    A single short word of ASCII is told apart by its marks, and so is a name of marks alone.
+    Case and punctuation between words do not matter, except for a single short ASCII word or a name that
+    consists of punctuation only.
     """
     key = entity_key(name)
     words = name_words(key)
@@ -93,7 +93,7 @@ def name_id(name: str) -> str:
 
 
 def name_words(text: str) -> list[str]:
-    """Runs of letters and digits, with the marks that belong to them: vowel signs, accents."""
+    """Split into runs of letters and digits, including their combining marks (vowel signs, accents)."""
     if text.isascii():
         return WORD.findall(text)
     kept = (c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in text)
@@ -101,12 +101,13 @@ def name_words(text: str) -> list[str]:
 
 
 def document_id(path: str, row: str = "") -> str:
-    """path: relative to INPUT, with forward slashes; row: the row's id inside a table of documents."""
+    """The id of a document, by its path relative to INPUT (forward slashes) and its row id in a table
+    file."""
     return stable_id("document", path, row)
 
 
 def text_unit_id(document: str, text: str, occurrence: int) -> str:
-    """occurrence: 0 for the first chunk of this document with this text, 1 for the next, …"""
+    """The id of a chunk. `occurrence` counts the chunks of the document with the same text from 0."""
     return stable_id("text_unit", document, text, str(occurrence))
 
 
@@ -115,7 +116,7 @@ def entity_id(key: str) -> str:
 
 
 def relationship_id(source_key: str, target_key: str) -> str:
-    """Undirected: the order of the ends does not matter."""
+    """The id of an undirected relationship."""
     return stable_id("relationship", *sorted((source_key, target_key)))
 
 
@@ -124,9 +125,12 @@ def claim_id(subject: str, object_: str, type_: str, description: str, text_unit
 
 
 def community_id(hierarchy: str, level: int, members: npt.NDArray[np.uint64]) -> str:
-    """A community is its members: the same group keeps its id when others change.
+    """The id of a community, which depends on its members only.
 
-    members: the first 64 bits of each member's entity id, in any order.
+    Args:
+        hierarchy: Name of the hierarchy.
+        level: Level of the community.
+        members: The first 64 bits of each member's id (`prefixes`), in any order.
     """
     digest = hashlib.sha256(np.sort(members).astype(">u8").tobytes()).hexdigest()
     return stable_id("community", hierarchy, str(level), digest)
@@ -137,5 +141,5 @@ def report_id(community: str) -> str:
 
 
 def prefixes(ids: list[str]) -> npt.NDArray[np.uint64]:
-    """The first 64 bits of each id, for joins on the driver at 8 bytes an id."""
+    """The first 64 bits of each id, for joins on the driver at 8 bytes per id."""
     return np.fromiter((int(i[:16], 16) for i in ids), dtype=np.uint64, count=len(ids))

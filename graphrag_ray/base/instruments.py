@@ -1,4 +1,4 @@
-"""What a metric is, whoever records it: for Prometheus, by a run, by the service."""
+"""Metric definitions, shared by runs and the service."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ PREFIX = "graphrag_ray_"
 
 @dataclass(frozen=True)
 class Instrument:
-    """A metric. name: without the prefix; labels: besides those that all of its kind have; buckets: upper
-    ends, of a histogram."""
+    """A metric.
+
+    Attributes:
+        name: Name without `PREFIX`.
+        about: Help text.
+        labels: Labels in addition to those common to all metrics of the recorder.
+        buckets: Upper bounds of a histogram's buckets.
+    """
 
     kind: Literal["counter", "gauge", "histogram"]
     name: str
@@ -22,11 +28,10 @@ class Instrument:
 
 
 class Recorder(Protocol):
-    """Takes what is measured, by the names of instruments."""
+    """Records measurements by instrument name."""
 
     def count(self, name: str, by: float, labels: Mapping[str, str]) -> None:
-        """By zero, too: then there is a series."""
-        ...
+        """Increase a counter. An increase by zero creates the series."""
 
     def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None: ...
 

@@ -1,7 +1,6 @@
-"""Where a key is found, and how it is kept out of everything that is written.
+"""Find API keys, and keep them out of everything that is written.
 
-Settings name an environment variable or a file; they never hold a key. A key travels as a `SecretStr`,
-whose repr shows stars.
+Settings name an environment variable or a file, never the key itself. Keys are passed as `SecretStr`.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from graphrag_ray.base.urls import display_url
 if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Endpoint
 
-_SHORTEST = 4
-"""Shorter placeholders ("x", "no") are no secrets, and would tear ordinary words apart."""
+_MIN_SECRET_CHARS = 4
+"""Shorter placeholders ("x", "no") are not secrets, and occur in ordinary words."""
 _LOOKS_LIKE_A_KEY = re.compile(r"\b(sk-[A-Za-z0-9_*.-]{6,}|(?<=Bearer )[A-Za-z0-9._~+/=*-]{6,})")
 STARS = "***"
 
@@ -32,38 +31,42 @@ def find_key(
     environ: Mapping[str, str],
     ask: Callable[[str], str | None] | None = None,
 ) -> SecretStr | None:
-    """The endpoint's key; None for an endpoint that names none.
+    """Find the API key of an endpoint: in the environment, in its key file, or by `ask(variable name)`.
 
-    Looked for in this node's environment, then in the key file, then `ask(variable name)`. Reads a
-    file and may wait for `ask`: not for an event loop. Raises NoWay naming the variable, the
-    file and this node when it is nowhere.
+    Blocks while it reads the file or waits for `ask`.
+
+    Returns:
+        The key; None for an endpoint that needs none.
+
+    Raises:
+        NoWay: There is no key. The message names the variable, the file and this node.
     """
     variable, path = endpoint.api_key_env, endpoint.api_key_file
     if variable is None and path is None:
         return None
-    if variable is not None and (found := environ.get(variable, "").strip()):
-        return SecretStr(found)
+    if variable is not None and (key := environ.get(variable, "").strip()):
+        return SecretStr(key)
     problem = "is not set"
     if path is not None:
         try:
-            if found := Path(path).expanduser().read_text("utf-8").strip():
-                return SecretStr(found)
+            if key := Path(path).expanduser().read_text("utf-8").strip():
+                return SecretStr(key)
             problem = f"is not set and {path} is empty"
         except (OSError, UnicodeDecodeError) as e:
             problem = f"is not set and {path} cannot be read ({getattr(e, 'strerror', None) or 'not text'})"
     name = variable or str(path)
-    if ask is not None and (found := (ask(name) or "").strip()):
-        return SecretStr(found)
+    if ask is not None and (key := (ask(name) or "").strip()):
+        return SecretStr(key)
     raise NoWay(
-        f"no key for {display_url(endpoint.base_url)}: {name} {problem} on {socket.gethostname()}; "
-        "set it there; for an endpoint without a key: --api-key-env null, or `api_key_env: null` in settings"
+        f"No API key for {display_url(endpoint.base_url)}: {name} {problem} on {socket.gethostname()}. "
+        "Set it there, or use --api-key-env null (`api_key_env: null` in the settings) if it needs no key."
     )
 
 
 def scrub(text: str, secrets: Iterable[SecretStr | str | None]) -> str:
-    """The text without the given secrets, and without anything that looks like a key."""
+    """Remove the given secrets, and anything that looks like a key, from a text."""
     for secret in secrets:
         value = secret.get_secret_value() if isinstance(secret, SecretStr) else secret
-        if value and len(value) >= _SHORTEST:
+        if value and len(value) >= _MIN_SECRET_CHARS:
             text = text.replace(value, STARS).replace(quote(value, safe=""), STARS)
     return _LOOKS_LIKE_A_KEY.sub(STARS, text)

@@ -1,9 +1,8 @@
-"""How a process logs: one line an event, as text or JSON, with the run, stage and item that it belongs to.
+"""Logging of a process: one line per event, as text or JSON, with its run, stage, item and question.
 
-A line holds no secret and nothing that would break it or steer a terminal. At the level "info" and above it
-holds no text of documents, questions or replies either: our own messages are made of names and counts, of an
-exception only its type and where it came from are told, and of another library's message only the beginning
-of its first line.
+A line contains no secrets and nothing that breaks it or controls a terminal. From level "info" upwards, it
+contains no text of documents, questions or replies: our messages consist of names and counts, an exception is
+reduced to its type and location, and a message of another library is cut to the beginning of its first line.
 """
 
 from __future__ import annotations
@@ -27,12 +26,11 @@ Format: TypeAlias = Literal["text", "json"]
 
 VARIABLE = "GRAPHRAG_RAY_LOG"
 """A level, a format, or both: "info,json"."""
-
 OURS = "graphrag_ray"
-OF_OTHERS = 200
+MAX_FOREIGN_CHARS = 200
 """Characters of another library's message."""
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
-_SHORTEST_SECRET = 8
+_MIN_SECRET_CHARS = 8
 _FIELDS = "graphrag_ray_fields"
 
 _item: ContextVar[tuple[str, str]] = ContextVar("graphrag_ray_item", default=("", ""))
@@ -41,10 +39,8 @@ _question: ContextVar[str] = ContextVar("graphrag_ray_question", default="")
 
 @dataclass(frozen=True)
 class Logging:
-    """What is logged, and how. Picklable: worker processes log as their driver does.
-
-    run       what all records of a process bear; "" where it has no run
-    """
+    """Logging configuration. Workers get that of their driver. `run` is added to all records, if not
+    empty."""
 
     level: Level = "warning"
     format: Format = "text"
@@ -56,7 +52,7 @@ _hidden: set[str] = set()
 
 
 def current() -> Logging | None:
-    """How this process logs; None where nobody said: its logging is somebody else's affair."""
+    """The configuration of this process; None if an application configures its logging itself."""
     return _current
 
 
@@ -65,15 +61,22 @@ def as_json() -> bool:
 
 
 def configure(logging_: Logging | None = None, **changes: Any) -> None:
-    """Log in this way from now on, to stderr. logging_: None: as before, else as the environment says;
-    changes: of it. Raises UsageError for what the environment says wrongly."""
-    global _current  # noqa: PLW0603 - as is the logging of a process
+    """Log to stderr.
+
+    Args:
+        logging_: The configuration. None: the current one, else that of the environment.
+        changes: Fields to change.
+
+    Raises:
+        UsageError: The environment variable is invalid.
+    """
+    global _current  # noqa: PLW0603 - logging is global to a process
     _current = replace(logging_ or _current or from_environment(os.environ), **changes)
     root = logging.getLogger()
     for handler in [h for h in root.handlers if isinstance(h, _Stderr)]:
         root.removeHandler(handler)
     handler = _Stderr()
-    # Whatever level others have set: an address of a request may hold a secret.
+    # Whatever level other libraries log at: the address of a request may contain a secret.
     handler.addFilter(lambda record: _is_ours(record) or record.levelno >= logging.WARNING)
     handler.setFormatter(_Lines(_current, secrets_in(os.environ)))
     root.addHandler(handler)
@@ -81,90 +84,84 @@ def configure(logging_: Logging | None = None, **changes: Any) -> None:
 
 
 def forget() -> None:
-    """What was said so far: the next `configure` begins with the environment."""
-    global _current  # noqa: PLW0603 - see `configure`
+    """Forget the configuration, so that the next `configure` starts from the environment."""
+    global _current  # noqa: PLW0603 - logging is global to a process
     _current = None
 
 
 def set_run(run: str) -> None:
-    """What this process logs from now on belongs to this run."""
+    """Add this run to all records of the process from now on."""
     if _current is not None:
         configure(run=run)
 
 
 def follow(driver: Logging | None) -> None:
-    """Log as the driver of this worker process does, if it said how."""
+    """Log like the driver of this worker process, if it has a configuration."""
     if driver is not None and driver != _current:
         configure(driver)
 
 
 def from_environment(environ: Mapping[str, str]) -> Logging:
-    """Raises UsageError."""
-    found = Logging()
+    """The configuration in GRAPHRAG_RAY_LOG. Raises UsageError if it is invalid."""
+    config = Logging()
     for word in filter(None, environ.get(VARIABLE, "").replace(" ", "").lower().split(",")):
         if word in get_args(Level):
-            found = replace(found, level=cast(Level, word))
+            config = replace(config, level=cast(Level, word))
         elif word in get_args(Format):
-            found = replace(found, format=cast(Format, word))
+            config = replace(config, format=cast(Format, word))
         else:
             known = ", ".join((*get_args(Level), *get_args(Format)))
-            raise UsageError(f"{VARIABLE}: {word!r} is none of {known}")
-    return found
+            raise UsageError(f"Unknown word {word!r} in {VARIABLE}. Choose from: {known}")
+    return config
 
 
 def event(logger: logging.Logger, message: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Log that something happened, with what there is to know about it: numbers and names."""
+    """Log an event with its fields, which are numbers and names."""
     if logger.isEnabledFor(level):
         logger.log(level, message, extra={_FIELDS: fields})
 
 
 def about(stage: str, item: str = "") -> None:
-    """What this task logs from now on is about an item of a stage, by its key."""
+    """Add a stage and item key to all records of this task from now on."""
     _item.set((stage, item))
 
 
 def about_question(id_: str) -> None:
-    """What this task and those that it starts log from now on is about a question to a service."""
+    """Add a question id to all records of this task, and of tasks that it starts, from now on."""
     _question.set(id_)
 
 
 def hide(secrets: Iterable[str]) -> None:
-    """Values that no line shall hold, beside those of the environment."""
+    """Remove these values from all lines, as the secrets of the environment."""
     _hidden.update(secrets)
 
 
 def secrets_in(environ: Mapping[str, str]) -> list[str]:
-    """The values of variables whose names say that they are secrets, the longest first."""
-    named = {v for k, v in environ.items() if any(word in k.upper() for word in _SECRET_NAMES)}
-    return sorted((v for v in named if len(v) >= _SHORTEST_SECRET), key=len, reverse=True)
+    """The values of variables whose names suggest a secret, longest first."""
+    values = {v for k, v in environ.items() if any(word in k.upper() for word in _SECRET_NAMES)}
+    return sorted((v for v in values if len(v) >= _MIN_SECRET_CHARS), key=len, reverse=True)
 
 
 def without_any_secret(text: str) -> str:
-    """The text without the values of secret variables, without those that were hidden, and without what looks
-    like a key."""
-    from graphrag_ray.base.keys import scrub  # see `_Lines._clean`
+    """The text without the environment's secrets, hidden values, and anything that looks like a key."""
+    from graphrag_ray.base.keys import scrub  # It imports the settings model, which --help does not need.
 
     return scrub(text, (*secrets_in(os.environ), *_hidden))
 
 
 class _Stderr(logging.StreamHandler[TextIO]):
-    """Writes to what stderr is at that moment."""
+    """Writes to the current `sys.stderr`, even if it is replaced."""
 
-    def __init__(self) -> None:
-        super().__init__(sys.stderr)
-
-    @property
-    def stream(self) -> TextIO:
-        return sys.stderr
-
-    @stream.setter
-    def stream(self, stream: TextIO) -> None: ...
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 class HandedOn(logging.Handler):
-    """For a logger of others, with handlers and forms of its own: each record as one line without secrets,
-    and of an exception only its type and place. with_fields: whether a handler writes attributes of records
-    beside the message, as one of JSON does."""
+    """Forwards records to a logger with handlers of its own, as one line without secrets or tracebacks.
+
+    `with_fields` says whether a handler writes attributes of records beside the message, as JSON handlers do.
+    """
 
     def __init__(self, to: logging.Logger, with_fields: Callable[[logging.Handler], bool]) -> None:
         super().__init__()
@@ -173,55 +170,60 @@ class HandedOn(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         for handler in self._to.handlers:
-            if record.levelno >= handler.level:
-                handler.handle(self._told(record, self._with_fields(handler)))
-
-    def _told(self, record: logging.LogRecord, with_fields: bool) -> logging.LogRecord:
-        told = copy.copy(record)
-        told.__dict__.pop(_FIELDS, None)
-        if with_fields:
-            told.msg, fields = self._lines.parts(record)
-            for name, value in fields.items():
-                told.__dict__.setdefault(name, value)
-        else:
-            told.msg = self._lines.text(record)
-        told.args = ()
-        told.exc_info = told.exc_text = told.stack_info = None
-        return told
+            if record.levelno < handler.level:
+                continue
+            clean = copy.copy(record)
+            clean.__dict__.pop(_FIELDS, None)
+            if self._with_fields(handler):
+                clean.msg, fields = self._lines.parts(record)
+                for name, value in fields.items():
+                    clean.__dict__.setdefault(name, value)
+            else:
+                clean.msg = self._lines.text(record)
+            clean.args = ()
+            clean.exc_info = clean.exc_text = clean.stack_info = None
+            handler.handle(clean)
 
 
 class _Lines(logging.Formatter):
-    def __init__(self, how: Logging, secrets: list[str]) -> None:
+    def __init__(self, config: Logging, secrets: list[str]) -> None:
         super().__init__()
-        self._how, self._secrets = how, secrets
+        self._config, self._secrets = config, secrets
 
     def format(self, record: logging.LogRecord) -> str:
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        at = f"{moment}.{int(record.msecs):03}Z"
-        if self._how.format == "json":
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        when, level = f"{seconds}.{int(record.msecs):03}Z", record.levelname
+        if self._config.format == "json":
             message = self._message(record)
-            head = {"time": at, "level": record.levelname.lower(), "logger": record.name, "message": message}
+            head = {"time": when, "level": level.lower(), "logger": record.name, "message": message}
             return json.dumps(self._clean({**self._fields(record), **head}), default=str)
-        return f"{at} {record.levelname} {record.name}: {self.text(record)}"
+        return f"{when} {level} {record.name}: {self.text(record)}"
 
     def text(self, record: logging.LogRecord) -> str:
-        """The message, and what there is to know beside it."""
-        pairs = [f"{name}={_shown(value)}" for name, value in self._clean(self._fields(record)).items()]
+        """The message and its fields on one line."""
+        pairs = []
+        for name, value in self._clean(self._fields(record)).items():
+            if isinstance(value, float):
+                shown = f"{value:.6g}"
+            else:
+                shown = value if isinstance(value, str) else json.dumps(value, default=str)
+                shown = shown if shown and " " not in shown and "=" not in shown else json.dumps(shown)
+            pairs.append(f"{name}={shown}")
         line = " ".join([self._clean(self._message(record)), *pairs])
-        # As JSON escapes it: control characters, line breaks of all kinds, what turns text around.
+        # JSON escapes control characters, all kinds of line breaks and text direction marks.
         return json.dumps(line)[1:-1].replace('\\"', '"')
 
     def parts(self, record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
-        """The message, and what there is to know beside it, as JSON can hold it."""
-        told = {"logger": record.name, **self._fields(record)}
-        return self._clean(self._message(record)), json.loads(json.dumps(self._clean(told), default=str))
+        """The message, and its fields as JSON values."""
+        fields = self._clean({"logger": record.name, **self._fields(record)})
+        return self._clean(self._message(record)), json.loads(json.dumps(fields, default=str))
 
     def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
         stage, item = _item.get()
-        found = {"run": self._how.run, "question": _question.get(), "stage": stage, "item": item[:16]}
-        fields: dict[str, Any] = {k: v for k, v in found.items() if v} | dict(getattr(record, _FIELDS, {}))
+        context = {"run": self._config.run, "question": _question.get(), "stage": stage, "item": item[:16]}
+        fields: dict[str, Any] = {k: v for k, v in context.items() if v} | dict(getattr(record, _FIELDS, {}))
         if record.exc_info and (error := record.exc_info[1]):
-            fields["exception"] = self._told(error)
+            fields["exception"] = self._describe(error)
         return fields
 
     def _message(self, record: logging.LogRecord) -> str:
@@ -229,11 +231,12 @@ class _Lines(logging.Formatter):
         if _is_ours(record):
             return message
         first = (message.splitlines() or [""])[0]
-        return first if len(first) <= OF_OTHERS else f"{first[:OF_OTHERS]}…"
+        return first if len(first) <= MAX_FOREIGN_CHARS else f"{first[:MAX_FOREIGN_CHARS]}…"
 
-    def _told(self, error: BaseException) -> str:
-        """Its message may quote what it failed on."""
-        if self._how.level == "debug":
+    def _describe(self, error: BaseException) -> str:
+        """Type and location of an error, without its message, which may quote data. The traceback at
+        "debug"."""
+        if self._config.level == "debug":
             return "".join(traceback.format_exception(error))
         frames = traceback.extract_tb(error.__traceback__)
         where = " < ".join(f"{os.path.basename(f.filename)}:{f.lineno}" for f in reversed(frames))
@@ -241,7 +244,7 @@ class _Lines(logging.Formatter):
 
     def _clean(self, value: Any) -> Any:
         if isinstance(value, str):
-            from graphrag_ray.base.keys import scrub  # it reads the settings' model, which --help needs not
+            from graphrag_ray.base.keys import scrub  # See `without_any_secret`.
 
             return scrub(value, (*self._secrets, *_hidden))
         if isinstance(value, Mapping):
@@ -253,11 +256,3 @@ class _Lines(logging.Formatter):
 
 def _is_ours(record: logging.LogRecord) -> bool:
     return record.name.partition(".")[0] == OURS
-
-
-def _shown(value: Any) -> str:
-    """A value in a line of text."""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return text if text and " " not in text and "=" not in text else json.dumps(text)

@@ -1,7 +1,7 @@
-"""Requests to models, their replies, and the dialogue: a generator that yields one and is sent the other.
+"""Requests, replies and dialogues.
 
-A dialogue does no I/O. A test drives it with a list of replies, an executor against endpoints, the
-offline engine without any (see `engine/drive.py`).
+A dialogue is a generator that yields requests and is sent replies. It does no I/O: `engine/drive.py` drives
+it with endpoints or the offline engine, tests with a list of replies.
 """
 
 from __future__ import annotations
@@ -16,27 +16,25 @@ import orjson
 
 from graphrag_ray.base.thoughts import spoken
 
-Role: TypeAlias = Literal["system", "user", "assistant"]
-ResponseFormat: TypeAlias = Literal["text", "json", "yes_no"]
-
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """said: a reply of the model with its thoughts, as it is journalled and hashed; "": it is the content."""
+    """One message of a conversation. `said` is a reply including reasoning, if that differs from
+    `content`."""
 
-    role: Role
+    role: Literal["system", "user", "assistant"]
     content: str
     said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CallParameters:
-    """How a stage calls its model. Everything here except `model` and `reasoning_tokens` is part of an item's
-    key.
+    """How a stage calls its model. All fields but `model` and `reasoning_tokens` are part of item keys.
 
-    `model` is the name under `models:` in the settings and decides where the request goes;
-    `model_id` says what answers there, and stands in the key. `reasoning_tokens` is room for thoughts,
-    beside `max_output_tokens`.
+    Attributes:
+        model: Name under `models` in the settings, which decides where the request is sent.
+        model_id: Id of the model.
+        reasoning_tokens: Tokens reserved for reasoning, in addition to `max_output_tokens`.
     """
 
     model: str
@@ -49,22 +47,23 @@ class CallParameters:
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """One logical chat request: what we want, before any endpoint's peculiarities.
+    """A chat request, independent of any endpoint's quirks.
 
-    prompt       name of the prompt whose turn this is ("extract", "report", …)
-    messages     the whole conversation so far
-    variables    what the prompt was filled with. Not part of the key, since the messages hold it;
-                 the offline engine reads it here instead of cutting it out of the text
-    response     "json": `schema` is asked for where the endpoint can; "yes_no": one word
-    sample       number of the replicate, so that repeated judgements differ
-    first        name of the prompt of the conversation's first turn; "": this is it
+    Attributes:
+        prompt: Name of the prompt of this turn ("extract", "report", …).
+        messages: The conversation so far.
+        variables: Values that the prompt was filled with, for the offline engine. Not part of the key, since
+            the messages contain them.
+        response: "json" requests `schema` from endpoints that support it; "yes_no" requests one word.
+        sample: Number of the replicate, so that repeated judgements differ.
+        first: Name of the prompt of the first turn, if that is not this one.
     """
 
     prompt: str
     messages: tuple[Message, ...]
     call: CallParameters
     variables: Mapping[str, str] = field(default_factory=dict, compare=False)
-    response: ResponseFormat = "text"
+    response: Literal["text", "json", "yes_no"] = "text"
     schema: Mapping[str, Any] | None = field(default=None, compare=False)
     sample: int = 0
     first: str = field(default="", compare=False)
@@ -86,7 +85,7 @@ class ChatRequest:
         )
 
     def followed_by(self, reply: ChatReply, prompt: str, text: str, **changes: Any) -> ChatRequest:
-        """The next turn of this conversation: the model's reply, then a message of ours."""
+        """The next turn of this conversation: the reply, then a user message."""
         from dataclasses import replace
 
         turns = (*self.messages, Message("assistant", reply.text, reply.said), Message("user", text))
@@ -96,7 +95,7 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class EmbeddingRequest:
-    """One text to embed. The engine packs many into one call."""
+    """A text to embed. The engine packs many into one call."""
 
     text: str
     call: CallParameters
@@ -110,8 +109,8 @@ class EmbeddingRequest:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one call. `prompt_tokens` includes `cached_tokens`. `reported` is False where the
-    endpoint said nothing and these are our own counts."""
+    """Tokens of one call. `prompt_tokens` includes `cached_tokens`. If the endpoint did not report usage,
+    these are our own counts and `reported` is False."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -121,8 +120,12 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """finish_reason: "stop", "length" (truncated), "content_filter", or what the endpoint said. said: the
-    text with the thoughts that were taken off it; "": none were."""
+    """A chat reply.
+
+    Attributes:
+        finish_reason: "stop", "length" (truncated), "content_filter", or another word of the endpoint.
+        said: The text including reasoning, if some was removed.
+    """
 
     text: str
     finish_reason: str = "stop"
@@ -137,49 +140,43 @@ class ChatReply:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingReply:
-    """`vector`: little-endian float32 bytes, as journalled and stored."""
+    """An embedding. `vector` holds little-endian float32 bytes, as journalled and stored."""
 
     vector: bytes
     usage: Usage = Usage()
 
 
 class Listener(Protocol):
-    """Hears a chat reply while it is written."""
+    """Receives a chat reply while it is written."""
 
     def begins(self) -> None:
-        """A reply begins: what was heard of one before it, which failed midway, counts no more."""
-        ...
+        """A reply begins. Pieces received before belong to a failed attempt."""
 
     def piece(self, text: str) -> None:
-        """The next piece of its text."""
-        ...
+        """The next piece of the text."""
 
 
 Request: TypeAlias = ChatRequest | EmbeddingRequest
 Reply: TypeAlias = ChatReply | EmbeddingReply
 
 T = TypeVar("T")
-# Yields one request, is sent its reply; or yields a list answered together, is sent the list of replies.
+# Yields a request and is sent its reply, or yields a list of requests and is sent the list of replies.
 Dialogue: TypeAlias = Generator[Any, Any, T]
-Turn: TypeAlias = Request | Sequence[Request]
 
 
 def whole(text: str) -> str:
-    """The text with halves of surrogate pairs joined, and those that stand alone replaced: JSON and command
-    lines can bring them, and nothing that is hashed, stored or sent can hold them."""
+    """Join halves of surrogate pairs and replace lone ones.
+
+    JSON and command lines can contain them, but they cannot be hashed, stored or sent.
+    """
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def turn_hash(turn: Turn) -> str:
-    """The hash of a turn: its request's, or the hash over the hashes of a list."""
-    if isinstance(turn, ChatRequest | EmbeddingRequest):
-        return turn.hash
-    return _sha256([r.hash for r in turn])
-
-
-def item_key(first_turn: Turn) -> str:
-    """An item's key: the hash of its first turn, and nothing else."""
-    return turn_hash(first_turn)
+def item_key(first_turn: Request | Sequence[Request]) -> str:
+    """The key of an item in the journal: the hash of its first request, or of a list of requests."""
+    if isinstance(first_turn, ChatRequest | EmbeddingRequest):
+        return first_turn.hash
+    return _sha256([request.hash for request in first_turn])
 
 
 def _sha256(value: Any) -> str:

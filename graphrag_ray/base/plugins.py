@@ -1,13 +1,13 @@
-"""Extension points: what this package and other installed packages add by name.
+"""Extension points: plug-ins of this package and of other installed packages.
 
-Search methods, document readers, model providers and exporters are found through entry points. A package adds
-one in its own `pyproject.toml`:
+Search methods, document readers, model providers and exporters are entry points. A package adds one in its
+own `pyproject.toml`:
 
     [project.entry-points."graphrag_ray.methods"]
     passages = "my_package.passages:METHOD"
 
-The built-in ones are entry points of the same form, listed in code so that a checkout works uninstalled.
-Listing names imports nothing; a plug-in is imported when it is first used.
+Built-in plug-ins are entry points of the same form, listed in code so that a checkout works without
+installation. Plug-ins are imported on first use.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Registry(Generic[T]):
     """The plug-ins of one entry-point group, by name.
 
     Args:
-        group: entry-point group, such as `graphrag_ray.methods`.
-        noun: what one plug-in is called in messages, such as "search method".
-        kind: the class that each plug-in object must be an instance of.
-        builtins: name -> "module:attribute" of the built-in plug-ins, in the order in which they are listed.
+        group: Entry-point group, such as `graphrag_ray.methods`.
+        noun: What messages call a plug-in, such as "search method".
+        kind: The class of which each plug-in is an instance.
+        builtins: Name -> "module:attribute" of the built-in plug-ins, in listing order.
     """
 
     def __init__(self, group: str, noun: str, kind: type[T], builtins: Mapping[str, str]) -> None:
@@ -46,70 +46,64 @@ class Registry(Generic[T]):
         self._loaded: dict[str, T] = {}
 
     @cached_property
-    def _found(self) -> dict[str, list[EntryPoint]]:
-        found: dict[str, list[EntryPoint]] = {name: [entry] for name, entry in self._builtins.items()}
+    def _entries(self) -> dict[str, list[EntryPoint]]:
+        entries: dict[str, list[EntryPoint]] = {name: [entry] for name, entry in self._builtins.items()}
         for entry in sorted(entry_points(group=self.group), key=lambda e: (e.name, _package(e), e.value)):
-            if entry.value not in [known.value for known in found.get(entry.name, [])]:
-                found.setdefault(entry.name, []).append(entry)
-        return found
+            if entry.value not in [known.value for known in entries.get(entry.name, [])]:
+                entries.setdefault(entry.name, []).append(entry)
+        return entries
 
     def __iter__(self) -> Iterator[str]:
-        """All names: built-in ones first, then those of other packages, sorted."""
-        return iter(self._found)
+        """All names: built-in ones, then those of other packages, sorted."""
+        return iter(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._builtins or name in self._found
+        return name in self._builtins or name in self._entries
 
     def package_of(self, name: str) -> str:
-        """`my-package 1.2` for a plug-in of another package, "" for a built-in one or an unknown name."""
-        entries = [] if name in self._builtins else self._found.get(name, [])
+        """`my-package 1.2` for a plug-in of another package; "" for a built-in or unknown one."""
+        entries = [] if name in self._builtins else self._entries.get(name, [])
         return _package(entries[0]) if entries else ""
 
     def __getitem__(self, name: str) -> T:
-        """Import a plug-in.
+        """Import a plug-in. A built-in plug-in shadows one of the same name, with a warning.
 
         Raises:
-            PluginError: no plug-in has this name, two packages claim it, it cannot be imported, or it is not
-                what its group asks for. A built-in plug-in wins over one of the same name, with a warning.
+            PluginError: No plug-in has this name, two packages claim it, it cannot be imported, or it is not
+                an instance of the group's class.
         """
         if name not in self._loaded:
             self._loaded[name] = self._load(name)
         return self._loaded[name]
 
     def _load(self, name: str) -> T:
-        entries = self._found.get(name)
+        entries = self._entries.get(name)
         if not entries:
-            known = ", ".join(self)
-            raise PluginError(f"Unknown {self.noun} {name[:100]!r}. Choose from: {known}")
-        entry, what = entries[0], f"The {self.noun} {name!r}"
+            raise PluginError(f"Unknown {self.noun} {name[:100]!r}. Choose from: {', '.join(self)}")
+        entry, is_builtin = entries[0], name in self._builtins
+        what = f"The {self.noun} {name!r}"
         if len(entries) > 1:
             rival = f"the package {_package(entries[1])}"
-            if name not in self._builtins:
+            if not is_builtin:
                 raise PluginError(
-                    f"{what} comes from the package {_package(entry)} and from {rival}. Uninstall one"
+                    f"{what} is provided by both the package {_package(entry)} and {rival}. Uninstall one"
                 )
-            _LOG.warning("%s is built in; the one of %s, %s, is ignored", what, rival, entries[1].value)
-        source = (
-            f"of the package {_package(entry)} ({entry.value})"
-            if name not in self._builtins
-            else "(built in)"
-        )
+            _LOG.warning("%s is built in; ignoring the one of %s (%s)", what, rival, entries[1].value)
+        what += " (built in)" if is_builtin else f" of the package {_package(entry)} ({entry.value})"
         if not _NAME.fullmatch(name):
             raise PluginError(
-                f"{what} {source} has a name that cannot be used: "
-                f"use at most 40 of a-z, 0-9, '_', '-' and '.', beginning with a letter"
+                f"{what} has an invalid name. "
+                "Use at most 40 of a-z, 0-9, '_', '-' and '.', beginning with a letter"
             )
         try:
             loaded: Any = entry.load()
-        except Exception as e:  # whatever the module of a stranger raises while it is imported
-            if name in self._builtins:
+        except Exception as e:  # A third-party module may raise anything.
+            if is_builtin:
                 raise
-            raise PluginError(f"{what} {source} cannot be imported: {type(e).__name__}: {e}") from e
+            raise PluginError(f"{what} cannot be imported: {type(e).__name__}: {e}") from e
         if not isinstance(loaded, self._kind):
-            raise PluginError(
-                f"{what} {source} is no {self._kind.__module__}.{self._kind.__qualname__}: "
-                f"it is a {type(loaded).__qualname__}"
-            )
+            kind = f"{self._kind.__module__}.{self._kind.__qualname__}"
+            raise PluginError(f"{what} is not an instance of {kind} but a {type(loaded).__qualname__}")
         return loaded
 
 

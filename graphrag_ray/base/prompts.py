@@ -1,9 +1,9 @@
-"""Prompts as text files, checked before a run starts and filled without touching what is in the data.
+"""Prompt files, which are checked before a run starts.
 
-A prompt file is plain text with `{name}` placeholders. A line `=== user ===` divides the system message
-from the user message; without it the whole text is one user message. Braces around anything that is
-not a lower-case name (JSON, say) are ordinary text. Filled-in values are never looked at again, so
-braces and prompt-like text in documents do no harm.
+A prompt file is plain text with `{name}` placeholders. A line `=== user ===` separates the system message
+from the user message; without it, the whole text is one user message. Braces around anything but a lower-case
+name, such as JSON, are ordinary text. Inserted values are not scanned again, so braces in documents do no
+harm.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 _DIVIDER = re.compile(r"^=== user ===[ \t]*\n", re.MULTILINE)
 
 _RECORDS = frozenset({"field", "record", "completion"})
-"""Records are written as ("entity"{field}NAME{field}…){record}, the whole ended by {completion}."""
+"""Extracted records have the form ("entity"{field}NAME{field}…){record}, followed by {completion} at the
+end."""
 _PASSAGE = _RECORDS | {"language", "header", "text"}
 _LENGTH = frozenset({"max_tokens", "max_words"})
 _WRITTEN = _LENGTH | {"language"}
@@ -70,22 +71,23 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "correct_answer": frozenset({"question", "gold", "answer"}),
     "correct": frozenset({"problem"}),
 }
-"""Every prompt and the placeholders that it has: all but OPTIONAL, and no others."""
+"""The placeholders of every prompt. All but those in OPTIONAL are required, and others are not allowed."""
 
 OPTIONAL = frozenset({"about", "asked", "max_tokens", "max_words"})
-"""Placeholders that a prompt may lack: those of earlier versions lack some, and an index or a folder may keep
-these."""
+"""Placeholders that a prompt may lack, since stored prompts of earlier versions lack some."""
 
 
 def reply_lengths(max_tokens: int) -> dict[str, str]:
-    """How long a reply may be: the limit at which it is cut, in tokens, and the words to ask for. At three
-    words to four tokens, these leave a quarter of the limit for an end."""
+    """Prompt variables for the length of a reply: its limit in tokens, and the number of words to ask for.
+
+    At three words per four tokens, a quarter of the limit is left to finish the reply.
+    """
     return {"max_tokens": str(max_tokens), "max_words": str(max(1, max_tokens * 9 // 16))}
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A checked template. `system` is empty where the file has no divider."""
+    """A checked template. `system` is empty if the file has no divider."""
 
     name: str
     system: str
@@ -93,47 +95,41 @@ class Prompt:
 
     def fill(self, variables: Mapping[str, str]) -> tuple[Message, ...]:
         """The messages with every placeholder replaced in one pass."""
-        messages = []
-        if self.system:
-            messages.append(Message("system", self._filled(self.system, variables)))
-        messages.append(Message("user", self._filled(self.user, variables)))
-        return tuple(messages)
+        system = (Message("system", self._filled(self.system, variables)),) if self.system else ()
+        return (*system, Message("user", self._filled(self.user, variables)))
 
     @property
     def placeholders(self) -> frozenset[str]:
-        """Those that it has."""
         return frozenset(_PLACEHOLDER.findall(f"{self.system}\n{self.user}"))
 
     @property
     def source(self) -> str:
-        """A text that is read as this prompt."""
+        """The text of a file with this prompt."""
         if self.system or _DIVIDER.search(self.user):
             return f"{self.system}\n=== user ===\n{self.user}"
         return self.user
 
     def text(self, variables: Mapping[str, str]) -> str:
-        """The user part alone, filled: for later turns of a conversation."""
+        """The filled user message, for later turns of a conversation."""
         return self._filled(self.user, variables)
 
     def _filled(self, template: str, variables: Mapping[str, str]) -> str:
-        # Not for prompts of an index: every byte of these decides which replies are in the journal.
-        indexing = self.name in INDEXING_PROMPTS
-        template = _without_empty(template, variables, OPTIONAL if indexing else None)
+        # Every byte of an indexing prompt is part of item keys: remove only optional placeholders there.
+        only = OPTIONAL if self.name in INDEXING_PROMPTS else None
+        template = _without_empty(template, variables, only)
         return _PLACEHOLDER.sub(lambda m: variables[m.group(1)], template)
 
 
 def parse_prompt(name: str, text: str, where: str = "") -> Prompt:
-    """Check a prompt's placeholders against PLACEHOLDERS. Raises PromptError naming what is wrong."""
-    known = PLACEHOLDERS[name]
-    found = set(_PLACEHOLDER.findall(text))
-    at = where or f"prompt {name!r}"
-    if missing := sorted(known - found - OPTIONAL):
-        raise PromptError(f"{at}: missing placeholder {', '.join('{' + m + '}' for m in missing)}")
-    if unknown := sorted(found - known):
-        has = ", ".join("{" + k + "}" for k in sorted(known)) or "none"
-        raise PromptError(
-            f"{at}: unknown placeholder {', '.join('{' + u + '}' for u in unknown)}; this prompt has {has}"
-        )
+    """Parse a prompt and check its placeholders. `where` names its source in messages. Raises PromptError."""
+    known, used = PLACEHOLDERS[name], set(_PLACEHOLDER.findall(text))
+    sets = (known - used - OPTIONAL, used - known, known)
+    missing, unknown, supported = (", ".join("{" + n + "}" for n in sorted(names)) for names in sets)
+    where = where or f"Prompt {name!r}"
+    if missing:
+        raise PromptError(f"{where}: missing placeholder {missing}")
+    if unknown:
+        raise PromptError(f"{where}: unknown placeholder {unknown}. Choose from: {supported or 'none'}")
     parts = _DIVIDER.split(text, maxsplit=1)
     if len(parts) == 1:
         return Prompt(name, "", text.strip())
@@ -143,84 +139,90 @@ def parse_prompt(name: str, text: str, where: str = "") -> Prompt:
 def load_prompts(
     directory: str | Path | None = None, kept: Mapping[Any, str] | None = None
 ) -> dict[str, Prompt]:
-    """All prompts by name: from `directory`, a folder or a URL, where it has NAME.txt, else those that an
-    index keeps, else the bundled ones. Driver only. Raises PromptError."""
-    own = _own_prompts(str(directory)) if directory is not None else {}
+    """Load all prompts by name, on the driver only. Raises PromptError.
+
+    Args:
+        directory: Folder or URL whose NAME.txt files take precedence.
+        kept: Prompts of an index, which take precedence over the bundled ones.
+    """
+    paths = _own_prompts(str(directory)) if directory is not None else {}
     prompts = {}
     for name in PLACEHOLDERS:
-        if name not in own and kept and name in kept:
-            where = f"prompt {name!r} that the index was made with (--new-prompts takes the package's)"
-            prompts[name] = parse_prompt(name, kept[name], where)
-            continue
-        place = own.get(name) or str(bundled_prompts() / f"{name}.txt")
-        try:
-            text = read_text(place)
-        except (OSError, UnicodeDecodeError) as e:
-            raise PromptError(f"cannot read prompt {shown(place)}: {e}") from e
-        prompts[name] = parse_prompt(name, text, shown(place))
+        if name not in paths and kept and name in kept:
+            text, where = (
+                kept[name],
+                f"Prompt {name!r} of the index (use --new-prompts for that of the package)",
+            )
+        else:
+            place = paths.get(name) or str(bundled_prompts() / f"{name}.txt")
+            where = shown(place)
+            try:
+                text = read_text(place)
+            except (OSError, UnicodeDecodeError) as e:
+                raise PromptError(f"Cannot read prompt {where}: {e}") from e
+        prompts[name] = parse_prompt(name, text, where)
     return prompts
 
 
 def load_criteria(directory: str | Path | None = None) -> dict[str, str]:
-    """What answers are compared by, in words, by name: the bundled criteria, and those of the folder
-    `criteria` of `directory`, which may replace ours. Driver only. Raises PromptError."""
-    found = {path.stem: path.read_text("utf-8").strip() for path in bundled_criteria()}
+    """Load the criteria of comparisons by name, on the driver only. Raises PromptError.
+
+    Those in the folder `criteria` of `directory` are added to the bundled ones and may replace them.
+    """
+    bundled = sorted((bundled_prompts() / "criteria").glob("*.txt"))
+    criteria = {path.stem: path.read_text("utf-8").strip() for path in bundled}
     if directory is None:
-        return found
-    own = posixpath.join(str(directory), "criteria")
+        return criteria
+    folder = posixpath.join(str(directory), "criteria")
     try:
-        for name in sorted(names_in(own) or ()):
+        for name in sorted(names_in(folder) or ()):
             if name.endswith(".txt"):
-                found[name.removesuffix(".txt")] = read_text(posixpath.join(own, name)).strip()
+                criteria[name.removesuffix(".txt")] = read_text(posixpath.join(folder, name)).strip()
     except (OSError, UnicodeDecodeError) as e:
-        raise PromptError(f"cannot read the criteria in {shown(own)}: {e}") from e
-    if empty := [name for name, text in found.items() if not text]:
-        raise PromptError(f"{shown(own)}: {', '.join(empty)}: a criterion needs a text")
-    return found
-
-
-def bundled_criteria() -> list[Path]:
-    return sorted((bundled_prompts() / "criteria").glob("*.txt"))
+        raise PromptError(f"Cannot read the criteria in {shown(folder)}: {e}") from e
+    if empty := [name for name, text in criteria.items() if not text]:
+        raise PromptError(f"{shown(folder)}: criterion {', '.join(empty)} is empty")
+    return criteria
 
 
 def kept_prompts(prompts: Mapping[str, Prompt]) -> dict[str, str]:
-    """The texts of those that an index is made with, as a snapshot keeps them."""
+    """The texts of the indexing prompts, as snapshots store them."""
     return {name: prompts[name].source for name in INDEXING_PROMPTS}
 
 
 def _own_prompts(folder: str) -> dict[str, str]:
-    """Where the prompts of a folder are, by name."""
+    """The paths of the prompts in a folder, by name."""
     try:
         names = names_in(folder)
     except OSError as e:
-        raise PromptError(f"cannot read prompts_dir {shown(folder)}: {e}") from e
+        raise PromptError(f"Cannot read prompts_dir {shown(folder)}: {e}") from e
     if names is None:
         raise PromptError(
-            f"prompts_dir {shown(folder)} is not a folder; `graphrag-ray init` writes one, and "
-            "`index --new-prompts` takes those of the package"
+            f"prompts_dir {shown(folder)} is not a folder. Create one with `graphrag-ray init`, or use "
+            "`index --new-prompts` for the prompts of the package."
         )
-    found = {
+    paths = {
         name.removesuffix(".txt"): posixpath.join(folder, name) for name in names if name.endswith(".txt")
     }
-    # A prompt under a wrong name would be left unread without a word.
-    for name in sorted(found.keys() - PLACEHOLDERS.keys()):
+    # A prompt with a misspelt name must not be ignored silently.
+    for name in sorted(paths.keys() - PLACEHOLDERS.keys()):
         if near := difflib.get_close_matches(name, PLACEHOLDERS, n=1, cutoff=0.8):
             raise PromptError(
-                f"{shown(found[name])} is no prompt; did you mean {near[0]}.txt? Rename it, or move it away"
+                f"Unknown prompt {shown(paths[name])}; did you mean {near[0]}.txt? Rename it or move it away."
             )
-    return found
+    return paths
 
 
 def bundled_prompts() -> Path:
-    """The folder of our own prompts: inside an installed wheel, else at the top of the checkout."""
+    """The folder of the bundled prompts: in the installed package, or at the top of a checkout."""
     installed = Path(__file__).parents[1] / "_prompts"
     return installed if installed.is_dir() else Path(__file__).parents[2] / "prompts"
 
 
 def _without_empty(template: str, variables: Mapping[str, str], only: frozenset[str] | None) -> str:
-    """Without the placeholders whose values are empty, the blanks beside them, and lines of nothing else.
+    """Remove placeholders with empty values, the blanks beside them, and lines that consist of nothing else.
 
-    only: these placeholders; None: all
+    `only` restricts this to some placeholders; None applies it to all.
     """
     slots = set(_PLACEHOLDER.findall(template))
     for name in sorted(n for n in (slots if only is None else slots & only) if not variables[n]):

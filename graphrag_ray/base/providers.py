@@ -1,7 +1,7 @@
-"""Model providers: who answers the requests of a model, by the name in `models.NAME.provider`.
+"""Model providers, by the name in `models.NAME.provider`.
 
-A provider is a plug-in of the group `graphrag_ray.providers` (`base/plugins.py`), an instance of one of two
-classes. The built-in ones, `offline` and `openai`, are such instances too.
+A provider is a plug-in of the group `graphrag_ray.providers` (`base/plugins.py`): an instance of
+LocalProvider or RemoteProvider. The built-in providers `offline` and `openai` use the same API.
 """
 
 from __future__ import annotations
@@ -22,31 +22,35 @@ class Provider:
 
 
 class LocalProvider(Provider, ABC):
-    """Answers in this process, free of charge and without limits; also in other processes, so an instance can
-    be pickled. Replies are journalled under the model's id, so the same request must have the same reply."""
+    """Answers in the calling process, free of charge and without limits.
+
+    Instances have to be picklable, since worker processes use them too. Replies are journalled under the
+    model id, so the same request must always get the same reply.
+    """
 
     @abstractmethod
     def chat(self, request: ChatRequest) -> ChatReply:
-        """The reply to one prompt. Raises PermanentCallError for one that it cannot answer."""
+        """Reply to one request. Raises PermanentCallError if the request cannot be answered."""
 
     @abstractmethod
     def embed(self, requests: Sequence[EmbeddingRequest]) -> Sequence[EmbeddingReply]:
-        """A vector for each text, all of one length, as little-endian float32."""
+        """Embed texts as vectors of one length (little-endian float32)."""
 
     def prepare(self) -> None:
-        """Load what the first call would wait for. Called in processes that compute beside a run."""
+        """Load what the first call would have to wait for. Called in the worker processes of a run."""
 
 
 class Client(ABC):
-    """Calls one endpoint of one model, and never retries. The gateway limits, retries, hedges and accounts.
+    """Calls one endpoint of one model. The gateway does rate limiting, retries, hedging and accounting.
 
-    A failed call raises a TransientCallError (try again), PermanentCallError (never this request) or
-    FatalCallError (never this endpoint).
+    A failed call raises TransientCallError (retry), PermanentCallError (this request will never succeed) or
+    FatalCallError (no request to this endpoint will).
 
-    where   the address as it may be shown
-    price   US dollars per million tokens there (`base.index_settings.Price`); None where unknown
-    limits  what the endpoint says about its rate limits (`llm.limit_headers.LimitHeaders`); None: nothing
-    key     kept out of logs; None where there is none
+    Attributes:
+        where: Address to show, without secrets.
+        price: Price at this endpoint (`base.index_settings.Price`), if known.
+        limits: Rate limits reported by the endpoint (`llm.limit_headers.LimitHeaders`), if any.
+        key: API key, which is removed from logs.
     """
 
     where: str = ""
@@ -58,29 +62,30 @@ class Client(ABC):
     async def chat(
         self, request: ChatRequest, prompt_tokens: int | None = None, listener: Listener | None = None
     ) -> ChatReply:
-        """prompt_tokens: our own count. listener: hears the reply while it is written."""
+        """Send a chat request. `prompt_tokens` is our own count; `listener` receives the reply while it is
+        written."""
 
     @abstractmethod
     async def embed(self, requests: Sequence[EmbeddingRequest]) -> list[EmbeddingReply]: ...
 
     @property
     def quirks(self) -> frozenset[str]:
-        """What the endpoint's answers have taught (`llm.quirks.NAMES`)."""
+        """Quirks that the endpoint's responses have revealed (`llm.quirks.NAMES`)."""
         return frozenset()
 
-    def learn(self, quirks: Iterable[str]) -> None:  # noqa: B027 - most have nothing to learn
-        """What another client of this endpoint was taught."""
+    def learn(self, quirks: Iterable[str]) -> None:  # noqa: B027 - optional
+        """Take over quirks that another client of this endpoint has found."""
 
     async def probe(self, embeds: bool) -> CallError | None:
-        """Why nothing that is asked there will be answered; None where it may be."""
+        """Why no call to the endpoint can succeed; None if one may."""
         return None
 
-    async def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Release what it holds."""
+    async def close(self) -> None:  # noqa: B027 - optional
+        """Release all resources."""
 
 
 class RemoteProvider(Provider, ABC):
-    """Asks endpoints, with the limits, retries and prices of the settings."""
+    """Calls endpoints, with the limits, retries and prices in the settings."""
 
     @abstractmethod
     def connect(
@@ -91,11 +96,15 @@ class RemoteProvider(Provider, ABC):
         force_yes_no: bool | None,
         quirks: Mapping[str, Collection[str]] | None,
     ) -> Sequence[Client | FatalCallError]:
-        """A client for each of `model.endpoints`, in their order, or why there is none.
+        """Create a client for each of `model.endpoints`, in order, or an error that says why it is
+        impossible.
 
-        model         `base.index_settings.Model`
-        environ       holds the keys; ask_key: asks people for one by its variable's name
-        force_yes_no  `extraction.force_yes_no`; quirks: what earlier runs learned, by address
+        Args:
+            model: A `base.index_settings.Model`.
+            environ: Environment with the API keys.
+            ask_key: Prompts the user for a key, given the name of its variable.
+            force_yes_no: Setting `extraction.force_yes_no`.
+            quirks: Quirks found by earlier runs, by address.
         """
 
 
@@ -108,28 +117,27 @@ PROVIDERS: Registry[Provider] = Registry(
 
 
 def provider_of(model: Any) -> Provider:
-    """Import the provider of a model, given as `base.index_settings.Model`.
+    """Import the provider of a model (`base.index_settings.Model`).
 
-    Raises PluginError, with the package that an index names where its provider is not installed any more.
+    Raises:
+        PluginError: The provider cannot be used. The message names the package that an index needs.
     """
     try:
-        found = PROVIDERS[model.provider]
+        provider = PROVIDERS[model.provider]
     except PluginError as e:
-        made_with = (
-            f". The index was made with the package {model.package}: install it" if model.package else ""
-        )
-        raise PluginError(f"{e}{made_with}") from e
-    if not isinstance(found, LocalProvider | RemoteProvider):
+        hint = f". The index was built with the package {model.package}: install it" if model.package else ""
+        raise PluginError(f"{e}{hint}") from e
+    if not isinstance(provider, LocalProvider | RemoteProvider):
         package = PROVIDERS.package_of(model.provider)
         raise PluginError(
             f"The model provider {model.provider!r} of the package {package} is neither a LocalProvider "
             "nor a RemoteProvider"
         )
-    return found
+    return provider
 
 
 class _Unavailable(LocalProvider):
-    """Stands for a provider that cannot be used, so that models of others can be asked all the same."""
+    """Replaces a provider that cannot be used, so that models of other providers can still be called."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -142,7 +150,8 @@ class _Unavailable(LocalProvider):
 
 
 def provider_to_ask(model: Any) -> Provider:
-    """`provider_of`, or one whose every call raises FatalCallError with the reason why there is none."""
+    """Like `provider_of`, but returns a provider whose calls raise FatalCallError instead of raising
+    PluginError."""
     try:
         return provider_of(model)
     except PluginError as e:

@@ -1,20 +1,20 @@
-"""Records in a context, and references to them.
+"""Records in contexts, and references to them in replies.
 
-A context shows numbered records in sections, each line one record of a CSV table:
+A context shows numbered records in sections, as the rows of CSV tables:
 
     -----Entities-----
     id,entity,description
     1,MARA VENN,"Mayor of the town, …"
 
-Numbers are local to the context (1…n per section), so that no cached reply depends on what else is in
-the index; `resolve_references` turns a model's `[Data: Entities (1, 4)]` into string ids at once. Line breaks
-inside a field are folded, so no text of the corpus can look like a heading or another record.
+Numbers are local to the context (1…n per section), so that cached replies do not depend on the rest of the
+index. `resolve_references` immediately turns `[Data: Entities (1, 4)]` in a reply into string ids. Line
+breaks in fields are replaced, so that no text of the corpus can pose as a heading or another record.
 
-Small models write references in forms of their own, and all of these are read:
+Small models vary the format. All of these references are understood:
 
     [Data: Reports 1, 2]   [Data: Reports (1); 2]   anything in square brackets that begins with "Data:"
     [Reports: 1]  [Data Reports (1)]  (Data: Reports (1))   only known sections, each followed by numbers
-    ［Data：Reports（1）］  【Data: Reports (1)】              full-width marks
+    ［Data：Reports（1）］  【Data: Reports (1)】              full-width punctuation
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from functools import lru_cache
 from graphrag_ray.base.declarations import OF_SECTION, RECORD_KINDS
 
 SECTIONS = tuple(OF_SECTION)
-"""The kinds of record a reference can name."""
+"""Sections that a reference can name."""
 
 MAX_REFERENCE_IDS = 5
-"""At most so many ids are listed in one reference, then "+more" (paper E.2)."""
+"""Maximum number of ids in one reference, followed by "+more" (paper E.2)."""
 
 _HEADING = re.compile(r"^-----([A-Za-z]+)-----$")
 _CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 
-# Possessive repetitions, and starts that only one place can be: linear on any text.
+# Possessive quantifiers and unambiguous starts keep matching linear on any text.
 _SECTION_NAMES = tuple(name.lower() for kind in RECORD_KINDS for name in (kind.section, kind.singular))
 _NAME = rf"(?:{'|'.join(_SECTION_NAMES)})\b"
 _OPEN, _CLOSE, _NO_SQUARE = r"[\[［【]\s*+", r"[\]］】]", r"[^\[\]［］【】]*+"
@@ -60,15 +60,15 @@ _UNNAMED = re.compile(_WITHOUT_DATA, re.IGNORECASE)
 _NAMED_START = re.compile(rf"[\[［【](?=\s*+{_DATA})", re.IGNORECASE)
 _ROUND_NAMED = re.compile(rf"({_ROUND}\s*+Data\s*+)[:：](?=\s*+{_NUMBERED}{_CLOSE_ROUND})", re.IGNORECASE)
 _START = re.compile(rf"[\[［【(（]\s*+(?:Data|{_NAME})", re.IGNORECASE)
-"""What every reference begins with, in any form: most texts hold none, and this is found fast."""
+"""The start of any reference: a fast check for texts without one."""
 _TOKEN = re.compile(r"[()（）]|[^\s,;:、，；：&()（）]++")
 _AROUND = "#*_`.…\"'“”"
-"""Marks around a number or name that say nothing."""
+"""Insignificant characters around a number or name."""
 _NO_ITEMS = frozenset(("", "+", "+more", "more", "and", "id", "ids", "no", "nos", "data"))
 
 
 def _beginnings(word: str) -> str:
-    """A pattern for every beginning of a word, the empty one too."""
+    """A pattern that matches every prefix of a word, including the empty one."""
     return "".join(f"(?:{letter}" for letter in word) + ")?" * len(word)
 
 
@@ -88,44 +88,48 @@ _MAY_BECOME = re.compile(
 
 
 def heading(section: str, columns: Sequence[str]) -> str:
-    """The two lines that open a section."""
+    """The two lines that begin a section."""
     return f"-----{section}-----\n{','.join(columns)}\n"
 
 
 def line(fields: Sequence[str | int]) -> str:
-    """One record as a line of CSV, line breaks and control characters folded to spaces."""
+    """One record as a CSV line, with control characters and line breaks replaced by spaces."""
     return lines([fields])
 
 
 def lines(rows: Iterable[Sequence[str | int]]) -> str:
-    """Many records, each as `line` writes it."""
+    """Many records, each as by `line`."""
+
+    def clean(text: str) -> str:
+        return (text if text.isprintable() else _CONTROL.sub(" ", text)).strip()
+
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([_fold(str(f)) for f in fields] for fields in rows)
+    csv.writer(out, lineterminator="\n").writerows([clean(str(f)) for f in fields] for fields in rows)
     return out.getvalue()
 
 
 def parse_sections(context: str) -> dict[str, list[dict[str, str]]]:
-    """Read a context back: section -> records. What the offline engine does with a context."""
+    """Parse a context into the records of each section, for the offline engine."""
     sections: dict[str, list[dict[str, str]]] = {}
     rows: list[str] = []
     name = ""
     for text in [*context.split("\n"), "-----End-----"]:
-        found = _HEADING.match(text)
-        if not found:
+        start = _HEADING.match(text)
+        if not start:
             if text:
                 rows.append(text)
             continue
         if name:
-            longest = max(map(len, rows), default=0)  # a source may be longer than csv's own limit
+            longest = max(map(len, rows), default=0)  # A source may exceed the default limit of csv.
             csv.field_size_limit(max(csv.field_size_limit(), longest))
             sections.setdefault(name, []).extend(csv.DictReader(rows))
-        name, rows = found.group(1), []
+        name, rows = start.group(1), []
     return sections
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One cited record: a section of SECTIONS and the record's string id."""
+    """A cited record: its section and string id."""
 
     section: str
     id: str
@@ -134,12 +138,16 @@ class Reference:
 def resolve_references(
     text: str, numbering: Mapping[tuple[str, int], str]
 ) -> tuple[str, list[Reference], int]:
-    """Turn local numbers into string ids.
+    """Replace local numbers in references by string ids.
 
-    numbering: (section, local number) -> id for every record that was in the context.
-    Returns the text with `[Data: Entities (<id>, <id>)]`, the distinct references in order of their
-    first appearance, and how much was cited that is not in the context: each such number, and each name
-    without a number. These are taken out; an empty reference goes altogether, and counts once.
+    Args:
+        text: A reply.
+        numbering: (section, local number) -> id of every record in the context.
+
+    Returns:
+        The text with references like `[Data: Entities (<id>, <id>)]`, the distinct references in order of
+        appearance, and the number of dropped citations: numbers that are not in the context and names without
+        a number. A reference left empty is removed and counts once.
     """
     cited: dict[Reference, None] = {}
     dropped = 0
@@ -160,76 +168,69 @@ def resolve_references(
 
 
 def render_references(text: str, number: Callable[[Reference], int | None]) -> str:
-    """Turn string ids into numbers: human_readable_ids for people, local numbers for a next context."""
+    """Replace string ids in references by numbers: human_readable_ids, or local numbers of another
+    context."""
 
-    def replace(section: str, items: list[str]) -> list[str]:
-        numbers = [number(Reference(section, item)) for item in items]
-        return [str(n) for n in numbers if n is not None]
+    def numbers(section: str, items: list[str]) -> list[str]:
+        return [str(n) for item in items if (n := number(Reference(section, item))) is not None]
 
-    return _map_references(text, replace)
+    return _map_references(text, numbers)
 
 
 def references_in(text: str) -> list[Reference]:
-    """The distinct references of a text whose references hold string ids, in order."""
-    found: dict[Reference, None] = {}
-
-    def collect(section: str, items: list[str]) -> list[str]:
-        if section:
-            found.update(dict.fromkeys(Reference(section, i) for i in items))
-        return items
-
-    _map_references(text, collect)
-    return list(found)
+    """The distinct references, in order, of a text whose references hold string ids."""
+    parts = (part for _, match in find_references(text) for part in _parts(match))
+    return list(dict.fromkeys(Reference(section, i) for section, items in parts if section for i in items))
 
 
 def strip_references(text: str) -> str:
-    """The text without its references, for contexts in which their numbers would mean nothing."""
-    return _replaced(text, lambda blanks, found: "")
+    """The text without its references, for contexts in which their numbers have no meaning."""
+    return _replace(text, lambda blanks, match: "")
 
 
 def blind_references(text: str) -> str:
-    """The text with its references as [1, 2]: the distinct records in order, and nothing of what they are.
-    So whoever compares answers does not see by which method they were found."""
+    """The text with its references as [1, 2], numbered by first appearance.
+
+    Without sections, a judge cannot tell which search method wrote an answer.
+    """
     numbers: dict[tuple[str, str], int] = {}
 
-    def one(blanks: str, match: re.Match[str]) -> str:
-        parts = _parts(match.group(1) or match.group(2) or match.group(3) or "")
-        found = [
-            numbers.setdefault((name, item), len(numbers) + 1) for name, items in parts for item in items
-        ]
-        return f"{blanks}[{', '.join(map(str, dict.fromkeys(found)))}]"
+    def blinded(blanks: str, match: re.Match[str]) -> str:
+        items = ((name, item) for name, items in _parts(match) for item in items)
+        cited = dict.fromkeys(numbers.setdefault(item, len(numbers) + 1) for item in items)
+        return f"{blanks}[{', '.join(map(str, cited))}]"
 
-    return _replaced(text, one)
+    return _replace(text, blinded)
 
 
 def harmless(text: str) -> str:
-    """Text that was not written as an answer, without anything that would be read as a reference.
+    """Defuse everything in a text of the corpus that would be read as a reference.
 
-    What calls itself "Data:" goes. What only looks like one, "[Source 3]" in a paper, keeps its words and
-    gets round brackets. An opening that is left over loses its bracket, for what follows could close it.
+    References with "Data:" are removed. Lookalikes, such as "[Source 3]" in a paper, get round brackets. An
+    unclosed start of a reference loses its bracket, since later text could close it.
     """
     if not _START.search(text):
         return text
     text = _NAMED.sub("", _UNNAMED.sub(r"(\1)", text))
-    # What is taken out may bring together what was apart.
+    # The removal may have joined parts of another reference.
     text = _UNNAMED.sub(r"(\1)", _NAMED_START.sub("(", text))
     return _ROUND_NAMED.sub(r"\1", text)
 
 
 def without_unfinished(text: str) -> str:
-    """The text of a reply that was cut off, without a reference that is not closed."""
-    found = _UNFINISHED.search(text)
-    return text[: found.start()].rstrip() if found else text
+    """The text of a truncated reply, without an unclosed reference at its end."""
+    match = _UNFINISHED.search(text)
+    return text[: match.start()].rstrip() if match else text
 
 
 def may_become_reference(text: str) -> int | None:
-    """Where the end of a text begins that is a reference once more follows; None where there is none."""
-    found = _MAY_BECOME.search(text)
-    return found.start() if found else None
+    """The position from which the end of a text may become a reference once more text follows, or None."""
+    match = _MAY_BECOME.search(text)
+    return match.start() if match else None
 
 
 def write_reference(by_section: Mapping[str, Iterable[str | int]]) -> str:
-    """`[Data: Entities (5, 7); Relationships (23)]`, at most five ids each, then "+more"."""
+    """Render a reference: `[Data: Entities (5, 7); Relationships (23)]`."""
     parts = []
     for section, ids in by_section.items():
         items = [str(i) for i in ids]
@@ -240,21 +241,21 @@ def write_reference(by_section: Mapping[str, Iterable[str | int]]) -> str:
 
 
 def _map_references(text: str, replace: Callable[[str, list[str]], list[str]]) -> str:
-    def one(blanks: str, match: re.Match[str]) -> str:
+    def mapped(blanks: str, match: re.Match[str]) -> str:
         sections: dict[str, dict[str, None]] = {}
-        for name, items in _parts(match.group(1) or match.group(2) or match.group(3) or ""):
+        for name, items in _parts(match):
             kept = replace(name, items)
             if name and kept:
                 sections.setdefault(name, {}).update(dict.fromkeys(kept))
         written = write_reference(sections)
-        # The space before a reference goes with it; no other is touched, since text may be a quotation.
+        # A removed reference takes the space before it along. Other text may be a quotation and is kept.
         return blanks + written if written else ""
 
-    return _replaced(text, one)
+    return _replace(text, mapped)
 
 
-def _replaced(text: str, write: Callable[[str, re.Match[str]], str]) -> str:
-    """The text with other words for each reference and the blanks before it; `write` is told both."""
+def _replace(text: str, write: Callable[[str, re.Match[str]], str]) -> str:
+    """Replace each reference and the blanks before it by what `write` returns for both."""
     written, end = [], 0
     for start, match in find_references(text):
         written += [text[end:start], write(text[start : match.start()], match)]
@@ -263,9 +264,9 @@ def _replaced(text: str, write: Callable[[str, re.Match[str]], str]) -> str:
 
 
 def find_references(text: str) -> Iterator[tuple[int, re.Match[str]]]:
-    """Every reference, in any form, with where the blanks before it begin."""
+    """Find every reference, with the position of the blanks before it."""
     end = 0
-    # Looked for at brackets only: in the whole text it takes three times as long.
+    # Trying only at brackets is three times as fast as searching the whole text.
     for bracket in _BRACKET.finditer(text):
         start = bracket.start()
         if start >= end and (match := _REFERENCE.match(text, start)):
@@ -275,13 +276,15 @@ def find_references(text: str) -> Iterator[tuple[int, re.Match[str]]]:
             yield start, match
 
 
-def _parts(body: str) -> list[tuple[str, list[str]]]:
-    """What a reference names, in order: a section of SECTIONS and its items. "" as the section: of none that
-    is known, or a name without an item, which stands for itself."""
+def _parts(match: re.Match[str]) -> list[tuple[str, list[str]]]:
+    """The sections that a reference names, each with its items.
+
+    Items of an unknown section, and names without items, are listed under "".
+    """
     parts: list[tuple[str, list[str]]] = []
     name, section, items = "", "", []
     inside = False
-    for token in _TOKEN.findall(body):
+    for token in _TOKEN.findall(match.group(1) or match.group(2) or match.group(3) or ""):
         if token in "()（）":
             inside = token in "(（"
             continue
@@ -308,9 +311,5 @@ def _section(name: str) -> str | None:
 
 
 def _stem(name: str) -> str:
-    """Singular and plural alike: "entity" and "entities"."""
+    """A stem that "entity" and "entities" share."""
     return name.lower().rstrip("s").removesuffix("ie").removesuffix("y")
-
-
-def _fold(text: str) -> str:
-    return (text if text.isprintable() else _CONTROL.sub(" ", text)).strip()

@@ -1,5 +1,4 @@
-"""Reading settings: one strict YAML file, and `a.b=c` overrides; and how this machine reaches the models that
-they name (`user_settings.py`)."""
+"""Read settings from a YAML file, `a.b=c` overrides, and what this machine knows (`user_settings.py`)."""
 
 from __future__ import annotations
 
@@ -23,22 +22,23 @@ def load_settings(
     base: Mapping[str, Any] | None = None,
     known: Known | None = None,
 ) -> Settings:
-    """Read settings: defaults, then the file (or `base`), then `a.b=c` overrides in order. Where neither the
-    file nor an override says how a model is reached, what is known on this machine counts.
+    """Read settings: defaults, then the file (or `base`), then the overrides in order.
 
-    path: of a file, or a URL, which is reached as the environment says
-    base: what an index says of itself (`settings.of_index`)
-    known: how models are reached; None: as the user's settings and the environment say
+    Args:
+        path: A settings file, or its URL, reached with the environment's credentials.
+        overrides: Overrides of the form `a.b=c`.
+        base: The settings in an index (`index_settings.of_index`).
+        known: How models are reached unless the settings say so. None: from the user's settings and the
+            environment.
 
-    Raises SettingsError naming the key, and the nearest known one for a key that does not exist.
+    Raises:
+        SettingsError: A key is unknown or a value is invalid. The message suggests the nearest known key.
     """
-    data: dict[str, Any] = deepcopy(dict(base or {}))
-    if path is not None:
-        data = read_settings(path)
+    data = deepcopy(dict(base or {})) if path is None else read_settings(path)
     known = Known.read() if known is None else known
     final = deepcopy(data)
     for override in overrides:
-        with suppress(SettingsError):  # told below, unless it is about what is known
+        with suppress(SettingsError):  # Reported below, unless `known` resolves it.
             apply(final, override)
     known.fill(data, final)
     for override in overrides:
@@ -48,70 +48,66 @@ def load_settings(
         return parse_settings(data)
     except SettingsError:
         if base is not None and path is None:
-            _require_readable(base)
+            try:
+                parse_settings(base)
+            except SettingsError as e:
+                raise SettingsError(
+                    f"This version ({__version__}) cannot read the settings in the index. If a newer version "
+                    f"built it, upgrade: pip install -U graphrag-ray. {e}"
+                ) from None
         raise
 
 
-def _require_readable(base: Mapping[str, Any]) -> None:
-    """Raises SettingsError where an index itself says what cannot be read, whatever is set beside it."""
-    try:
-        parse_settings(base)
-    except SettingsError as e:
-        raise SettingsError(
-            f"this version ({__version__}) cannot read the settings that the index keeps. If a newer one "
-            f"made the index, upgrade: pip install -U graphrag-ray. What is wrong: {e}"
-        ) from None
-
-
 def read_settings(path: str | Path) -> dict[str, Any]:
-    """What a settings file says, unchecked. Raises SettingsError where it cannot be read."""
+    """Read a settings file without validation. Relative paths in it are resolved against the file.
+
+    Raises:
+        SettingsError: The file cannot be read.
+    """
     data = read_mapping(str(path))
-    _relative_to(str(path), data)
+    names, source = data.get("names"), data.get("input")
+    paths = [(data, "root"), (source, "url"), (data, "prompts_dir")]
+    for section, key in (*paths, (names, "aliases_file"), (names, "block_file")):
+        if isinstance(section, dict) and section.get(key) and isinstance(section[key], str):
+            section[key] = beside(str(path), section[key])
     return data
 
 
 def load_storage(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Storage:
-    """How storage is reached, for the first look at an index whose snapshot may hold all other settings: as
-    the overrides, the file, or else the user's settings say.
+    """Read only how storage is reached, in order to open an index whose snapshot holds the other settings.
 
-    Raises SettingsError as `load_settings`; of keys outside `storage` only the first name is checked.
+    Raises:
+        SettingsError: As for `load_settings`. Of other sections, only the name is checked.
     """
     data = read_mapping(str(path)) if path is not None else {}
-    own = data.get("storage", read_user_settings().storage.model_dump(exclude_unset=True))
-    given: dict[str, Any] = {"storage": own} if own else {}
+    storage = data.get("storage", read_user_settings().storage.model_dump(exclude_unset=True))
+    given: dict[str, Any] = {"storage": storage} if storage else {}
     for override in overrides:
         key, sep, _ = override.partition("=")
         section = key.strip().partition(".")[0]
-        # What is no setting at all is told now, not after the storage could not be reached.
+        # Report an unknown setting now rather than after the storage could not be reached.
         if section == "storage" or section not in Settings.model_fields or not sep:
             apply(given, override)
     return parse_settings(given).storage
 
 
 def root_in(path: str | Path) -> str | None:
-    """Where a settings file says that the index is, whatever else stands in it. Raises SettingsError where it
-    cannot be read."""
+    """The `root` of a settings file. Raises SettingsError if the file cannot be read."""
     root = read_settings(path).get("root")
     return root if isinstance(root, str) else None
 
 
-def _relative_to(file: str, data: dict[str, Any]) -> None:
-    """Paths in a settings file are relative to that file, wherever it is read from."""
-    names, source = data.get("names"), data.get("input")
-    paths = [(data, "root"), (source, "url"), (data, "prompts_dir")]
-    for section, key in (*paths, (names, "aliases_file"), (names, "block_file")):
-        if isinstance(section, dict) and section.get(key) and isinstance(section[key], str):
-            section[key] = beside(file, section[key])
-
-
 def parse_settings(data: Mapping[str, Any]) -> Settings:
-    """Settings from data, as they stand there. Raises SettingsError."""
+    """Validate settings data as it stands. Raises SettingsError."""
     return validated(Settings, data)
 
 
 def storage_of(settings: Settings | None, storage: Storage | Mapping[str, Any] | None) -> Storage:
-    """How storage is reached: as given, else as the settings, else as those of the user say. Raises
-    SettingsError."""
+    """How storage is reached: as given, else from the settings, else from the user's settings.
+
+    Raises:
+        SettingsError: `storage` or the user's settings are invalid.
+    """
     if isinstance(storage, Storage):
         return storage
     if storage is not None:

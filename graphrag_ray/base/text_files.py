@@ -1,5 +1,7 @@
-"""Small text files that a command is given: settings, prompts, lists of names. On this machine, or at a URL
-that fsspec knows (s3://…), reached as the environment says: how storage is reached may stand in them.
+"""Small text files passed to a command: settings, prompts, lists of names.
+
+They are local files or URLs that fsspec supports (s3://…). URLs are reached with the environment's
+credentials, since the storage settings may be in such a file.
 """
 
 from __future__ import annotations
@@ -12,39 +14,39 @@ from graphrag_ray.base.urls import is_url, shown, without_secrets
 
 
 def read_text(place: str) -> str:
-    """The whole file. Raises FileNotFoundError, OSError for all else in the way, UnicodeDecodeError."""
+    """Read a file. Raises FileNotFoundError, OSError for other access errors, or UnicodeDecodeError."""
     if not is_url(place):
         return Path(place).read_text("utf-8")
     try:
         fs, path = _reached(place)
         data: bytes = fs.cat_file(path)
     except FileNotFoundError as e:
-        raise FileNotFoundError(f"there is no {shown(place)}") from e
+        raise FileNotFoundError(f"{shown(place)} does not exist") from e
     except Exception as e:
-        raise OSError(_told(e, place)) from e
+        raise OSError(_reason(e, place)) from e
     return data.decode("utf-8")
 
 
 def names_in(folder: str) -> set[str] | None:
-    """The names of what lies in a folder; None where there is no such folder. Raises OSError."""
+    """The names in a folder, or None if the folder does not exist. Raises OSError."""
     if not is_url(folder):
         path = Path(folder)
-        return {found.name for found in path.iterdir()} if path.is_dir() else None
+        return {child.name for child in path.iterdir()} if path.is_dir() else None
     try:
-        fs, path_there = _reached(folder)
-        return {posixpath.basename(found) for found in fs.ls(path_there, detail=False)} or None
+        fs, remote = _reached(folder)
+        return {posixpath.basename(child) for child in fs.ls(remote, detail=False)} or None
     except FileNotFoundError:
         return None
     except Exception as e:
-        raise OSError(_told(e, folder)) from e
+        raise OSError(_reason(e, folder)) from e
 
 
 def beside(file: str, place: str) -> str:
-    """A path that is written in a file: relative to it, wherever it is read from."""
+    """Resolve a path that is written in a file, relative to that file."""
     if is_url(place) or place.startswith("~"):
         return place
     if is_url(file) and not place.startswith("/"):
-        # Keys of an object store are literal: nobody resolves `..` there.
+        # Object store keys are literal: `..` has to be resolved here.
         scheme, _, rest = file.partition("://")
         host, _, path = rest.partition("/")
         return f"{scheme}://{host}{posixpath.normpath(posixpath.join('/', posixpath.dirname(path), place))}"
@@ -55,12 +57,12 @@ def _reached(url: str) -> tuple[Any, str]:
     import fsspec
 
     protocol = url.partition("://")[0]
-    fresh = {} if protocol in ("http", "https", "memory") else {"use_listings_cache": False}
-    fs, path = fsspec.url_to_fs(url, **fresh)
+    options = {} if protocol in ("http", "https", "memory") else {"use_listings_cache": False}
+    fs, path = fsspec.url_to_fs(url, **options)
     return fs, path
 
 
-def _told(error: Exception, place: str) -> str:
+def _reason(error: Exception, place: str) -> str:
     if isinstance(error, PermissionError):
         return "access is denied"
     return without_secrets(str(error), place) or type(error).__name__

@@ -1,7 +1,6 @@
-"""Models that think: which of them do, by their names, and the thoughts that they write before a reply, or
-within it. Pure.
+"""Reasoning models: known model families, and removal of reasoning ("thoughts") from replies.
 
-`spoken` takes thoughts off a whole reply, `Speech` off one that comes in pieces. Both are linear.
+`spoken` removes reasoning from a complete reply, `Speech` from a streamed one. Both take linear time.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _CLOSING = {
     "<|begin_of_thought|>": "<|end_of_thought|>",
     "<|channel|>analysis<|message|>": "<|channel|>final<|message|>",
 }
-"""The closing tag of each opening one, in lower case; models write them in any."""
+"""The closing tag of each opening tag, in lower case. Models write them in any case."""
 
 
 def _one_of(tags: Iterable[str]) -> str:
@@ -30,47 +29,47 @@ _OPEN, _CLOSE = _one_of(_CLOSING), _one_of(_CLOSING.values())
 _OPENED = re.compile(rf"\s*({_OPEN})", re.IGNORECASE)
 _CLOSED = {tag: re.compile(re.escape(closing), re.IGNORECASE) for tag, closing in _CLOSING.items()}
 _ANY_CLOSED = re.compile(_CLOSE, re.IGNORECASE)
-# A text may speak of tags: within it they count only at the start of a line, closing ones also at its end.
+# A text may mention tags: inside it, they count only at the start of a line, closing ones also at its end.
 _OPENED_WITHIN = re.compile(rf"^[ \t]*({_OPEN})", re.IGNORECASE | re.MULTILINE)
 _CLOSED_WITHIN = re.compile(rf"^[ \t]*(?:{_CLOSE})|(?:{_CLOSE})[ \t]*$", re.IGNORECASE | re.MULTILINE)
-# Between a sentence and the next word, without a space: a text that speaks of a tag rarely puts it so.
+# Between a sentence and the next word without a space, where a text hardly ever mentions a tag.
 _CLOSED_AMID = re.compile(rf"(?<=[\w.,:;!?…])(?:{_CLOSE})(?=[\w*#\[-])", re.IGNORECASE)
 _ANY_OPENED = re.compile(_OPEN, re.IGNORECASE)
 _LONGEST = max(map(len, [*_CLOSING, *_CLOSING.values()]))
 
 
 def spoken(text: str) -> str:
-    """A reply without its thoughts; the same text where it has none.
+    """Remove reasoning from a reply.
 
-    Thoughts stand between tags at the start of the reply or of a line. Those at the start may lack the
-    opening tag, which some chat templates hold. Thoughts without a closing tag were cut off: they reach to
-    the end. What stands in code is text.
+    Reasoning is enclosed in tags at the start of the reply or of a line. At the start of the reply, the
+    opening tag may be missing, since some chat templates contain it. Reasoning without a closing tag was
+    truncated and extends to the end. Tags in code are text.
     """
-    if not _ANY_OPENED.search(text) and not _ANY_CLOSED.search(text):  # as nearly always
+    if not _ANY_OPENED.search(text) and not _ANY_CLOSED.search(text):  # the usual case
         return text
-    begun = _after_thoughts(text)
-    if begun < 0:
+    start = _after_thoughts(text)
+    if start < 0:
         return ""
-    begun = begun or _after_unopened(text)
+    start = start or _after_unopened(text)
     kept: list[str] = []
-    at, ticks = begun, 0
-    while opened := _OPENED_WITHIN.search(text, at):
-        ticks += text.count("`", at, opened.start())
-        at = opened.end()
+    position, ticks = start, 0
+    while opened := _OPENED_WITHIN.search(text, position):
+        ticks += text.count("`", position, opened.start())
+        position = opened.end()
         if ticks % 2 == 0:
-            closed = _CLOSED[opened[1].lower()].search(text, at)
-            kept.append(text[begun : opened.start()])
-            begun = at = closed.end() if closed else len(text)
-    return "".join([*kept, text[begun:]]).lstrip() if begun else text
+            closed = _CLOSED[opened[1].lower()].search(text, position)
+            kept.append(text[start : opened.start()])
+            start = position = closed.end() if closed else len(text)
+    return "".join([*kept, text[start:]]).lstrip() if start else text
 
 
 def is_open_from_the_start(reply: str) -> bool:
-    """Whether a reply surely begins with thoughts without their opening tag."""
+    """Whether a reply certainly begins with reasoning whose opening tag is missing."""
     return not _OPENED.match(reply) and bool(_closed_at_an_edge(reply))
 
 
 def _after_unopened(text: str) -> int:
-    """Where thoughts end that the text begins with and no tag opened; 0 where there are none."""
+    """The end of reasoning at the start of the text whose opening tag is missing; 0 if there is none."""
     edge = _closed_at_an_edge(text)
     amid = _CLOSED_AMID.search(text, 0, edge or len(text))
     if amid and not _ANY_OPENED.search(text, 0, amid.start()) and not _is_code(text, amid.start()):
@@ -79,7 +78,7 @@ def _after_unopened(text: str) -> int:
 
 
 def _closed_at_an_edge(text: str) -> int:
-    """The end of the first closing tag, where it begins or ends a line and nothing opened it; else 0."""
+    """The end of the first closing tag, if it begins or ends a line and was not opened; else 0."""
     closed = _CLOSED_WITHIN.search(text)
     if closed is None or _OPENED_WITHIN.search(text, 0, closed.start()) or _is_code(text, closed.start()):
         return 0
@@ -91,27 +90,30 @@ def _is_code(text: str, place: int) -> bool:
 
 
 def _after_thoughts(text: str) -> int:
-    """Where a reply goes on after the thoughts that it begins with; -1: they never end."""
-    at = 0
-    while opened := _OPENED.match(text, at):
+    """The end of the reasoning that the reply begins with; -1 if it is never closed."""
+    end = 0
+    while opened := _OPENED.match(text, end):
         closed = _CLOSED[opened[1].lower()].search(text, opened.end())
         if closed is None:
             return -1
-        at = closed.end()
-    return at
+        end = closed.end()
+    return end
 
 
 class Speech:
-    """Takes the pieces of a reply and gives those that are no thoughts, as far as one knows while it is
-    written: thoughts that it begins with are held back. What else is none of the text is known at its end."""
+    """Removes the reasoning that a streamed reply begins with.
+
+    Reasoning further inside is only removed from the complete reply. With `opened`, the reply is taken to
+    begin inside reasoning; if it does not, nothing is returned.
+    """
 
     def __init__(self, opened: bool = False) -> None:
-        """opened: the reply is taken to begin inside thoughts; where it does not, nothing is given."""
         self._ends: re.Pattern[str] | None = _ANY_CLOSED if opened else None
         self._held = ""
         self._speaks = False
 
     def add(self, piece: str) -> str:
+        """Add a piece of the reply and return the text that can be shown."""
         if self._speaks:
             return piece
         self._held += piece
@@ -134,16 +136,17 @@ class Speech:
 
 
 THOUGHT_TOKENS = 8_192
-"""Room for the thoughts before a reply, where the settings name none. Thoughts count as output."""
+"""Default number of tokens reserved for reasoning, which counts as output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """Models whose names match a pattern.
 
-    thinks   they write thoughts before a reply, which count against its limit
-    opened   their chat templates hold the opening tag of the thoughts: a reply begins inside them
-    refuses  parameters that are not sent to them
+    Attributes:
+        thinks: They write reasoning before a reply, which counts against its limit.
+        opened: Their chat templates contain the opening tag, so a reply begins inside reasoning.
+        refuses: Parameters that are not sent to them.
     """
 
     pattern: str = ""
@@ -164,12 +167,12 @@ FAMILIES = (
     Family(r"gemini-(2\.5|[3-9])", thinks=True),
     Family(r".*[-_](thinking|reasoning|reasoner)\b", thinks=True),
 )
-"""The first that matches counts."""
+"""The first match counts."""
 
 
 @lru_cache(maxsize=256)
 def family_of(*names: str) -> Family:
-    """The family of a model that is known by these names, with or without an organisation in front."""
+    """The family of a model with these names, with or without an organisation prefix."""
     for name in names:
         plain = name.lower().rsplit("/", 1)[-1]
         for family in FAMILIES:

@@ -1,10 +1,10 @@
-"""How this machine reaches models and storage. No index says that, since a stranger may have written it: an
-address in it would be sent whatever key it names.
+"""How this machine reaches models and storage.
 
-    settings.yaml    written by its user (`graphrag-ray init --machine`)
-    reached.json     written by `index`: how it reached the models of each index of this machine
+An index never provides addresses, since it may come from an untrusted source: an address in it would receive
+whatever key it names. Two files in the user's configuration folder provide them instead:
 
-Both lie in one folder of the user; GRAPHRAG_RAY_SETTINGS names another settings.yaml.
+    settings.yaml    written by the user (`graphrag-ray init --machine`); or as named by GRAPHRAG_RAY_SETTINGS
+    reached.json     written by `index`: how it reached the models of each index
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 import platformdirs
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.index_settings import Model, Reach, Settings, Storage
@@ -27,37 +27,33 @@ from graphrag_ray.base.settings_text import read_mapping, validated
 
 FILE_ENV = "GRAPHRAG_RAY_SETTINGS"
 ADDRESS_ENV = "OPENAI_BASE_URL"
-"""Address of models that no settings give one; the convention of OpenAI's own libraries."""
-_TOLD = 300
-"""Characters of what an index says that a message repeats."""
-MOST_INDEXES = 1_000
-"""That reached.json holds; the oldest go."""
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+"""Address of models that have none in the settings, as in OpenAI's own libraries."""
+MAX_INDEXES = 1_000
+"""Indexes in reached.json. The oldest are dropped."""
+_MAX_QUOTED = 300
+"""Characters of an index's text that a message quotes."""
 
 
 class KnownModel(Reach):
-    """A model that this machine knows."""
+    """A model that this machine knows how to reach."""
 
     model: str | None = None
-    """Its id; the name of the entry when absent."""
+    """Model id; by default the name of the entry."""
 
 
-class UserSettings(_Strict):
+class UserSettings(BaseModel, extra="forbid", frozen=True, defer_build=True):
     """The user's settings.yaml."""
 
     models: dict[str, KnownModel] = {}
     storage: Storage = Storage()
 
 
-class Known(_Strict):
-    """How models and storage are reached from a machine; plain values, which may travel to where a service
-    runs.
+class Known(BaseModel, extra="forbid", frozen=True, defer_build=True):
+    """How models and storage are reached. Plain data, which a service sends to its nodes.
 
-    models   by their ids
-    address  of those that are at no other
+    Attributes:
+        models: Known models by model id.
+        address: Address of all other models.
     """
 
     models: dict[str, KnownModel] = {}
@@ -66,50 +62,55 @@ class Known(_Strict):
 
     @classmethod
     def read(cls, root: str | None = None, environ: Mapping[str, str] | None = None) -> Known:
-        """The user's settings; what they leave open, as the models of the index at `root` were reached
-        before; and the environment. Raises SettingsError."""
+        """Read the user's settings, what was remembered for the index at `root`, and the environment.
+
+        Raises:
+            SettingsError: The user's settings are invalid.
+        """
         environ = os.environ if environ is None else environ
         user = read_user_settings()
         models: dict[str, KnownModel] = {}
         if root:
-            with suppress(ValueError, AttributeError):  # not written by us: it is only said once more then
+            with suppress(ValueError, AttributeError):  # A damaged reached.json is ignored.
                 reached = _read_reached().get(root, {})
                 models = {name: KnownModel.model_validate(m) for name, m in reached.items()}
         for name, model in user.models.items():
-            before = models.get(model.model or name)
-            models[model.model or name] = _merged(model, before) if before else model
+            remembered = models.get(model.model or name)
+            models[model.model or name] = _merged(model, remembered) if remembered else model
         address = environ.get(ADDRESS_ENV, "").strip() or None
         return cls(models=models, address=address, storage=user.storage)
 
     def fill(self, data: dict[str, Any], final: Mapping[str, Any]) -> None:
-        """Add to settings how their models and storage are reached, where they do not say it.
+        """Add what settings data leaves open about reaching models and storage.
 
-        final: the same settings under the overrides that will come on top, which tell what is asked for
+        Args:
+            data: Settings data, extended in place.
+            final: The same data with overrides applied, which decides the models that are used.
         """
         if storage := self.storage.model_dump(exclude_unset=True):
             data.setdefault("storage", storage)
-        for name, asked in _models(final):
-            known = self.models.get(str(asked.get("model")))
-            models = data.setdefault("models", {}) if known else data.get("models")
-            own = (
-                models.setdefault(name, {})
-                if known and isinstance(models, dict)
-                else (models or {}).get(name)
-            )
-            if not isinstance(own, dict):
+        for name, wanted in _endpoint_models(final):
+            known = self.models.get(str(wanted.get("model")))
+            models = data.setdefault("models", {}) if known else data.get("models") or {}
+            if not isinstance(models, dict):
                 continue
-            if own.get("needs_address") and own.get("model") != asked.get("model"):
-                del own["needs_address"]  # that was another model
+            model = models.setdefault(name, {}) if known else models.get(name)
+            if not isinstance(model, dict):
+                continue
+            if model.get("needs_address") and model.get("model") != wanted.get("model"):
+                del model["needs_address"]  # It was about another model.
             if known is not None:
-                given = known.model_dump(mode="json", exclude_unset=True, exclude={"model"})
-                given["endpoints"] = _not_elsewhere(given.get("endpoints", []), asked.get("endpoints"))
-                for key, value in given.items():
-                    own.setdefault(key, value)
+                reach = known.model_dump(mode="json", exclude_unset=True, exclude={"model"})
+                reach["endpoints"] = _unless_moved(reach.get("endpoints", []), wanted.get("endpoints"))
+                for key, value in reach.items():
+                    model.setdefault(key, value)
 
     def address_all(self, data: Mapping[str, Any]) -> None:
-        """Give the endpoints that have no address that of the environment. Without one, a model that an index
-        says is not at OpenAI's own stays without endpoints."""
-        for _, model in _models(data):
+        """Set the address of endpoints that have none to `address`.
+
+        Without an `address`, a model that an index marks as not served by OpenAI is left without endpoints.
+        """
+        for _, model in _endpoint_models(data):
             endpoints = model.get("endpoints") or ([{}] if self.address else [])
             if not isinstance(endpoints, list):
                 continue
@@ -123,70 +124,77 @@ class Known(_Strict):
                 model["endpoints"] = endpoints
 
 
-def _models(data: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Name and data of each model that an endpoint serves. What is malformed is told by whoever validates."""
+def _endpoint_models(data: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Name and data of each model that endpoints serve. Malformed data is left for validation."""
     models = data.get("models")
     items = models.items() if isinstance(models, dict) else ()
     return [(n, m) for n, m in items if isinstance(m, dict) and m.get("provider") == "openai"]
 
 
-def _not_elsewhere(known: list[Any], given: Any) -> list[Any]:
-    """Known endpoints; none of them where overrides name another address, to which their keys must not go."""
-    places = [e.get("base_url") for e in given if isinstance(e, dict)] if isinstance(given, list) else []
-    moved = any(url and url != k.get("base_url") for url, k in zip(places, known, strict=False))
-    return [{} for _ in places] if moved else known
+def _unless_moved(known: list[Any], given: Any) -> list[Any]:
+    """The known endpoints, or empty ones if overrides name other addresses, which must not get the known
+    keys."""
+    urls = [e.get("base_url") for e in given if isinstance(e, dict)] if isinstance(given, list) else []
+    moved = any(url and url != k.get("base_url") for url, k in zip(urls, known, strict=False))
+    return [{} for _ in urls] if moved else known
 
 
 def user_file() -> Path:
-    """Where the user's settings are, or would be."""
-    named = os.environ.get(FILE_ENV, "").strip()
-    if named:
+    """Path of the user's settings, whether or not the file exists."""
+    if named := os.environ.get(FILE_ENV, "").strip():
         return Path(named).expanduser().absolute()
     return platformdirs.user_config_path("graphrag-ray", appauthor=False) / "settings.yaml"
 
 
 def read_user_settings() -> UserSettings:
-    """Raises SettingsError for a file that cannot be used; nothing is set where there is none."""
+    """Read the user's settings; defaults if the file does not exist. Raises SettingsError."""
     path = user_file()
     if not path.exists():
         return UserSettings()
-    return validated(UserSettings, read_mapping(str(path)), f"your settings {path}")
+    return validated(UserSettings, read_mapping(str(path)), f"user settings {path}")
 
 
 def remember(root: str, settings: Settings) -> Path | None:
-    """Keep how the models of an index are reached, for later commands about this index on this machine.
-    Nothing is kept that the user's settings or the environment say anyway.
+    """Remember how the models of an index are reached, for later commands on this machine.
 
-    Returns the file where something new was kept. Raises OSError.
+    Only what the user's settings and the environment do not already say is remembered.
+
+    Returns:
+        The file, if something new was written to it.
+
+    Raises:
+        OSError: The file cannot be written.
     """
-    before, known = _read_reached(), Known.read()
-    mine = {m.model: _reach(m) for m in settings.models.values() if m.provider == "openai" and m.endpoints}
-    mine = {name: reach for name, reach in mine.items() if reach != _reach(_as_known(known, name))}
-    if mine == before.get(root, {}):
+    remembered, known = _read_reached(), Known.read()
+    mine: dict[str, dict[str, Any]] = {}
+    for model in settings.models.values():
+        if model.provider == "openai" and model.endpoints:
+            data: dict[str, Any] = {"models": {"default": {"provider": "openai", "model": model.model}}}
+            known.fill(data, data)
+            known.address_all(data)
+            if _reach(model) != _reach(validated(Settings, data).models["default"]):
+                mine[model.model] = _reach(model)
+    if mine == remembered.get(root, {}):
         return None
-    kept = {url: models for url, models in before.items() if url != root} | ({root: mine} if mine else {})
+    kept = {url: models for url, models in remembered.items() if url != root} | ({root: mine} if mine else {})
     path = _reached_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = orjson.dumps(dict(list(kept.items())[-MOST_INDEXES:]), option=orjson.OPT_INDENT_2)
+    content = orjson.dumps(dict(list(kept.items())[-MAX_INDEXES:]), option=orjson.OPT_INDENT_2)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-        file.write(data)  # readable by its user alone
+        file.write(content)  # Temporary files are readable by their owner only.
     os.replace(file.name, path)
     return path if mine else None
 
 
-def _as_known(known: Known, model_id: str) -> Model:
-    """The model as the user's settings and the environment know it."""
-    data: dict[str, Any] = {"models": {"default": {"provider": "openai", "model": model_id}}}
-    known.fill(data, data)
-    known.address_all(data)
-    return validated(Settings, data).models["default"]
-
-
 def _reach(model: Model) -> dict[str, Any]:
-    found = model.model_dump(mode="json", include=set(Reach.model_fields), exclude_defaults=True)
-    endpoints = [e.model_dump(mode="json", exclude_defaults=True) for e in model.endpoints]
-    urls = [{"base_url": e.base_url} for e in model.endpoints]  # also the default: it may be another one then
-    return found | {"endpoints": [url | e for url, e in zip(urls, endpoints, strict=True)]}
+    reach = model.model_dump(mode="json", include=set(Reach.model_fields), exclude_defaults=True)
+    # Include the address even if it is the default, which OPENAI_BASE_URL may change.
+    return reach | {
+        "endpoints": [
+            {"base_url": e.base_url} | e.model_dump(mode="json", exclude_defaults=True)
+            for e in model.endpoints
+        ]
+    }
 
 
 def _reached_file() -> Path:
@@ -194,41 +202,42 @@ def _reached_file() -> Path:
 
 
 def _read_reached() -> dict[str, dict[str, Any]]:
-    """By index and model. What cannot be read counts as nothing: it is only said once more then."""
+    """reached.json by index and model; empty if it cannot be read."""
     try:
-        found = orjson.loads(_reached_file().read_bytes())
+        reached = orjson.loads(_reached_file().read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return reached if isinstance(reached, dict) else {}
 
 
-def _merged(own: KnownModel, before: KnownModel) -> KnownModel:
-    """What the user says, and what was said before of the same addresses: limits, say."""
-    ours, theirs = (m.model_dump(mode="json", exclude_unset=True) for m in (own, before))
-    at = {e.get("base_url"): e for e in theirs.get("endpoints", [])}
+def _merged(user: KnownModel, remembered: KnownModel) -> KnownModel:
+    """The user's settings of a model, completed with what was remembered about the same addresses."""
+    ours, theirs = (m.model_dump(mode="json", exclude_unset=True) for m in (user, remembered))
+    by_url = {e.get("base_url"): e for e in theirs.get("endpoints", [])}
     merged = {**theirs, **ours}
     if "endpoints" in ours:
-        merged["endpoints"] = [{**at.get(e.get("base_url"), {}), **e} for e in ours["endpoints"]]
+        merged["endpoints"] = [{**by_url.get(e.get("base_url"), {}), **e} for e in ours["endpoints"]]
     return KnownModel.model_validate(merged)
 
 
 def require_known(settings: Settings, stages: Iterable[str]) -> None:
-    """Raises SettingsError, saying how to name it, where this machine does not know the place of a model that
-    one of these stages asks."""
+    """Check that this machine knows the address of every model that these stages call.
+
+    Raises:
+        SettingsError: An address is unknown. The message shows how to set it.
+    """
     for name in dict.fromkeys(settings.model_name(stage) for stage in stages):
-        if settings.model(name).unknown:
-            raise SettingsError(_how_to_say_it(name, settings.model(name)))
-
-
-def _how_to_say_it(name: str, model: Model) -> str:
-    url, key = "http://HOST:PORT/v1", "VARIABLE"
-    begin = f"models.{name}.endpoints.0"
-    words = ["--base-url", url] if name == "default" else ["--set", f"{begin}.base_url={url}"]
-    words += ["--api-key-env", key] if name == "default" else ["--set", f"{begin}.api_key_env={key}"]
-    model_id = orjson.dumps(model.model[:_TOLD]).decode()
-    return (
-        f"this machine does not know where the model {model.model[:_TOLD]!r} (models.{name[:_TOLD]}) is, and "
-        f"takes no address from an index. Say it with {shlex.join(words)} (null: no key), or for all "
-        f'indexes in {user_file()}:\n\nmodels:\n  {model_id}:\n    endpoints:\n      - base_url: "{url}"\n'
-        f"        api_key_env: {key}"
-    )
+        model = settings.model(name)
+        if not model.unknown:
+            continue
+        url, key, endpoint = "http://HOST:PORT/v1", "VARIABLE", f"models.{name}.endpoints.0"
+        words = ["--base-url", url, "--api-key-env", key]
+        if name != "default":
+            words = ["--set", f"{endpoint}.base_url={url}", "--set", f"{endpoint}.api_key_env={key}"]
+        model_id = model.model[:_MAX_QUOTED]
+        raise SettingsError(
+            f"This machine does not know the address of model {model_id!r} (models.{name[:_MAX_QUOTED]}). "
+            f"Addresses are not taken from an index. Use {shlex.join(words)} (null: no key), or set it "
+            f"for all indexes in {user_file()}:\n\nmodels:\n  {orjson.dumps(model_id).decode()}:\n"
+            f'    endpoints:\n      - base_url: "{url}"\n        api_key_env: {key}'
+        )

@@ -1,4 +1,4 @@
-"""How numbers of things are said, and texts of others shown."""
+"""Wording of counts and durations, and safe display of text."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ import re
 _COLOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Control characters but tab and line feed (C1 too, which some terminals obey in UTF-8), line and paragraph
-separators, and what overrides the direction of text."""
+"""Control characters except tab and line feed (C1 too, which some terminals obey in UTF-8), line and
+paragraph separators, and text direction overrides."""
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """`1 file`, `2,000 files`; `many` where it is not `one` with an s."""
+    """`1 file`, `2,000 files`. `many` defaults to `one` with an s."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def without_colors(text: str) -> str:
-    """Text that was written for a terminal, without its escape sequences."""
+    """Remove terminal escape sequences."""
     return _COLOR.sub("", text)
 
 
 def shortened(text: str, most: int) -> str:
-    """At most so many characters of a text, the last an ellipsis where it was cut."""
+    """Cut a text to at most `most` characters, including an ellipsis."""
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
 def price_setting(model: str = "default") -> str:
-    """How the cost of what a model is asked becomes known. model: its name under `models:`."""
+    """How to set the price of a model, given its name under `models`."""
     return f"--set models.{model}.price.input_usd_per_mtok=… (and output_usd_per_mtok)"
 
 
 def rough_time(seconds: float) -> str:
-    """`40 s`, `12 min`, `24 h`, `3 days`: for waits, whose seconds do not matter."""
+    """A rounded duration: `40 s`, `12 min`, `24 h`, `3 days`."""
     for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size or (unit != "days" and seconds >= size):
             return f"{seconds / size:,.0f} {unit}"
@@ -40,16 +40,16 @@ def rough_time(seconds: float) -> str:
 
 
 def safe(text: str) -> str:
-    """The text with what would steer a terminal as `\\x1b` or `\\u202e`."""
+    """Escape characters that control a terminal, as `\\x1b` or `\\u202e`."""
     return _STEERING.sub(lambda m: ascii(m.group())[1:-1], text.replace("\r\n", "\n"))
 
 
 def safe_json(text: str) -> str:
-    """JSON whose strings hold no such character as it is."""
+    """JSON with characters that control a terminal escaped."""
     return _STEERING.sub(lambda m: f"\\u{ord(m.group()):04x}", text)
 
 
 def one_line(text: str, longest: int | None = None) -> str:
-    """All white space folded; cut with an ellipsis where it is longer."""
-    folded = " ".join(text.split())
-    return folded if longest is None or len(folded) <= longest else folded[: longest - 1] + "…"
+    """Collapse whitespace, and cut a text longer than `longest` with an ellipsis."""
+    collapsed = " ".join(text.split())
+    return collapsed if longest is None else shortened(collapsed, longest)

@@ -1,5 +1,7 @@
-"""The command line: what all commands share, how their help is laid out, how they fail. There is one file per
-command in `cli/commands/`, imported when it is asked for."""
+"""The command line: general options, layout of help, and error handling.
+
+Each command is a module in `cli/commands/`, imported when the command is used.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,17 @@ from graphrag_ray.base.urls import shown
 from graphrag_ray.base.wording import one_line, safe
 from graphrag_ray.version import __version__
 
-# Before numpy is imported: products are small, and threads that wait for them take more time than they do. An
-# index is made by processes beside each other.
+# Set before numpy is imported. Matrix products are small, so threads cost more than they save, and processes
+# already run in parallel.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-_LONGEST_LINE = 600
-_WHAT_NOW = "What was answered is kept. With --traceback the same command shows where the error came from."
+_MAX_LINE = 600
+_ADVICE = "All replies received so far are kept. Add --traceback to see where the error came from."
 ROOT_VARIABLE = "GRAPHRAG_RAY_ROOT"
 
 
-def _general() -> list[click.Parameter]:
-    """Options of the program, which may stand before or after a command's name."""
+def _general_options() -> list[click.Parameter]:
+    """Options of the program, accepted before and after the name of a command."""
 
     def take(ctx: click.Context, option: click.Parameter, value: Any) -> None:
         if option.name == "traceback":
@@ -39,17 +41,15 @@ def _general() -> list[click.Parameter]:
             except UsageError as e:
                 raise click.UsageError(str(e)) from e
 
-    trace = "Show where an error came from."
-    log = "Log what happens: --log-level info."
-    level = "What is logged, to stderr; GRAPHRAG_RAY_LOG=info,json in the environment says the same."
-    form = "A line of text for each event, or of JSON (then without lines of progress)."
+    level = "Log level, on stderr. Also as GRAPHRAG_RAY_LOG=info,json in the environment."
+    form = "Log lines as text or JSON (json: without progress lines)."
     levels, formats = click.Choice(get_args(logs.Level)), click.Choice(get_args(logs.Format))
-    how: dict[str, Any] = {"expose_value": False, "callback": take}
+    hidden: dict[str, Any] = {"expose_value": False, "callback": take}
     return [
-        click.Option(["--traceback"], is_flag=True, help=trace, **how),
-        click.Option(["-v", "--verbose"], is_flag=True, help=log, **how),
-        click.Option(["--log-level"], type=levels, help=level, **how),
-        click.Option(["--log-format"], type=formats, help=form, **how),
+        click.Option(["--traceback"], is_flag=True, help="Show where an error came from.", **hidden),
+        click.Option(["-v", "--verbose"], is_flag=True, help="Short for --log-level info.", **hidden),
+        click.Option(["--log-level"], type=levels, help=level, **hidden),
+        click.Option(["--log-format"], type=formats, help=form, **hidden),
     ]
 
 
@@ -78,19 +78,21 @@ PANELS = {
     ),
     "Output": ("--json", "--quiet", "--verbose", "--log-level", "--log-format", "--traceback", "--help"),
 }  # fmt: skip
-"""Headings of a command's help and the options below each, where the command has the first of them. What
-has none stands before, below "Options"."""
-WIDEST = 30
-"""Characters of an option's column, so that its text has room on a terminal of 80."""
+"""Headings in a command's help and their options. A heading is used if the command has its first option.
+Other options are listed first, under "Options"."""
+MAX_OPTION_WIDTH = 30
+"""Width of the option column, which leaves room for the text on a terminal of 80 columns."""
 
 
 def _write_panels(formatter: click.HelpFormatter, panels: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    """Lists below headings, with one width for their first columns."""
-    width = min(max(len(name) for rows in panels.values() for name, _ in rows), WIDEST)
+    """Write lists below headings, aligned to a common first column."""
+    width = min(max(len(name) for rows in panels.values() for name, _ in rows), MAX_OPTION_WIDTH)
     for heading, rows in panels.items():
         if rows:
             with formatter.section(click.style(heading, bold=True)):
-                formatter.write_dl([(f"{name:<{width}}", text) for name, text in rows], col_max=WIDEST)
+                formatter.write_dl(
+                    [(f"{name:<{width}}", text) for name, text in rows], col_max=MAX_OPTION_WIDTH
+                )
 
 
 def _write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -101,18 +103,18 @@ def _write_options(command: click.Command, ctx: click.Context, formatter: click.
             rows[next((name for name in option.opts if name.startswith("--")), option.opts[0])] = row
     panels = {heading: names for heading, names in PANELS.items() if names[0] in rows or heading == "Output"}
     panel_of = {name: heading for heading, names in panels.items() for name in names}
-    shown = {"Options": [row for name, row in rows.items() if name not in panel_of]}
+    listed = {"Options": [row for name, row in rows.items() if name not in panel_of]}
     for heading, names in panels.items():
-        shown[heading] = [rows[name] for name in names if name in rows and panel_of[name] == heading]
-    _write_panels(formatter, shown)
+        listed[heading] = [rows[name] for name in names if name in rows and panel_of[name] == heading]
+    _write_panels(formatter, listed)
 
 
 class Command(click.Command):
-    """A command that also takes the options of the program."""
+    """A command that also accepts the general options."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        *own, help_option = super().get_params(ctx)
-        return [*own, *_general(), help_option]
+        *params, help_option = super().get_params(ctx)
+        return [*params, *_general_options(), help_option]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_options(self, ctx, formatter)
@@ -122,31 +124,30 @@ class Command(click.Command):
             if isinstance(option, Root) and ctx.params["root"] is None:
                 from graphrag_ray.base.settings_file import root_in
 
-                # What --config says was typed: it comes before the environment.
+                # --config was typed for this command, so it precedes the environment.
                 config = ctx.params.get("config")
                 root = (root_in(config) if config else None) or os.environ.get(ROOT_VARIABLE)
                 if not root:
-                    hint = f"name it as `root` in {shown(config)}" if config else f"set {ROOT_VARIABLE}"
+                    hint = f"add `root` to {shown(config)}" if config else f"set {ROOT_VARIABLE}"
                     raise click.MissingParameter(f"Or {hint}.", ctx, option)
                 ctx.params["root"] = root
         return super().invoke(ctx)
 
 
 class Commands(click.Group):
-    """Turns errors into a message and their exit code. One that nobody foresaw is told with its place in the
-    code; --traceback shows all of it.
+    """A group of commands, which turns errors into a message and an exit code.
 
-    module    where a command is, as its name in the place of `{}`; imported when the command is wanted, so
-              that none waits for what another one needs
-    listed    names of commands with a line about each, below headings, in the order of the work
+    Args:
+        module: Module of a command, with `{}` for the command's name. It is imported on first use.
+        listed: Command names and their summaries, below headings.
     """
 
     def __init__(
-        self, *arguments: Any, module: str, listed: Mapping[str, Mapping[str, str]], **options: Any
+        self, *args: Any, module: str, listed: Mapping[str, Mapping[str, str]], **kwargs: Any
     ) -> None:
-        super().__init__(*arguments, **options)
+        super().__init__(*args, **kwargs)
         self._module, self._listed = module, listed
-        # Names alone, which click lists and suggests.
+        # click lists and suggests the names only.
         self.commands: dict[str, Any] = {name: None for names in listed.values() for name in names}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -163,11 +164,11 @@ class Commands(click.Group):
         _write_options(self, ctx, formatter)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        return [*_general(), *super().get_params(ctx)]
+        return [*_general_options(), *super().get_params(ctx)]
 
-    def make_context(self, *given: Any, **more: Any) -> click.Context:
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         logs.forget()
-        return super().make_context(*given, **more)
+        return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -180,51 +181,44 @@ class Commands(click.Group):
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
         except KeyboardInterrupt:
-            click.echo("graphrag-ray: stopped. What was answered is kept; run it again to go on.", err=True)
+            click.echo(
+                "graphrag-ray: Stopped. All replies are kept; run the command again to continue.", err=True
+            )
             ctx.exit(130)
         except BaseException as e:
             if ctx.meta.get("traceback") or not is_unforeseen(e) or isinstance(e, BrokenPipeError):
                 raise
             message = ": ".join([*getattr(e, "__notes__", ()), told(e)])
-            message = safe(one_line(logs.without_any_secret(message), _LONGEST_LINE))
-            click.echo(f"graphrag-ray: {message}. {_WHAT_NOW}", err=True)
+            message = safe(one_line(logs.without_any_secret(message), _MAX_LINE))
+            click.echo(f"graphrag-ray: {message}. {_ADVICE}", err=True)
             ctx.exit(1)
 
 
 class Root(click.Option):
-    """--root; or `root` in the settings of --config; or the variable."""
-
-
-root_option = click.option(
-    "--root",
-    metavar="URL",
-    cls=Root,
-    help="The index: a folder, or s3://… and other fsspec URLs. Default: `root` of --config, or else "
-    f"{ROOT_VARIABLE}.",
-)
+    """--root, which `Command` completes from --config or the environment."""
 
 
 COMMANDS = {
     "Build": {
         "init": "Write settings and prompts to edit.",
-        "estimate": "What indexing will take, before anything is spent.",
-        "index": "Build an index of documents, or bring it up to date.",
-        "status": "What an index holds, and how its run is going.",
-        "failures": "Items without a result, and why; try them again.",
+        "estimate": "Predict calls, tokens, cost and time of indexing.",
+        "index": "Build or update an index of documents.",
+        "status": "Show what an index holds and how its run is going.",
+        "failures": "List items without a result, and retry them.",
     },
     "Ask": {
         "query": "Answer a question, or a file of questions.",
-        "chat": "Ask one question after the other.",
+        "chat": "Ask questions in a conversation.",
     },
     "Look inside": {
-        "levels": "Reports and tokens of each level of communities.",
-        "inspect": "Communities, entities, relationships, texts.",
-        "export": "Write files for other programs.",
-        "evaluate": "Which way of answering is better, with figures.",
+        "levels": "List reports and tokens per community level.",
+        "inspect": "Look at communities, entities, relationships, chunks.",
+        "export": "Export a snapshot for other programs.",
+        "evaluate": "Compare search methods, with metrics.",
     },
     "Operate": {"serve": "Answer questions over HTTP.", "gc": "Remove old snapshots; purge a document."},
 }
-"""In the order of the work. Each is the function of that name in the module of that name."""
+"""Commands in the order of use. Each is a function of that name in the module of that name."""
 
 
 @click.group(
@@ -233,12 +227,12 @@ COMMANDS = {
     listed=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
-Exit codes: 0 done; 2 wrong usage or settings; 3 done, but with failed items (see `failures`);
-            4 stopped by a budget; 130 by Ctrl-C, 143 by SIGTERM; 1 anything else.""",
+Exit codes: 0 success; 2 wrong usage or settings; 3 completed with failed items (see `failures`);
+            4 stopped by a budget; 130 by Ctrl-C, 143 by SIGTERM; 1 any other error.""",
 )
 @click.version_option(__version__)
 def main() -> None:
-    """A knowledge graph of your documents, and answers about all of them.
+    """Build a knowledge graph of your documents and ask questions about all of them.
 
     \b
     Examples:

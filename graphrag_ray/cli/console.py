@@ -1,6 +1,6 @@
-"""What every command prints with: safe text, tables, figures.
+"""Printing: safe text, tables, figures.
 
-Importing this module imports no library: help and short messages shall not wait for one.
+Libraries are imported lazily, so that help and short messages appear at once.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ CHANGES = ("added", "changed", "removed")
 
 
 def console_of(stderr: bool = False) -> Console:
-    """Prints what it is given: brackets and colons in a text of the corpus are no markup and no emoji.
-    Nor does it steer the terminal, whose lines are broken between words. Files and pipes have no margin."""
-    from graphrag_ray.cli.safe import SafeConsole
+    """A console that prints text of the corpus safely: without markup, emoji and control characters.
+
+    Terminal lines are wrapped between words; files and pipes get lines of any length.
+    """
+    from graphrag_ray.cli.safe_console import SafeConsole
 
     console = SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
@@ -36,22 +38,20 @@ def print_table(
     total: Sequence[str] = (),
     **how: Any,
 ) -> None:
-    """Rows below headings, and maybe a row of sums. left: how many of the columns are text; the others are
-    figures, but those without a heading."""
+    """Print a table. The first `left` columns, and those without a heading, are left-aligned."""
     from rich.table import Table
 
-    found = Table(box=None, pad_edge=False, **how)
-    for at, name in enumerate(columns):
-        found.add_column(name, justify="left" if at < left or not name else "right")
+    table = Table(box=None, pad_edge=False, **how)
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="left" if i < left or not name else "right")
     for row in rows:
-        found.add_row(*row)
+        table.add_row(*row)
     if total:
-        found.add_row(*total, style="bold")
-    console_of().print(found)
+        table.add_row(*total, style="bold")
+    console_of().print(table)
 
 
 def print_json(value: Any, indent: bool = True) -> None:
-    """indent: False: on one line."""
     import orjson
 
     options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if indent else 0)
@@ -59,7 +59,9 @@ def print_json(value: Any, indent: bool = True) -> None:
 
 
 def cost(usd: float | None) -> str:
-    return f"cost unknown: {price_setting()} tells it" if usd is None else f"${usd:.4f}" if usd else "no cost"
+    if usd is None:
+        return f"cost unknown (set the price with {price_setting()})"
+    return f"${usd:.4f}" if usd else "no cost"
 
 
 def in_words(n_bytes: float) -> str:
@@ -72,14 +74,14 @@ def in_words(n_bytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+    """`45 s`, `12 min`, `1.5 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def print_counts(out: Console, counts: Mapping[str, Any]) -> None:
-    """Documents, chunks, entities and so on of a snapshot."""
+    """Print the counts of a snapshot."""
     changes = ", ".join(f"{counts[k]} {k}" for k in CHANGES if counts.get(k))
     out.print(f"  documents      {counts.get('documents', 0):,}" + (f" ({changes})" if changes else ""))
     shown = {"text_units": "chunks", "entities": "entities", "relationships": "relationships"}
@@ -92,16 +94,16 @@ def print_counts(out: Console, counts: Mapping[str, Any]) -> None:
         out.print(f"  reports        {counts.get('reports', 0):,}")
     if "summaries" in counts:
         out.print(f"  summaries      {counts['summaries']:,}")
-    for name, own in counts.get("hierarchies", {}).items():
-        written = ", ".join(f"{word} {own[word]:,}" for word in ("reports", "summaries") if word in own)
-        out.print(f"  of hierarchy {name}: {_communities(own)}, {written}")
+    for name, n in counts.get("hierarchies", {}).items():
+        written = ", ".join(f"{word} {n[word]:,}" for word in ("reports", "summaries") if word in n)
+        out.print(f"  hierarchy {name}: {_communities(n)}, {written}")
 
 
 def _communities(counts: Mapping[str, Any]) -> str:
-    """`C0 13  C1 45  C2 52  (68 different ones …)`: what is not split stands in every level below too."""
+    """`C0 13  C1 45  C2 52  (68 distinct …)`."""
     total, levels = counts.get("communities", 0), counts.get("levels", {})
     shown = "  ".join(f"{name} {n:,}" for name, n in levels.items())
     if len(levels) < 2:
         return shown or "0"
-    why = ": one that is not split counts at each level below, too" if sum(levels.values()) > total else ""
-    return f"{shown}  ({total:,} different ones{why})"
+    note = "; unsplit ones also count on finer levels" if sum(levels.values()) > total else ""
+    return f"{shown}  ({total:,} distinct{note})"

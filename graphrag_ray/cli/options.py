@@ -1,14 +1,12 @@
-"""Options that commands share, and the settings that they add up to."""
+"""Options that several commands share, and the settings they result in."""
 
 from __future__ import annotations
 
-import importlib
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import reduce, wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +14,11 @@ import click
 
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.errors import SettingsError, StoreError, UsageError
-from graphrag_ray.base.urls import shown
+from graphrag_ray.cli.command_line import ROOT_VARIABLE, Root
 from graphrag_ray.query.methods import methods
 
 if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Settings
-    from graphrag_ray.engine.given_rows import GivenRows
     from graphrag_ray.query.ask import Index
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import Manifest
@@ -37,66 +34,35 @@ _MODEL = {
 _SHORT = {
     **_MODEL,
     "build": "build",
-    "response_type": "query.response_type",
-    "general_knowledge": "query.general_knowledge",
-    "dynamic": "query.dynamic",
-    "hierarchy": "query.hierarchy",
-    "map_protocol": "query.map_protocol",
-    "traversal": "query.traversal",
     "mode": "query.lightrag_mode",
     "steps": "query.ppr_steps",
-    "budget_tokens": "query.budget_tokens",
-    "budget_usd": "query.budget_usd",
+    **{
+        name: f"query.{name}"
+        for name in (
+            *("response_type", "general_knowledge", "dynamic", "hierarchy", "map_protocol", "traversal"),
+            *("budget_tokens", "budget_usd"),
+        )
+    },
 }
-"""Options that are short for one setting: of a model, of a run or of a question."""
+"""Options that are short for one setting."""
 
 
-def input_of(given: str | None, settings: Settings) -> str:
-    """INPUT, or else what the settings say. Raises UsageError."""
-    named = given or settings.input.url
-    if named is None:
-        raise UsageError("name INPUT, or `input.url` in the settings of --config")
-    return named
+def input_of(url: str | None, settings: Settings) -> str:
+    """INPUT, else the `input.url` of the settings. Raises UsageError."""
+    if (url := url or settings.input.url) is None:
+        raise UsageError("Missing INPUT. Pass it, or set `input.url` in the settings of --config.")
+    return url
 
 
-def rows_of(function: str, input_url: str | None) -> GivenRows:
-    """The rows of a function named `module:function`, which is called when the engine has started. Modules of
-    the working directory are found. Raises UsageError."""
-    from graphrag_ray.engine.given_rows import GivenRows
-
-    if input_url is not None:
-        raise UsageError(f"INPUT is given twice: {shown(input_url)} and --input {function}")
-    module, _, name = function.partition(":")
-    if not module or not name:
-        raise UsageError(f"--input {function!r}: name a function as MODULE:FUNCTION")
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except Exception as e:  # it is not our module
-        raise UsageError(f"--input {function}: {type(e).__name__}: {e}") from e
-    if not callable(found):
-        raise UsageError(f"--input {function}: it is a {type(found).__name__}, and no function")
-    return GivenRows(found, function)
-
-
-def options(*each: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Several options as one decorator; help lists them in this order."""
-
-    def put(f: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(each):
-            f = option(f)
-        return f
-
-    return put
+def combine(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Several options as one decorator, in the order of the help."""
+    return lambda f: reduce(lambda decorated, option: option(decorated), reversed(options), f)
 
 
 @dataclass(frozen=True)
 class Given:
-    """Which index a command is about, and how it is reached and asked: --root, --config, --set.
-
-    short   values of the options that are short for a setting, by their names
-    """
+    """The index of a command, and its settings: --root, --config, --set and the options short for a
+    setting."""
 
     root: str
     config: str | None
@@ -104,8 +70,10 @@ class Given:
     short: Mapping[str, Any] = field(default_factory=dict)
 
     def store(self) -> Store:
-        """The store at --root, reached as --set, --config or else the environment say: a snapshot lies in it
-        and cannot tell. Nothing is asked of it yet. Raises SettingsError, UsageError."""
+        """The store at --root, which is not accessed yet. Raises SettingsError, UsageError.
+
+        It is reached as --set, --config or the user's settings say, since its snapshots cannot say so.
+        """
         from graphrag_ray.base.settings_file import load_storage
         from graphrag_ray.store.files import Store
 
@@ -114,31 +82,33 @@ class Given:
             return Store(self.root, storage.of(self.root))
 
     def snapshot(self, number: int | None = None) -> tuple[Store, Manifest]:
-        """The newest one, or that of a number. Raises as `store`; StoreError."""
+        """The newest snapshot, or the one with this number. Raises as `store`, or StoreError."""
         from graphrag_ray.store.snapshots import open_latest
 
         store = self.store()
         with naming_root(self.root):
             return store, open_latest(store, number)
 
-    def settings(self, said: Mapping[str, Any] | None = None, root: str | None = None) -> Settings:
-        """Settings from --config, or else from what an index says of itself; the short forms, and --set.
+    def settings(self, stored: Mapping[str, Any] | None = None, root: str | None = None) -> Settings:
+        """Settings from --config, or else from an index, with the short options and --set. Raises
+        SettingsError.
 
-        said, root: settings as they stand in an index, and its URL, by which is known how it was reached
-        before. Raises SettingsError.
+        Args:
+            stored: Settings in the index.
+            root: URL of the index, by which this machine remembers how its models were reached.
         """
         from graphrag_ray.base.index_settings import of_index
         from graphrag_ray.base.settings_file import load_settings
         from graphrag_ray.base.user_settings import Known
 
         base, known = None, None
-        if self.config is None and said is not None:
-            base, known = of_index(said), Known.read(root)
-        forms = forms_of(self.config, self.overrides, self.short, base)
-        return load_settings(self.config, forms, base, known)
+        if self.config is None and stored is not None:
+            base, known = of_index(stored), Known.read(root)
+        overrides = overrides_of(self.config, self.overrides, self.short, base)
+        return load_settings(self.config, overrides, base, known)
 
     def index(self, number: int | None = None, cache: str | None = None) -> Index:
-        """A snapshot, with the settings of the command. Raises UsageError, SettingsError, StoreError."""
+        """Open a snapshot with the settings of the command. Raises UsageError, SettingsError, StoreError."""
         from graphrag_ray import open_index
 
         store, manifest = self.snapshot(number)
@@ -146,80 +116,87 @@ class Given:
         return open_index(self.root, snapshot=manifest.number, settings=settings, cache=cache)
 
 
-def _reach(config: str, metavar: str, overriding: str, *more: Any, **how: Any) -> Callable[..., Any]:
-    """--config, --set and more options of a command, which gets them as its first argument, a `Given`."""
+def _given(
+    root: Callable[..., Any], config: str, metavar: str, overrides: str, *more: Any, **set_kwargs: Any
+) -> Callable[..., Any]:
+    """--root, --config, --set and more options, which the command receives as a `Given` in its first
+    argument."""
     each = (
+        root,
         click.option("--config", type=click.Path(), metavar="FILE", is_eager=True, help=config),
-        click.option("--set", "overrides", multiple=True, metavar=metavar, help=overriding, **how),
+        click.option("--set", "overrides", multiple=True, metavar=metavar, help=overrides, **set_kwargs),
         *more,
     )
 
-    def put(f: Callable[..., Any]) -> Callable[..., Any]:
-        own = signature(f).parameters
+    def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
+        parameters = signature(f).parameters
 
         @wraps(f)
         def command(root: Any, config: str | None, overrides: tuple[str, ...], **values: Any) -> Any:
-            short = {name: values.pop(name) for name in {*values} & {*_SHORT} - {*own}}
+            short = {name: values.pop(name) for name in {*values} & {*_SHORT} - {*parameters}}
             return f(Given(root, config, overrides, short), **values)
 
-        return options(*each)(command)
+        return combine(*each)(command)
 
-    return put
+    return decorate
 
 
-def _storage_only(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+def _require_storage(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
     for override in given:
         if override.partition("=")[0].strip().partition(".")[0] != "storage":
-            raise click.BadParameter(f"{override!r}: only `storage` counts here (--set storage.region=…)")
+            raise click.BadParameter(f"{override!r}: only `storage` can be set here (--set storage.region=…)")
     return given
 
 
-reach_options = _reach(
-    "Settings, of which `root` and `storage` are read.",
+_root = click.option(
+    "--root",
+    metavar="URL",
+    cls=Root,
+    help=f"The index: a folder or fsspec URL (s3://…). Default: `root` in --config, else {ROOT_VARIABLE}.",
+)
+storage = _given(
+    _root,
+    "Settings file; only `root` and `storage` are used.",
     "storage.B=C",
     "How the index is reached: storage.endpoint_url, storage.region, …",
-    callback=_storage_only,
+    callback=_require_storage,
 )
-"""Of a command that needs no setting but how its index is reached."""
+"""For commands that need no settings but how the index is reached."""
 
-settings_options = _reach(
-    "Settings, as `init` writes them: a file or a URL.",
+_SETTINGS = (
+    "Settings file, as written by `init`: a path or URL.",
     "A.B=C",
-    "Override one setting; may be repeated.",
+    "Override one setting; repeatable.",
     click.option("--model", help="Short for models.default.model (and provider: openai)."),
-    click.option("--base-url", help="Short for the address of that model's one endpoint."),
-    click.option(
-        "--api-key-env", help="Short for the name of the variable that holds its key; null: it wants none."
-    ),
-    click.option("--rpm", type=float, help="Short for its requests per minute."),
-    click.option("--tpm", type=float, help="Short for its tokens per minute."),
-    click.option("--max-in-flight", type=int, help="Short for its bound on concurrent calls."),
+    click.option("--base-url", help="Address of the model's endpoint."),
+    click.option("--api-key-env", help="Variable with the endpoint's API key; null: it needs none."),
+    click.option("--rpm", type=float, help="Requests per minute of the endpoint."),
+    click.option("--tpm", type=float, help="Tokens per minute of the endpoint."),
+    click.option("--max-in-flight", type=int, help="Maximum number of concurrent calls to the endpoint."),
 )
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
-
-build_option = click.option(
-    "--build",
-    type=click.Choice(["all", "names"]),
-    help="names: names alone, found without a model, and no reports: nothing is paid for but embeddings. "
-    "A later run without it makes the rest.",
-)
-cache_option = click.option(
-    "--cache", metavar="URL", help="Keep models' replies there: what was asked before costs nothing."
-)
-raw_option = click.option(
-    "--raw", is_flag=True, help="Show Markdown as it is written; else it is rendered on a terminal."
-)
-hierarchy_option = click.option(
-    "--hierarchy",
-    type=click.Choice(list(HIERARCHIES)),
-    help="Whose levels and reports are read; else the first of the index.",
+settings = _given(_root, *_SETTINGS)
+settings_for_estimate = _given(
+    click.option("--root", metavar="URL", help="An index whose calls inform the estimate."), *_SETTINGS
 )
 
 
-class MethodChoice(click.Choice[str]):
-    """The methods that are registered; one that cannot be used, or that `evaluate` alone has, is refused with
-    that."""
+def _choice(name: str, *values: str, help_: str) -> Callable[..., Any]:
+    return click.option(name, type=click.Choice(values), help=help_)
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+snapshot = click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
+build = _choice("--build", "all", "names", help_="names: extract names offline; a later run adds the rest.")
+cache = click.option("--cache", metavar="URL", help="Keep model replies there, to reuse them for free.")
+raw = click.option("--raw", is_flag=True, help="Print Markdown source instead of rendering it.")
+address = click.option("--address", metavar="ADDRESS", help="A Ray cluster. Default: that of this machine.")
+hierarchy = _choice(
+    "--hierarchy", *HIERARCHIES, help_="Hierarchy of reports. Default: the first of the index."
+)
+
+
+class _MethodChoice(click.Choice[str]):
+    """Search methods. Explains why a plug-in, or a method of `evaluate` only, cannot be used."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value in methods.BASELINES or methods.METHODS.package_of(str(value)):
@@ -227,34 +204,30 @@ class MethodChoice(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
-way_options = options(
+search = combine(
     click.option(
         "--method",
-        type=MethodChoice(methods.METHODS),
+        type=_MethodChoice(methods.METHODS),
         default=methods.DEFAULT,
         show_default=True,
-        help="How the answer is found; auto: by the question.",
+        help="Search method; auto: chosen by the question.",
     ),
     click.option(
         "--level",
         metavar="C0..Cn|auto",
-        help="Level of the communities, or `auto`: the finest within the budget (without one, the "
-        "coarsest that fills a context: the default). --dynamic: the finest that is rated (C2). "
-        "local, drift: the finest whose reports are shown (C2).",
+        help="Community level; auto: the finest within the budget (without one, the coarsest that fills a "
+        "context: the default). With --dynamic: the finest to rate (C2). local, drift: the finest whose "
+        "reports are shown (C2).",
     ),
     click.option(
         "--where",
         metavar="COND",
         multiple=True,
-        help="Only documents with path~*.md, title=…, date>=2023-05, author=… (a column of their "
-        "metadata); repeatable.",
+        help="Only documents with path~*.md, title=…, date>=2023, author=… (a metadata column); repeatable.",
     ),
 )
-"""How an answer is found: --method, --level, --where."""
-asking_options = options(
-    click.option(
-        "--response-type", metavar="TEXT", help='Form and length of the answer: "a list of five points".'
-    ),
+answer = combine(
+    click.option("--response-type", metavar="TEXT", help='Form and length: "a list of five points".'),
     click.option(
         "--general-knowledge/--no-general-knowledge",
         default=None,
@@ -263,42 +236,33 @@ asking_options = options(
     click.option(
         "--dynamic/--no-dynamic",
         default=None,
-        help="global: rate reports from the top, read on only below relevant ones.",
+        help="global: rate reports from the top level down and descend only below relevant ones.",
     ),
-    hierarchy_option,
-    click.option(
-        "--traversal",
-        type=click.Choice(["collapsed", "tree"]),
-        help="raptor: all chunks and summaries at once, or level by level from the top.",
+    hierarchy,
+    _choice("--traversal", "collapsed", "tree", help_="raptor: search all levels at once, or from the top."),
+    _choice(
+        "--map-protocol", "answer", "points", help_="global, text: one scored answer per context, or points."
     ),
-    click.option(
-        "--map-protocol",
-        type=click.Choice(["answer", "points"]),
-        help="global, text: one scored answer for each context, or several scored points.",
+    _choice(
+        *("--mode", "local", "global", "hybrid", "mix"),
+        help_="lightrag: by names in the question, by its topics, both, or both and the nearest chunks.",
     ),
     click.option(
-        "--mode",
-        type=click.Choice(["local", "global", "hybrid", "mix"]),
-        help="lightrag: by names in the question, its subjects, both, or both and the nearest chunks.",
+        "--steps", type=click.IntRange(0, 10), help="ppr: additional searches, two calls each. Default: 1."
     ),
-    click.option(
-        "--steps",
-        type=click.IntRange(0, 10),
-        help="ppr: how often what is missing is looked up, two calls each time. Default: 1.",
-    ),
-    click.option("--budget-tokens", type=int, metavar="N", help="Prompts and replies together, at most."),
-    click.option("--budget-usd", type=float, metavar="X", help="US dollars, at most."),
+    click.option("--budget-tokens", type=int, metavar="N", help="Token limit, prompts and replies together."),
+    click.option("--budget-usd", type=float, metavar="X", help="Cost limit in US dollars."),
 )
-"""How a question is answered; they become settings."""
+"""How a question is answered. All of these are short for settings."""
 
 
-def forms_of(
+def overrides_of(
     config: str | None,
     overrides: tuple[str, ...],
     short: Mapping[str, Any],
     base: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """The short forms as overrides, and then those of --set. Raises SettingsError."""
+    """The short options as overrides, followed by those of --set. Raises SettingsError."""
     import orjson
 
     from graphrag_ray.base.settings_file import load_settings
@@ -313,21 +277,20 @@ def forms_of(
         forms.insert(0, "models.default.provider=openai")
     elif of_model and load_settings(config, overrides, base).model("default").provider == "offline":
         option = "--" + of_model[0].replace("_", "-")
-        raise SettingsError(f"{option} needs --model: no model is configured that it could belong to")
+        raise SettingsError(f"{option} needs --model, since no model is configured")
     return [*forms, *overrides]
 
 
 @contextmanager
 def naming_root(root: str, option: str = "--root") -> Iterator[None]:
-    """Around the first look at --root: what can be no index is told as wrong usage of that option, or of
-    another that names a folder."""
+    """Report a folder that cannot be opened as wrong usage of the option that names it."""
     try:
         yield
     except SettingsError as e:
         raise UsageError(f"{option} {root!r}: {e}") from e
     except StoreError as e:
         if isinstance(e.__cause__, NotADirectoryError):
-            raise UsageError(f"{option} {root} is a file, or lies below one: give a folder or a URL") from e
+            raise UsageError(f"{option} {root} is a file, or below one. Pass a folder or a URL.") from e
         raise
 
 
@@ -339,10 +302,9 @@ class _NoPandas:
 
 
 def spare_pandas() -> None:
-    """Let pyarrow do without pandas, which takes a quarter of a second to import.
+    """Keep pyarrow from importing pandas, which takes a quarter of a second.
 
-    pyarrow imports it once, with the first array, to tell whether a value is one of pandas'. What needs
-    pandas (`to_pandas`) imports it later all the same.
+    pyarrow imports it with the first array, to recognise pandas objects. `to_pandas` still imports it later.
     """
     if "pandas" not in sys.modules:
         import pyarrow as pa

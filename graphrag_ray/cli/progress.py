@@ -1,5 +1,4 @@
-"""What people see while a run works: on a terminal and in a notebook one line a step, of which the last one
-moves; plain lines elsewhere."""
+"""Progress of a run: a live line per step on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.text import Text
@@ -25,39 +23,41 @@ if TYPE_CHECKING:
     from graphrag_ray.engine.executor import SweepProgress
 
 LINE_EVERY_S = 5.0
-"""Where nothing can move, a step says so often how far it is."""
+"""Interval of progress lines without a live display."""
 DRAWN_EVERY_S = 0.5
-"""In a notebook, where every change is a message."""
+"""Interval of updates in a notebook, where each is a message."""
 BAR, SHORT_BAR = 20, 10
-"""Characters of the bar; of that in a narrow terminal."""
+"""Characters of the bar, and of that on a narrow terminal."""
 NARROW = 100
 SHORTEST_LEFT_S = 1.5
 _WORK = frozenset({"made", "derived", "kept_reports"})
-"""Counts of what a run did: of a step that was taken as it was they are not told."""
+"""Counts of the work of a step, which a reused step does not show."""
 
-OFFLINE = "No model is configured: the offline engine answers (classical methods, no key, no cost)."
-EMBEDDED_OFFLINE = "Embeddings are made by the bundled small model, free; models.embedding names another."
+OFFLINE = "No model is configured: using the offline engine (classical methods, no API key, no cost)."
+EMBEDDED_OFFLINE = (
+    "Using the bundled small embedding model, free of charge. Set models.embedding for another."
+)
 
 
 def observer_for_people(quiet: bool = False) -> Observer:
-    """One for people; a silent one with `quiet`, and where each line that is logged is JSON for a program."""
+    """A progress display; a silent observer if `quiet`, or if log lines are JSON."""
     return Observer() if quiet or logs.as_json() else ProgressDisplay()
 
 
 class ProgressDisplay(Observer):
-    """Shows a run as it goes."""
+    """Shows the progress of a run."""
 
     def __init__(self) -> None:
         self._console = console_of(stderr=True)
         self._live: Live | None = None
-        self._output = ""  # the name of a notebook's output
+        self._output = ""  # id of a notebook output
         self._lines: list[str] = []
         self._drawn_at = 0.0
-        self._doing: tuple[str, float] | None = None
+        self._current: tuple[str, float] | None = None  # step, and when it started
         self._pace: StagePace | None = None
-        self._said_at = 0.0
+        self._printed_at = 0.0
         self._recent = Recent()
-        self._price_asked = False
+        self._price_noted = False
 
     def __enter__(self) -> Self:
         if in_notebook():
@@ -71,10 +71,8 @@ class ProgressDisplay(Observer):
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._doing = None
+    def __exit__(self, *exc_info: object) -> None:
+        self._current = None
         if self._live:
             self._live.stop()
             self._live = None
@@ -82,13 +80,13 @@ class ProgressDisplay(Observer):
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        self._doing, self._pace = (what, time.monotonic()), None
+        self._current, self._pace = (what, time.monotonic()), None
         if not self._live:
             self.note(f"{what} …")
         try:
             yield
         finally:
-            self._doing = None
+            self._current = None
 
     def checked(self, settings: Settings, stage: str = "extract") -> None:
         if settings.model(settings.model_name(stage)).provider == "offline":
@@ -102,33 +100,33 @@ class ProgressDisplay(Observer):
         self._print(Text(message, style="dim"))
 
     def step_started(self, name: str) -> None:
-        self._doing, self._pace = (name, time.monotonic()), None
-        self._said_at = time.monotonic()
+        self._current, self._pace = (name, time.monotonic()), None
+        self._printed_at = time.monotonic()
         self._recent = Recent()
         self._draw()
 
     def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
-        self._doing = None
+        self._current = None
         self._print(step_line(name, seconds, counts, reused, self._width()))
 
     def progress(self, p: SweepProgress) -> None:
         self._recent.note(p)
         self._pace = StagePace.of(p, self._recent)
-        if self._pace.cost_usd is None and not self._price_asked:
-            self._price_asked = True
-            self.note(f"The price of a model is not known, nor what this costs: {price_setting()}")
-        if self._doing is None:
-            self._doing = p.stage, time.monotonic()
+        if self._pace.cost_usd is None and not self._price_noted:
+            self._price_noted = True
+            self.note(f"The price of a model is unknown. To see the cost, use {price_setting()}")
+        if self._current is None:
+            self._current = p.stage, time.monotonic()
         self._draw()
-        if not self._live and not self._output and time.monotonic() - self._said_at >= LINE_EVERY_S:
-            self._said_at = time.monotonic()
+        if not self._live and not self._output and time.monotonic() - self._printed_at >= LINE_EVERY_S:
+            self._printed_at = time.monotonic()
             self._print(self._line())
 
     def _line(self) -> Text:
-        """What is being done now."""
-        if self._doing is None:
+        """The current step."""
+        if self._current is None:
             return Text()
-        name, since = self._doing
+        name, since = self._current
         if self._pace is None:
             return Text(f"{name:<12} … {duration(time.monotonic() - since)}")
         return Text(progress_line(self._pace, name, self._width(), bar=self._live is not None), no_wrap=True)
@@ -144,20 +142,22 @@ class ProgressDisplay(Observer):
             (self._live.console if self._live else self._console).print(line)
 
     def _draw(self, at_once: bool = False) -> None:
-        """The output of a notebook's cell, where there is one."""
+        """Update the output of a notebook cell."""
         if self._output and (at_once or time.monotonic() - self._drawn_at >= DRAWN_EVERY_S):
             from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
 
             text = "\n".join([*self._lines, self._line().plain])
-            # Text alone: what stands in it is never read as HTML.
+            # As plain text, which is never interpreted as HTML.
             display({"text/plain": text}, raw=True, display_id=self._output, update=self._drawn_at > 0)
             self._drawn_at = time.monotonic()
 
 
 def progress_line(p: StagePace, name: str | None = None, width: int | None = None, bar: bool = False) -> str:
-    """step, share, calls or items of all, how many are in flight, tokens per minute of the limit, cost of the
-    run so far, time left. What matters least is left out where the line would be longer than `width`."""
-    # Each with how soon it is left out; 0: never.
+    """Step, share done, calls or items, calls in flight, tokens per minute, cost, and time left.
+
+    The least important parts are dropped from a line longer than `width`.
+    """
+    # The parts with the highest number are dropped first; 0: never.
     parts = [(0, f"{name or p.stage:<12}")]
     if p.share is not None:
         size = SHORT_BAR if width and width < NARROW else BAR
@@ -165,13 +165,13 @@ def progress_line(p: StagePace, name: str | None = None, width: int | None = Non
         if bar:
             parts.append((1, f"{'━' * full}{'╌' * (size - full)}"))
         parts.append((0, f"{int(100 * p.share):>3}%"))
-    # Beside the share stands what gives this very number.
+    # The count that the share is based on comes first.
     items = f"{p.done:,}{f'/{p.total:,}' if p.total is not None else ''}"
     if p.calls <= p.done:
         parts.append((0, items))
     else:
-        of = f"/{p.calls_total:,}" if p.calls_total else ""
-        parts += [(0, f"{p.calls:,}{of} calls"), (4, f"{items} done")]
+        total = f"/{p.calls_total:,}" if p.calls_total else ""
+        parts += [(0, f"{p.calls:,}{total} calls"), (4, f"{items} done")]
     if p.failed:
         parts.append((2, f"{p.failed:,} failed"))
     if p.in_flight:
@@ -196,17 +196,16 @@ def progress_line(p: StagePace, name: str | None = None, width: int | None = Non
 def step_line(
     name: str, seconds: float, counts: Mapping[str, Any], reused: bool, width: int | None = None
 ) -> Text:
-    """A step that has ended: how long it took, what it came to, as far as the line is no longer than
-    `width`."""
-    how = "unchanged" if reused else f"{seconds:.1f} s"
-    shown = [_told(k, v) for k, v in counts.items() if v and not (reused and k in _WORK)]
+    """A finished step: its duration, and as many of its counts as fit into `width`."""
+    duration_ = "unchanged" if reused else f"{seconds:.1f} s"
+    shown = [_count(k, v) for k, v in counts.items() if v and not (reused and k in _WORK)]
     while width and shown and 25 + len("  ".join(shown)) >= width:
         shown.pop()
-    return Text.assemble((f"{name:<12}", "bold"), f" {how:>10}  ", ("  ".join(shown), "dim"))
+    return Text.assemble((f"{name:<12}", "bold"), f" {duration_:>10}  ", ("  ".join(shown), "dim"))
 
 
-def _told(name: str, value: Any) -> str:
-    """A count of a step, as it is shown at its end."""
+def _count(name: str, value: Any) -> str:
+    """A count of a finished step."""
     if name == "asked":
         return f"{value['items']:,} of {value['of']:,} {value['called']}"
     if name == "parts_kept":

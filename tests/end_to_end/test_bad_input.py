@@ -403,7 +403,7 @@ def test_a_setting_that_makes_no_sense_is_refused_by_name(given: dict, told: str
         (lambda text: text.replace("{context}", ""), r"report\.txt: missing placeholder \{context\}"),
         (
             lambda text: text + "{contxt}",
-            r"report\.txt: unknown placeholder \{contxt\}; this prompt has .*\{con",
+            r"report\.txt: unknown placeholder \{contxt\}\. Choose from: .*\{con",
         ),
     ],
     ids=["missing", "unknown"],

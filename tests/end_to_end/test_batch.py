@@ -160,11 +160,11 @@ def test_a_batch_that_was_refused_is_not_taken_for_the_one_before_it(
         ({"--batch": other}, [], "there is no such file"),
         ({"--root": tmp_path / "nowhere"}, [], "here is no index"),
         ({}, ["--set", "chunking.sise=3"], "did you mean 'chunking.size'"),
-        ({}, ["--config", tmp_path / "none.yaml"], "there is no settings file"),
+        ({}, ["--config", tmp_path / "none.yaml"], "does not exist"),
         ({}, ["--config", broken], "unknown setting 'storage.regoin'"),
         ({}, ["--snapshot", 7], "snapshot 7"),
         ({}, ["--level", "C9"], "There is no level 'C9'"),
-        ({}, ["Who?"], "give a question, or a file of them"),
+        ({}, ["Who?"], "Pass a question, or a file of questions"),
         (
             {"--batch": f"https://me:{password}@127.0.0.1:9/q.csv"},
             [],
@@ -468,7 +468,7 @@ def test_the_command_says_what_came_of_it(town: World, run: Command):
     files = ["--batch", questions(town, *about("DAVE"), " "), "--out", out(town)]
     result = run("query", "--root", town.root, *files, *model_options(town))
     assert result.exit_code == 3
-    assert f"2 questions, 1 without an answer or a part of it (columns error, failed_parts): {out(town)}" in (
+    assert f"2 questions, 1 with a missing or partial answer (columns error, failed_parts): {out(town)}" in (
         result.stdout
     )
     again = run("query", "--root", town.root, *files, "--json")
@@ -478,10 +478,10 @@ def test_the_command_says_what_came_of_it(town: World, run: Command):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "give a question, or a file of them with --batch"),
-        (["Who?", "--batch", "q.csv", "--out", "a.parquet"], "give a question, or a file"),
+        ([], "Pass a question, or a file of questions with --batch"),
+        (["Who?", "--batch", "q.csv", "--out", "a.parquet"], "Pass a question, or a file"),
         (["--batch", "q.csv"], "--batch needs --out"),
-        (["Who?", "--out", "a.parquet"], "--out, --ray and --address are for --batch"),
+        (["Who?", "--out", "a.parquet"], "--out, --ray and --address need --batch"),
         (["--batch", "q.csv", "--out", "a.csv"], "must name a .parquet file"),
     ],
 )

@@ -95,7 +95,7 @@ def test_commands_change_how_the_next_question_is_asked(town: World, run: Comman
 
 def test_sources_are_those_of_the_last_answer(town: World, run: Command):
     done = run("chat", "--root", town.root, said=f"/sources\n{ABOUT_DAVE}\n/sources\n")
-    assert "there is no answer yet" in done.stderr and done.exit_code == 3
+    assert "There is no answer yet" in done.stderr and done.exit_code == 3
     assert "harbour.txt, character" in done.stdout.split("/sources")[2]
 
 
@@ -123,10 +123,10 @@ def test_help_lists_what_can_be_said_and_quit_ends_it(town: World, run: Command,
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("/nope", "there is no command /nope; there are /method, "),
+        ("/nope", "Unknown command /nope. Choose from: /method, "),
         ("/method nope", "Unknown search method 'nope'. Choose from: global"),
         ("/level C9\nWhat about DAVE ?", "There is no level 'C9'"),
-        ("/snapshot first", "/snapshot takes a number, or newest"),
+        ("/snapshot first", "/snapshot needs a number or newest"),
         ("x" * 20_001, "has 20001 characters"),
     ],
 )

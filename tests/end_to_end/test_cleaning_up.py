@@ -275,7 +275,7 @@ def test_a_question_whose_snapshot_goes_under_it_says_what_it_had_come_to(
     done = run("query", "What are the main themes?", "--root", town.root, "--snapshot", 2, "--sources")
     town.endpoint.respond = toy_model.respond
     assert done.exit_code == 1 and "the newest is 4" in done.output and MARKER not in done.output
-    calls = int(re.search(r"By then the question had come to (\d+) calls", done.output).group(1))
+    calls = int(re.search(r"The question had used (\d+) calls", done.output).group(1))
     asked = [prompt_of(body) for body in town.endpoint.bodies("/chat/completions")[-calls:]]
     assert when in asked and (when == "reduce") == ("reduce" in asked)
 

@@ -53,10 +53,10 @@ def test_a_second_run_returns_0_and_says_that_nothing_has_changed(run: Command, 
         (["index", "INPUT"], "--root"),
         (["index", "NOWHERE", "--root", "ROOT"], "Nothing to read at INPUT"),
         (["index", "INPUT", "--root", "ROOT", "--set", "chunking.sise=3"], "did you mean 'chunking.size'"),
-        (["index", "INPUT", "--root", "ROOT", "--set", "chunking.size"], "write it as a.b=value"),
+        (["index", "INPUT", "--root", "ROOT", "--set", "chunking.size"], "use the form a.b=value"),
         (
             ["index", "INPUT", "--root", "ROOT", "--config", "missing.yaml"],
-            "there is no settings file missing.yaml",
+            "Settings file missing.yaml does not exist",
         ),
         (["index", "INPUT", "--root", "ROOT", "--set", "prompts_dir=nowhere"], "prompts_dir"),
         (
@@ -281,7 +281,7 @@ def test_who_else_writes_is_told_before_anything_is_read_or_said(run: Command, w
         f"graphrag-ray: {world.store.url} is being written"
     )
     told = run(*unread)
-    assert told.exit_code == 2 and "the run before this one" in told.stderr
+    assert told.exit_code == 2 and "the previous run" in told.stderr
 
 
 def test_an_error_shows_its_trace_only_when_asked(run: Command, world: World):
@@ -305,7 +305,7 @@ def test_an_error_that_nobody_foresaw_is_a_line_with_its_place_and_no_trace(
     assert result.exit_code == 1 and "Traceback" not in result.stderr
     assert re.fullmatch(
         r"graphrag-ray: internal error, please report it: AttributeError: .* \(base/ids\.py:\d+\)\. "
-        r"What was answered is kept\. With --traceback .*\n",
+        r"All replies received so far are kept\. Add --traceback .*\n",
         result.stderr,
     )
 
@@ -351,7 +351,7 @@ def test_init_overwrites_nothing_unless_forced(run: Command, tmp_path: Path):
     mine = tmp_path / "prompts" / "map.txt"
     mine.write_text("mine")
     result = run("init", tmp_path)
-    assert result.exit_code == 2 and "map.txt exists already" in result.stderr
+    assert result.exit_code == 2 and "map.txt already exists" in result.stderr
     assert mine.read_text() == "mine" and not (tmp_path / "settings.yaml").exists()
     assert run("init", tmp_path, "--force").exit_code == 0
     assert "{question}" in mine.read_text()

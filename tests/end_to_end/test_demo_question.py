@@ -12,7 +12,7 @@ from world import Silent
 from graphrag_ray import open_index
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.records import references_in
-from graphrag_ray.cli import writing
+from graphrag_ray.cli import answer_output
 from graphrag_ray.corpus.quotes import quoted
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
@@ -49,8 +49,8 @@ def test_every_quotation_of_an_answer_is_printed_with_its_true_place(
 ):
     answer = demo.ask(QUESTION, level)
     out = io.StringIO()
-    monkeypatch.setattr(writing, "console_of", lambda: Console(file=out, width=80, soft_wrap=True))
-    writing.print_answer(answer, demo, demo.sources(answer.references, answer))
+    monkeypatch.setattr(answer_output, "console_of", lambda: Console(file=out, width=80, soft_wrap=True))
+    answer_output.print_answer(answer, demo, demo.sources(answer.references, answer))
     reports = dict(re.findall(r"^Report (\d+): .*\n((?:  .*\n)+)", out.getvalue(), re.MULTILINE))
     documents = {
         d["path"] + (f", row {d['row']}" if d["row"] else ""): d["text"]

@@ -47,7 +47,7 @@ def test_an_item_that_failed_for_good_is_asked_again_once_it_is_put_back(run: Co
     assert world.asked() == asked, "not without being told"
 
     put_back = run("failures", "--root", world.root, "--retry")
-    assert put_back.exit_code == 0 and "1 item put back" in put_back.stdout
+    assert put_back.exit_code == 0 and "1 item reset" in put_back.stdout
     assert f"graphrag-ray index {world.input} --root {world.root}" in " ".join(put_back.stdout.split())
     assert world.asked() == asked, "putting back spends nothing"
 

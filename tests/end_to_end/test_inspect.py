@@ -124,7 +124,7 @@ def test_a_community_whose_report_failed_says_so(world: World, run: Command):
     world.endpoint.respond = respond
     world.write(TOWN)
     world.index()
-    assert "It has no report (`graphrag-ray failures` says why)" in shown(run, world, "community", 1)
+    assert "No report (see `graphrag-ray failures`)" in shown(run, world, "community", 1)
     assert "Community 1" in shown(run, world)
 
 
@@ -200,7 +200,7 @@ def test_a_search_finds_parts_of_names_without_regard_to_case_or_accents(town: W
 def test_a_search_that_finds_nothing_names_what_is_near(town: World, look, run: Command):
     assert look("search", "alcie")["near"][0] == "ALICE"
     assert "Did you mean: ALICE" in shown(run, town, "search", "alcie")
-    assert "No name holds 'qqqqqq'" in shown(run, town, "search", "qqqqqq")
+    assert "No name contains 'qqqqqq'" in shown(run, town, "search", "qqqqqq")
     assert "Pass a text" in complaint(run, town, "search", " ")
 
 

@@ -37,8 +37,8 @@ def test_a_job_indexes_the_dataset_that_a_function_of_its_folder_returns(
     [
         (["--input", "no_such_module:f"], "No module named 'no_such_module'"),
         (["--input", "json:no_such"], "has no attribute 'no_such'"),
-        (["--input", "json"], "name a function as MODULE:FUNCTION"),
-        (["--input", "sys:argv"], "it is a list, and no function"),
+        (["--input", "json"], "use the form MODULE:FUNCTION"),
+        (["--input", "sys:argv"], "expected a function, got a list"),
         (["--input", "json:loads", "docs"], "INPUT is given twice"),
         (["--input", "time:time"], "INPUT has type float. It can be a file"),
         (["--input", "json:loads"], "INPUT cannot be read (calling it): TypeError"),

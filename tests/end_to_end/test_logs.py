@@ -114,5 +114,8 @@ def test_options_count_more_than_the_environment_and_both_for_one_command_only(
     monkeypatch.setenv("GRAPHRAG_RAY_LOG", "loud")
     for options in ([], ["-v"]):
         refused = run("status", "--root", world.root, *options)
-        assert refused.exit_code == 2 and "'loud' is none of debug, info" in refused.stderr
+        assert (
+            refused.exit_code == 2
+            and "Unknown word 'loud' in GRAPHRAG_RAY_LOG. Choose from: debug, info" in refused.stderr
+        )
     logs.forget()

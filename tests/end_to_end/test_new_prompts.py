@@ -112,7 +112,7 @@ def test_a_no_at_a_terminal_leaves_the_index_as_it_is(run: Command, world: World
     with Terminal(
         *index_command(world), "--set", f"prompts_dir={tmp_path / 'mine'}", "--new-prompts"
     ) as terminal:
-        terminal.wait_for("Ask anew with the new prompts?")
+        terminal.wait_for("Rebuild with the new prompts?")
         assert "report" in terminal.shown and "tokens" in terminal.shown
         terminal.type("n\n")
         assert terminal.end() == 2

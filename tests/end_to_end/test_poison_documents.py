@@ -75,6 +75,6 @@ def test_a_reply_that_kills_whoever_reads_it_costs_one_item(
     assert "JUDY" not in {e["title"] for e in world.table("entities")}
 
     assert run(*in_process(world)).exit_code == 3, "not tried again of itself"
-    assert "1 item put back" in run("failures", "--root", world.root, "--retry").stdout
+    assert "1 item reset" in run("failures", "--root", world.root, "--retry").stdout
     assert run(*in_process(world)).exit_code == 0 and failures(world) == []
     assert "JUDY" in {e["title"] for e in world.table("entities")}

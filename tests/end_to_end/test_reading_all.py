@@ -304,7 +304,7 @@ def test_options_of_a_question_need_no_model(run: Command, world: World):
 
 def test_dynamic_selection_of_another_method_is_refused(run: Command, world: World):
     result = run("query", ALL, "--root", world.root, "--dynamic", "--method", "text")
-    assert result.exit_code == 2 and "not of text search" in result.stderr
+    assert result.exit_code == 2 and "not supported by text search" in result.stderr
 
 
 def test_a_budget_that_does_not_suffice_returns_4_and_says_what_would(run: Command, world: World):

@@ -147,7 +147,7 @@ class Reader:
             words, env=self.env, cwd=self.folder, stdout=log.open("w"), stderr=subprocess.STDOUT,
             text=True, start_new_session=True,
         )  # fmt: skip
-        until(lambda: "Ctrl-C ends it" in log.read_text() or self.serving.poll() is not None)
+        until(lambda: "Press Ctrl-C to stop" in log.read_text() or self.serving.poll() is not None)
         return log.read_text()
 
     def _run(self, words: list[str]) -> str:

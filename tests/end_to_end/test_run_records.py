@@ -75,7 +75,7 @@ def test_a_root_without_a_snapshot_remembers_the_settings_of_the_run_that_was_st
         before is not None and before.settings["chunking"]["size"] == 300 and "budget" not in before.settings
     )
     result = run("index", world.input, "--root", world.root)
-    assert result.exit_code == 0 and "Settings of the run before this one" in result.stderr
+    assert result.exit_code == 0 and "Using the settings of the previous run" in result.stderr
     settings = world.open().settings
     assert (settings.model("default").model, settings.chunking.size) == ("m", 300)
 

@@ -21,7 +21,10 @@ def test_index_without_options_takes_the_settings_of_the_newest_snapshot(run: Co
     assert run(*index_command(world, "--set", "chunking.size=300")).exit_code == 0
     world.write({"zoo.txt": "ZOE feeds YURI."})
     result = run("index", world.input, "--root", world.root)
-    assert result.exit_code == 0 and "Settings of snapshot 1 (--config or --set change them)" in result.stderr
+    assert (
+        result.exit_code == 0
+        and "Using the settings of snapshot 1 (override with --config or --set)" in result.stderr
+    )
     settings = world.open().settings
     assert (settings.model("default").model, settings.chunking.size) == ("m", 300)
     assert "ZOE" in {e["title"] for e in world.table("entities")}
@@ -45,7 +48,7 @@ def test_the_way_back_to_the_offline_engine_is_told(run: Command, world: World):
     way = "models.default={provider: offline}"
     assert result.exit_code == 2 and f"--set '{way}'" in result.stderr
     result = run(*again, way)
-    assert result.exit_code == 0 and "Snapshot 1 was written with m" in result.stderr
+    assert result.exit_code == 0 and "Snapshot 1 was built with m" in result.stderr
 
 
 def test_a_model_that_a_settings_file_leaves_out_is_told(run: Command, world: World, tmp_path: Path):
@@ -53,7 +56,7 @@ def test_a_model_that_a_settings_file_leaves_out_is_told(run: Command, world: Wo
     run(*index_command(world))
     (tmp_path / "s.yaml").write_text("chunking: {size: 300}\n")
     result = run("index", world.input, "--root", world.root, "--config", tmp_path / "s.yaml")
-    assert "Snapshot 1 was written with m; these settings name no model" in result.stderr
+    assert "Snapshot 1 was built with m, but these settings name no model" in result.stderr
 
 
 def test_a_short_form_needs_a_model_or_a_snapshot_that_has_one(run: Command, world: World):
@@ -205,11 +208,11 @@ def test_a_file_that_cannot_be_read_today_says_which_version_is_kept(run: Comman
     world.write({"mill.txt": bytes(range(256)) * 9})
     result = run(*index_command(world))
     assert result.exit_code == 3
-    assert "2 items failed (1 of them kept as it was): graphrag-ray failures" in result.stdout
+    assert "2 items failed (1 of them kept in its previous version): graphrag-ray failures" in result.stdout
     shown = run("failures", "--root", world.root).stdout
     assert shown.count("keeping its version from snapshot 1") == 1
     assert "read: mill.txt\n" in shown and "1 attempt;" in shown and "2 failed items" in shown
-    assert "fails again until the file changes" in shown
+    assert "fails until the file changes" in shown
     result = run(*index_command(world))
     assert "Nothing has changed" in result.stdout, "the first snapshot is named as long as it fails"
 

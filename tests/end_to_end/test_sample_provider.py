@@ -55,7 +55,7 @@ def test_an_index_whose_provider_is_not_installed_any_more_names_its_package(
     PROVIDERS._loaded.clear()
     index = open_index(root)
     assert "ALICE" in index.table("entities")["title"].to_pylist()
-    with pytest.raises(GraphRagError, match=r"'echo'.*made with the package graphrag-ray-sample 1\.0"):
+    with pytest.raises(GraphRagError, match=r"'echo'.*built with the package graphrag-ray-sample 1\.0"):
         index.ask("Who met ALICE?", method="vector")
 
 

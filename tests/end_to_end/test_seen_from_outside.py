@@ -144,7 +144,7 @@ def test_a_killed_run_shows_as_killed_and_where_it_was(world: World, often: None
     watching = run("status", "--root", world.root, "--watch")
     assert (
         watching.exit_code == 1
-        and "begun 1970-01-01T00:00:01Z: was killed (process 7 on far)" in watching.stdout
+        and "started 1970-01-01T00:00:01Z: was killed (process 7 on far)" in watching.stdout
     )
     plain = " ".join(run("status", "--root", world.root).stdout.split())
     assert "it was at: extract … 61 s" in plain
@@ -257,7 +257,7 @@ def test_watching_ends_with_the_exit_code_of_an_attempt_that_was_refused_after_t
     os.utime(record, (1, 1))
     watching = run("status", "--root", world.root, "--watch")
     assert watching.exit_code == 2
-    assert "came to no run. no such setting (exit code 2: wrong usage or settings)" in watching.stdout
+    assert "no run was started. no such setting (exit code 2: wrong usage or settings)" in watching.stdout
     assert "was committed" not in watching.stdout
     watching = run("status", "--root", world.root, "--watch", "--json")
     assert watching.exit_code == 2
@@ -334,7 +334,7 @@ def test_an_attempt_that_comes_to_no_run_is_told_beside_the_index_until_one_foll
     assert (found["refused"]["exit_code"], found["refused"]["outcome"]) == (2, "usage")
     assert str(nowhere) in found["refused"]["message"] and found["refused"]["given"]["input"] == str(nowhere)
     plain = run("status", "--root", world.root).stdout
-    assert "came to no run" in plain and "(exit code 2: wrong usage or settings)" in plain
+    assert "no run was started" in plain and "(exit code 2: wrong usage or settings)" in plain
     assert run(*index_command(world, "--set", "chunking.overlap=700")).exit_code == 2
     assert "overlap" in status_of(world.store)["refused"]["message"]
     with locks.acquire(world.store, note="somebody else"):
@@ -371,8 +371,8 @@ def test_a_mistyped_root_stays_as_it_was_unless_a_job_has_nowhere_else_to_tell(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (None, "there is no settings file"),
-        ("models: [", "are not YAML"),
+        (None, "does not exist"),
+        ("models: [", "are not valid YAML"),
         ("storage: {regoin: r}", "unknown setting 'storage.regoin'"),
     ],
 )
@@ -408,6 +408,6 @@ def test_a_settings_file_that_names_input_and_root_is_all_that_a_command_needs(
     assert "root" not in kept and "url" not in kept["input"]
     config.write_text("{}")
     told = run("index", "--config", config)
-    assert told.exit_code == 2 and f"name it as `root` in {config}" in told.stderr
+    assert told.exit_code == 2 and f"add `root` to {config}" in told.stderr
     told = run("index", "--root", world.root, "--config", config)
     assert told.exit_code == 2 and "input.url" in told.stderr

@@ -256,5 +256,5 @@ def test_ctrl_c_ends_a_question(town: World):
         terminal.wait_for("The ferry")
         terminal.interrupt()
         assert terminal.end() == 130
-    assert "graphrag-ray: stopped" in terminal.shown and "Traceback" not in terminal.shown
+    assert "graphrag-ray: Stopped" in terminal.shown and "Traceback" not in terminal.shown
     never.set()

@@ -116,8 +116,8 @@ def test_the_command_line_answers_with_the_chain_and_how_its_passages_were_reach
     assert run("index", DEMO, "--root", root, "--build", "names").exit_code == 0
     asked = ("query", "Who owns the Thackwell Brewery?", "--root", root, "--method", "ppr")
     shown = run(*asked, "--sources").output
-    assert "How it follows:" in shown and "ppr search" in shown
-    assert re.search(r"by way of .*THACKWELL BREWERY", shown, re.IGNORECASE)
+    assert "Steps:" in shown and "ppr search" in shown
+    assert re.search(r"via .*THACKWELL BREWERY", shown, re.IGNORECASE)
     told = json.loads(run(*asked, "--json").output)
     assert told["chain"] and told["chain"][0]["stands"] and told["paths"]
 

@@ -229,7 +229,7 @@ def test_gc_tells_what_it_would_do_and_does_it(run: Command, world: World, built
         world.write({"zoo.txt": text})
         world.index()
     told = run("gc", "--root", world.root, "--keep", 2, "--grace", 0)
-    assert told.exit_code == 0 and "snapshots 1, 2" in told.stdout and "--delete does it" in told.stdout
+    assert told.exit_code == 0 and "snapshots 1, 2" in told.stdout and "with --delete" in told.stdout
     assert world.snapshots() == [1, 2, 3, 4]
     done = run("gc", "--root", world.root, "--keep", 2, "--grace", "0", "--delete", "--json")
     found = orjson.loads(done.stdout)

@@ -92,7 +92,7 @@ def test_what_asks_no_model_reaches_nothing(root: Path, attacker: Canary, comman
 @pytest.mark.parametrize("method", list(methods.METHODS))
 def test_a_question_is_refused_with_what_would_allow_it(root: Path, attacker: Canary, method: str):
     refused = run("query", QUESTION, "--root", root, "--method", method)
-    assert refused.exit_code == 2 and "this machine does not know where the model" in refused.stderr
+    assert refused.exit_code == 2 and "This machine does not know the address of model" in refused.stderr
     assert "--api-key-env" in refused.stderr or "api_key_env=" in refused.stderr
     assert attacker.host not in refused.stderr
     assert attacker.heard == []
@@ -100,14 +100,14 @@ def test_a_question_is_refused_with_what_would_allow_it(root: Path, attacker: Ca
 
 def test_a_conversation_a_batch_and_python_are_refused_too(root: Path, attacker: Canary, tmp_path: Path):
     said = CliRunner().invoke(main, ["chat", "--root", str(root)], input=f"{QUESTION}\n")
-    assert said.exit_code == 3 and "does not know where the model" in said.output
+    assert said.exit_code == 3 and "does not know the address of model" in said.output
     (tmp_path / "questions.jsonl").write_text('{"question": "What?"}\n')
     out = tmp_path / "answers.parquet"
     batch = run("query", "--batch", tmp_path / "questions.jsonl", "--root", root, "--out", out)
     assert batch.exit_code in (2, 3) and not out.exists()
     opened = open_index(str(root))
     assert opened.table("entities").num_rows == 5
-    with pytest.raises(SettingsError, match="does not know where the model 'm'"):
+    with pytest.raises(SettingsError, match="does not know the address of model 'm'"):
         opened.ask(QUESTION)
     assert attacker.heard == []
 

@@ -1,4 +1,4 @@
-"""`graphrag-ray estimate`: what an index will take."""
+"""`graphrag-ray estimate`: predict calls, tokens, cost and time of indexing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from graphrag_ray.base.wording import price_setting
-from graphrag_ray.cli import console
+from graphrag_ray.cli import console, options
 from graphrag_ray.cli.command_line import Command
-from graphrag_ray.cli.options import Given, build_option, input_of, json_option, naming_root, settings_options
+from graphrag_ray.cli.options import Given
 
 if TYPE_CHECKING:
     from graphrag_ray.indexing.forecast.forecast import Forecast
@@ -17,25 +17,20 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("input_url", metavar="[INPUT]", required=False)
-@settings_options
-@build_option
-@click.option(
-    "--root", metavar="URL", help="An index, whole or partly done: learn from the calls made for it."
-)
+@options.settings_for_estimate
+@options.build
 @click.option(
     "--sample",
     type=click.IntRange(1),
     metavar="N",
-    help="Chunks that the offline engine reads; default: 1000.",
+    help="Chunks to extract with the offline engine. Default: 1000.",
 )
-@click.option("--full", is_flag=True, help="Read all of INPUT, also where it is larger than 512 MB.")
+@click.option("--full", is_flag=True, help="Read all of INPUT, even if it is larger than 512 MB.")
 @click.option(
-    "--new-prompts",
-    is_flag=True,
-    help="As `index --new-prompts`: not with the prompts of the index at --root.",
+    "--new-prompts", is_flag=True, help="Assume `index --new-prompts` instead of the index's prompts."
 )
-@click.option("--assume", multiple=True, metavar="NAME=VALUE", help="Replace one of the assumptions printed.")
-@json_option
+@click.option("--assume", multiple=True, metavar="NAME=VALUE", help="Replace one of the printed assumptions.")
+@options.as_json
 def estimate(
     given: Given,
     input_url: str | None,
@@ -45,12 +40,12 @@ def estimate(
     assume: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """What indexing INPUT will take: calls, tokens, cost and time of each stage. Nothing is asked or written.
+    """Predict calls, tokens, cost and time of each stage of indexing INPUT. No model is called, nothing is
+    written.
 
-    What is extracted from is counted exactly. The rest is modelled: names by the offline engine's reading
-    of a sample, lengths by what is assumed. For a closer forecast index a few documents of INPUT, with
-    the same settings, and name that index by --root: what its calls came to takes the place of what is
-    assumed.
+    The chunks to extract from are counted exactly. The rest is modelled: names from a sample that the offline
+    engine reads, lengths from assumptions. For a closer estimate, index a few documents of INPUT with the
+    same settings, and pass that index as --root: its actual calls replace the assumptions.
 
     \b
     Examples:
@@ -64,76 +59,75 @@ def estimate(
     from graphrag_ray.indexing.forecast.forecast import parse_assumptions
     from graphrag_ray.store.snapshots import latest
 
-    assumed = parse_assumptions(assume)
-    said, url = None, None
+    assumptions = parse_assumptions(assume)
+    stored, url = None, None
     if given.root is not None and given.config is None:
         store = given.store()
-        with naming_root(given.root):
+        with options.naming_root(given.root):
             parent = latest(store)
-        said, url = (parent.settings if parent else None), store.url
-    settings = given.settings(said, url)
-    found = forecast_of(
-        input_of(input_url, settings),
+        stored, url = (parent.settings if parent else None), store.url
+    settings = given.settings(stored, url)
+    forecast = forecast_of(
+        options.input_of(input_url, settings),
         settings,
         root=given.root,
         sample=sample or SAMPLE_CHUNKS,
-        given=assumed,
+        given=assumptions,
         read_bytes=None if full else READ_BYTES,
         new_prompts=new_prompts,
     )
     if as_json:
-        console.print_json(found.as_dict())
+        console.print_json(forecast.as_dict())
     else:
-        _print_forecast(found, given.root)
+        _print_forecast(forecast, given.root)
 
 
-def _print_forecast(found: Forecast, root: str | None) -> None:
-    """The table of stages, what is left of a partly done index, the assumptions, and the notes."""
-    out = console.console_of()
-    corpus = found.corpus
-    about = "" if corpus.read_share == 1 else "some "
+def _print_forecast(forecast: Forecast, root: str | None) -> None:
+    """Print the stages, what is left of an unfinished index, the assumptions and the notes."""
+    out, corpus = console.console_of(), forecast.corpus
+    about, read = ("", "") if corpus.read_share == 1 else ("about ", " read")
     out.print(
-        f"{corpus.files:,} files, {about}{corpus.documents:,} documents"
-        f"{' read' if about else ''}, {about}{corpus.chunks:,.0f} chunks, "
-        f"{about}{_count(corpus.chunk_tokens)} tokens of text"
+        f"{corpus.files:,} files, {about}{corpus.documents:,} documents{read}, {about}{corpus.chunks:,.0f} "
+        f"chunks, {about}{_count(corpus.chunk_tokens)} tokens of text"
     )
-    shown = ", ".join(f"{_count(found.graph[k])} {k}" for k in ("entities", "relationships", "communities"))
-    out.print(f"Modelled: {shown}\n")
+    graph = forecast.graph
+    modelled = ", ".join(f"{_count(graph[k])} {k}" for k in ("entities", "relationships", "communities"))
+    out.print(f"Modelled: {modelled}\n")
     rows = []
-    for stage in found.stages:
+    for stage in forecast.stages:
         v, bound = stage.volume, stage.bound
         counts = map(_count, (v.calls, v.prompt_tokens, v.completion_tokens))
         remarks = (f"by {bound.by}" if bound and v.calls else "", v.exact)
         time = _time(bound.seconds if bound else None)
         cells = [*counts, _money(stage.cost_usd), time, ", ".join(filter(None, remarks))]
         rows.append([v.stage, stage.model_id, *cells])
-    totals, left = found.totals, found.left
-    if totals["seconds"] is not None:  # where no call's time is known, neither is what it adds to
-        rows.append(["no calls", *[""] * 5, _time(found.own_s), "Ray's start, reading, tables"])
+    totals, left = forecast.totals, forecast.left
+    if totals["seconds"] is not None:  # Without the time of the calls, that of the rest says little.
+        rows.append(["no calls", *[""] * 5, _time(forecast.own_s), "starting Ray, reading, tables"])
     names = ("calls", "prompt_tokens", "completion_tokens")
     sums = [*(_count(totals[name]) for name in names), _money(totals["cost_usd"]), _time(totals["seconds"])]
     columns = ("stage", "model", "calls", "prompt", "completion", "cost", "time", "")
     console.print_table(columns, rows, left=2, total=["total", "", *sums, ""])
     if totals["cost_usd"] is None:
-        out.print(f"What it costs is known with {price_setting()}")
+        out.print(f"To see the cost, use {price_setting()}")
     if root is not None and left["calls"] < totals["calls"]:
         out.print(
-            f"\nLeft to do for the index at {root}: {_count(left['calls'])} calls, "
+            f"\nRemaining for the index at {root}: {_count(left['calls'])} calls, "
             f"{_count(left['prompt_tokens'])} prompt and {_count(left['completion_tokens'])} completion "
             f"tokens, {_money(left['cost_usd'])}"
         )
     out.print("\nAssumptions (change one with --assume name=value)")
     assumed = (
         (a.name, f"{a.value:,.0f}" if a.value >= 100 else f"{a.value:.3g}", a.source)
-        for a in found.assumptions
+        for a in forecast.assumptions
     )
     console.print_table(("", "", ""), assumed, show_header=False)
-    for note in found.notes:
+    for note in forecast.notes:
         out.print(f"  {note}", style="dim")
 
 
 def _count(value: float) -> str:
-    """Whole, and not more exact than a forecast is once it is large."""
+    """A count, rounded to millions if it is large."""
     return f"{value:,.0f}" if value < 10_000_000 else f"{value / 1e6:,.1f} M"
 
 

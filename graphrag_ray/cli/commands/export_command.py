@@ -1,4 +1,4 @@
-"""`graphrag-ray export`: a snapshot in the files of other programs."""
+"""`graphrag-ray export`: export a snapshot for other programs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import click
 
 from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.wording import plural
-from graphrag_ray.cli import console
-from graphrag_ray.cli.command_line import Command, root_option
-from graphrag_ray.cli.options import Given, hierarchy_option, json_option, naming_root, settings_options
+from graphrag_ray.cli import console, options
+from graphrag_ray.cli.command_line import Command
+from graphrag_ray.cli.options import Given
 from graphrag_ray.export.exporters import EXPORTERS
 
 
@@ -19,32 +19,29 @@ def _list_formats(ctx: click.Context, option: click.Parameter, wanted: bool) -> 
         for name in EXPORTERS:
             package = EXPORTERS.package_of(name)
             try:
-                told = EXPORTERS[name].help
+                summary = EXPORTERS[name].help
             except PluginError as e:
-                told = str(e)
-            click.echo(f"{name:<10} {told}{f' ({package})' if package else ''}")
+                summary = str(e)
+            click.echo(f"{name:<10} {summary}{f' ({package})' if package else ''}")
         ctx.exit()
 
 
 @click.command(cls=Command)
-@root_option
-@click.option(
-    "--format", "format_", type=click.Choice([*EXPORTERS]), required=True, help="What is to read it."
-)
+@click.option("--format", "format_", type=click.Choice([*EXPORTERS]), required=True, help="Target format.")
 @click.option(
     "--formats",
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_list_formats,
-    help="List the formats, and what each writes.",
+    help="List the formats and what each writes.",
 )
-@click.option("--out", required=True, metavar="URL", help="An empty folder, or s3://… and other fsspec URLs.")
-@click.option("--overwrite", is_flag=True, help="Replace an earlier export in that folder. Other files stay.")
-@click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
-@hierarchy_option
-@settings_options
-@json_option
+@click.option("--out", required=True, metavar="URL", help="An empty folder, or an fsspec URL (s3://…).")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier export in the folder. Other files stay.")
+@options.snapshot
+@options.hierarchy
+@options.settings
+@options.as_json
 def export(
     given: Given,
     format_: str,
@@ -54,16 +51,15 @@ def export(
     hierarchy: str | None,
     as_json: bool,
 ) -> None:
-    """Write a snapshot in the files of other programs. The index stays as it is.
+    """Export a snapshot for other programs. The index is not changed.
 
-    --formats lists the formats, those of other installed packages too. graphrag needs
-    pip install '.[lancedb]' for vectors; its settings.yaml names the models of the index, or those of --model
-    and --set.
+    --formats lists the formats, including those of other installed packages. graphrag needs pip install
+    '.[lancedb]' for vectors; its settings.yaml names the models of the index, or those of --model and --set.
 
-    Of hierarchy tree, graphml and csv hold summaries and chunks, and which summary was written from which.
+    For hierarchy tree, graphml and csv contain summaries and chunks, and what each summary was written from.
 
-    --out is reached as --root is, with the same `storage` settings and credentials of the environment.
-    export.json, which is written last, says that an export is complete.
+    --out is reached like --root, with the same `storage` settings and credentials. export.json is written
+    last and marks a complete export.
 
     \b
     Examples:
@@ -76,7 +72,7 @@ def export(
 
     store, manifest = given.snapshot(snapshot)
     settings = given.settings(manifest.settings, store.url)
-    with naming_root(out, "--out"):
+    with options.naming_root(out, "--out"):
         target = Store(out, settings.storage.of(out))
         done = write(
             Reader(store, manifest), settings, target, format_, overwrite=overwrite, hierarchy=hierarchy
@@ -85,7 +81,7 @@ def export(
         console.print_json(asdict(done))
         return
     echo = console.console_of().print
-    echo(f"Snapshot {done.snapshot} is exported to {done.url}")
+    echo(f"Exported snapshot {done.snapshot} to {done.url}")
     for path, rows in done.rows.items():
         of = "node" if path.endswith(".graphml") else "row"
         echo(f"  {path:<46}{plural(rows, of):>16}")

@@ -1,4 +1,4 @@
-"""`graphrag-ray failures`: what has no result, and why; and putting it back."""
+"""`graphrag-ray failures`: list items without a result, and retry them."""
 
 from __future__ import annotations
 
@@ -8,29 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.base.declarations import FAILING, JOURNALS
+from graphrag_ray.base.declarations import FAILURE_STAGES, JOURNALS
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.wording import plural
-from graphrag_ray.cli import console
-from graphrag_ray.cli.command_line import Command, root_option
-from graphrag_ray.cli.options import Given, json_option, naming_root, reach_options
+from graphrag_ray.cli import console, options
+from graphrag_ray.cli.command_line import Command
+from graphrag_ray.cli.options import Given
 
 if TYPE_CHECKING:
     from graphrag_ray.store.files import Store
 
 
 @click.command(cls=Command)
-@root_option
-@reach_options
-@click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
-@click.option("--retry", is_flag=True, help="Put the items back: the next `index` asks for them again.")
-@click.option("--stage", type=click.Choice(FAILING), help="Only items of this stage.")
-@click.option("--document", metavar="GLOB", help="Only items of documents whose path is like this.")
-@click.option("--key", multiple=True, metavar="KEY", help="Only the item with this key, or its beginning.")
-@click.option(
-    "--show", metavar="KEY", help="Print the prompts and replies of the item with this key, or its beginning."
-)
-@json_option
+@options.storage
+@options.snapshot
+@click.option("--retry", is_flag=True, help="Reset the items, so that the next `index` retries them.")
+@click.option("--stage", type=click.Choice(FAILURE_STAGES), help="Only items of this stage.")
+@click.option("--document", metavar="GLOB", help="Only items of documents whose path matches.")
+@click.option("--key", multiple=True, metavar="KEY", help="Only items whose key begins with this.")
+@click.option("--show", metavar="KEY", help="Print the prompts and replies of the item with this key.")
+@options.as_json
 def failures(
     given: Given,
     snapshot: int | None,
@@ -41,12 +38,13 @@ def failures(
     show: str | None,
     as_json: bool,
 ) -> None:
-    """Every item of the last run without a result: what failed, in which document, and why.
+    """List every item of the last run without a result: what failed, in which document, and why.
 
-    Every run tries again what failed for now. What failed for good it leaves, until its text, prompt or
-    model changes, or --retry puts it back. That spends nothing by itself: the next `index` asks again, with
-    the same request, so at temperature 0 a model may well answer the same. Replies that were paid for stay
-    in the journal.
+    Every run retries transient failures. Permanent failures stay until their text, prompt or model changes,
+    or --retry resets them. --retry itself costs nothing: the next `index` sends the same request again, so at
+    temperature 0 a model may well give the same reply. Replies that were paid for stay in the journal.
+
+    KEY may be the beginning of a key.
 
     \b
     Examples:
@@ -57,13 +55,11 @@ def failures(
     from graphrag_ray.indexing.failures import Choice, failed_items, next_command, put_back
 
     if show is not None and (retry or snapshot is not None):
-        raise UsageError(
-            "--show is about the newest snapshot, and changes nothing: leave --retry and --snapshot out"
-        )
+        raise UsageError("--show reads the newest snapshot and cannot be combined with --retry or --snapshot")
     if retry and snapshot is not None:
-        raise UsageError("--retry is about the newest snapshot: leave --snapshot out")
+        raise UsageError("--retry applies to the newest snapshot and cannot be combined with --snapshot")
     store = given.store()
-    with naming_root(given.root):
+    with options.naming_root(given.root):
         rows = failed_items(store, snapshot, Choice(stage, document, (*key, *filter(None, [show]))))
     if show is not None:
         _show(store, rows, show, as_json)
@@ -73,15 +69,15 @@ def failures(
         if as_json:
             console.print_json({**asdict(done), "next": command})
             return
-        out, again = console.console_of().print, done.retried + done.before
-        if not again + done.anyway:
+        out, reset = console.console_of().print, done.retried + done.before
+        if not reset + done.anyway:
             out("No failed items.")
             return
-        if again:
-            before = f" ({done.before:,} had been put back before)" if done.before else ""
-            out(f"{plural(again, 'item')} put back{before}: the next run asks for them again.")
+        if reset:
+            before = f" ({done.before:,} of them were reset before)" if done.before else ""
+            out(f"{plural(reset, 'item')} reset{before}: the next run retries them.")
         if done.anyway:
-            out(f"{done.anyway:,} that every run tries again by itself.")
+            out(f"{plural(done.anyway, 'transient failure')}, which every run retries.")
         out(f"\nRun: {command}", soft_wrap=True)
     elif as_json:
         console.print_json(rows)
@@ -90,31 +86,31 @@ def failures(
 
 
 def _show(store: Store, rows: Sequence[Mapping[str, Any]], key: str, as_json: bool) -> None:
-    """Prompts and replies of one failed item."""
+    """Print the prompts and replies of one failed item."""
     from graphrag_ray.indexing.replay import conversation
 
-    found = {row["key"]: row for row in rows if row["stage"] in JOURNALS}
-    if len(found) != 1:
+    matches = {row["key"]: row for row in rows if row["stage"] in JOURNALS}
+    if len(matches) != 1:
         raise UsageError(
-            f"{len(found)} failed items with a key that begins with {key!r}; one is needed. "
-            "`failures --json` lists the keys (a file that cannot be read has none)"
+            f"{len(matches)} failed items have a key that begins with {key!r}. Name one of them; "
+            "`failures --json` lists the keys (unreadable files have none)."
         )
-    ((whole, row),) = found.items()
-    turns = conversation(store, row["stage"], whole)
+    ((full_key, row),) = matches.items()
+    turns = conversation(store, row["stage"], full_key)
     if as_json:
         console.print_json({**row, "turns": [asdict(turn) for turn in turns]})
         return
     out = console.console_of()
     _print_failures([row])
     if not any(turn.messages for turn in turns):
-        out.print("\nThe prompt cannot be rebuilt: settings, prompts or the program have changed since.")
+        out.print("\nThe prompt cannot be rebuilt: settings, prompts or the version have changed since.")
     for turn in turns:
-        said = [(f"{turn.prompt}: {role}", text) for role, text in turn.messages]
+        texts = [(f"{turn.prompt}: {role}", text) for role, text in turn.messages]
         if turn.reply is not None:
-            said.append((f"{turn.prompt}: reply", turn.reply))
+            texts.append((f"{turn.prompt}: reply", turn.reply))
         if turn.error:
-            said.append(("error", turn.error))
-        for heading, text in said:
+            texts.append(("error", turn.error))
+        for heading, text in texts:
             out.print(f"\n{heading}", style="bold")
             out.print(text)
 
@@ -129,11 +125,11 @@ def _print_failures(rows: Sequence[Mapping[str, Any]]) -> None:
         if document and item != document:
             item = f"{'row ' if r['stage'] == 'read' else ''}{item} in {document}"
         if r["kind"] == "transient":
-            again = "the next run tries again"
+            again = "the next run retries it"
         elif r["stage"] == "read":
-            again = "fails again until the file changes"
+            again = "fails until the file changes"
         else:
-            again = "not tried again until its text, prompt or model changes, or --retry puts it back"
+            again = "not retried until its text, prompt or model changes, or --retry resets it"
         when = f", {r['first_at']} to {r['last_at']}" if r["last_at"] else ""
         out.print(f"{r['stage']}: {item}", style="bold")
         out.print(f"  {r['error']}")

@@ -1,4 +1,4 @@
-"""`graphrag-ray gc`: remove what no kept snapshot needs."""
+"""`graphrag-ray gc`: remove old snapshots, and purge documents."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphrag_ray.base.wording import plural
-from graphrag_ray.cli import console
-from graphrag_ray.cli.command_line import Command, root_option
-from graphrag_ray.cli.options import Given, json_option, reach_options
+from graphrag_ray.cli import console, options
+from graphrag_ray.cli.command_line import Command
+from graphrag_ray.cli.options import Given
 
 if TYPE_CHECKING:
     from graphrag_ray.indexing.purge import Collected
     from graphrag_ray.store.files import FileInfo
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-OTHERS = {
-    "temporary": "unfinished files of killed writes",
-    "locks": "files of finished locks",
+_OTHERS = {
+    "temporary": "unfinished files of killed processes",
+    "locks": "released locks",
     "runs": "records of earlier runs",
-    "damaged": "damaged parts that were set aside",
+    "damaged": "damaged parts",
 }
 
 
 class Age(click.ParamType[float]):
-    """A time span: 90s, 15m, 1h, 7d, 2w, or 0; becomes seconds."""
+    """A duration such as 90s, 15m, 1h, 7d, 2w or 0, converted to seconds."""
 
     name = "age"
 
@@ -38,51 +38,45 @@ class Age(click.ParamType[float]):
             return float(value)
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])|0", str(value).strip())
         if not match:
-            self.fail(f"{value!r} is not a time such as 90s, 15m, 1h, 7d, 2w or 0", param, ctx)
+            self.fail(f"{value!r} is not a duration such as 90s, 15m, 1h, 7d, 2w or 0", param, ctx)
         return float(match.group(1)) * _UNITS[match.group(2)] if match.group(1) else 0.0
 
 
 @click.command(cls=Command)
-@root_option
-@reach_options
+@options.storage
 @click.option(
     "--keep",
     type=click.IntRange(1),
     metavar="N",
-    help="Keep the newest N snapshots; default: 3, and with --purge all that do not hold the document.",
+    help="Snapshots to keep. Default: 3; with --purge, all without it.",
 )
-@click.option("--older-than", type=Age(), default="0", metavar="AGE", help="Keep younger snapshots, too.")
+@click.option("--older-than", type=Age(), default="0", metavar="AGE", help="Also keep younger snapshots.")
 @click.option(
-    "--grace",
-    type=Age(),
-    default="1h",
-    show_default=True,
-    metavar="AGE",
-    help="How long whoever reads a removed snapshot may go on; 0: not at all.",
+    "--grace", type=Age(), default="1h", metavar="AGE", help="Grace period for readers. Default: 1h."
 )
-@click.option("--damaged", is_flag=True, help="Also remove damaged parts that were set aside.")
+@click.option("--damaged", is_flag=True, help="Also remove damaged parts that a repair has set aside.")
 @click.option(
     "--journal",
     is_flag=True,
-    help="Also remove replies that the newest snapshot does not use: of documents, prompts and models that "
-    "are no more. They were paid for, and are paid for again where they are wanted again.",
+    help="Also remove replies that the newest snapshot does not use, of former documents, prompts and "
+    "models. If they are needed again, they cost again.",
 )
 @click.option(
     "--purge",
     multiple=True,
     metavar="DOCUMENT",
-    help="Remove every trace of a document, named by its path below INPUT, or of those a glob names. Implies "
-    "--journal, --damaged and no grace. What is outside the index stays (see --also).",
+    help="Remove every trace of a document: its path relative to INPUT, or a glob; repeatable. Implies "
+    "--journal, --damaged and --grace 0. Files outside the index stay (see --also).",
 )
 @click.option(
     "--also",
     multiple=True,
     metavar="DIR",
-    help="Search a folder outside the index for text, ids and names of the purged documents, and name the "
-    "files; may be repeated.",
+    help="Search a folder outside the index for text, ids and names of purged documents, and list the files; "
+    "repeatable.",
 )
-@click.option("--delete", is_flag=True, help="Do it. Without this nothing is removed, only told.")
-@json_option
+@click.option("--delete", is_flag=True, help="Remove. Without this option, gc only lists.")
+@options.as_json
 def gc(
     given: Given,
     keep: int | None,
@@ -95,17 +89,17 @@ def gc(
     delete: bool,
     as_json: bool,
 ) -> None:
-    """Remove old snapshots and what nothing needs any more. Without --delete it only tells what would go.
+    """Remove old snapshots and data that no snapshot uses. Without --delete, only list it.
 
-    A snapshot that is removed cannot be opened any more, but whoever reads it may go on for the grace
-    period: what it held goes with the first `gc --delete` after that. What the newest snapshot needs
-    never goes, nor do replies of models (see --journal).
+    A removed snapshot can no longer be opened, but its readers may continue for the grace period. The first
+    `gc --delete` after that removes its data. Data of the newest snapshot is never removed, nor are model
+    replies (see --journal).
 
-    A document is purged after it was deleted from INPUT and `index` was run. Snapshots that hold it go,
-    and all replies that the newest snapshot does not use, since some may quote it. A purge does not reach
-    evaluation folders and their pages, exports and what was made from them, caches of replies (--cache),
-    answers of batches, saved output, caches of other machines, and old versions of objects where storage
-    keeps them. Before you purge, --also DIR tells which files of such a folder hold text of the document.
+    To purge a document, first delete it from INPUT and run `index`. A purge removes the snapshots that
+    contain the document, and all replies that the newest snapshot does not use, since some may quote it. It
+    does not reach evaluation folders and their pages, exports, reply caches (--cache), answers of batches,
+    saved output, caches on other machines, and old object versions that the storage keeps. Before the purge,
+    --also DIR lists the files in such a folder that contain text of the document.
 
     \b
     Examples:
@@ -118,15 +112,15 @@ def gc(
     from graphrag_ray.store.gc import Options
 
     store, _ = given.snapshot()
-    options = Options(keep=keep, older_than_s=older_than, grace_s=grace, damaged=damaged)
-    found = collect(store, options, purge=purge, also=also, journal=journal, delete=delete)
+    policy = Options(keep=keep, older_than_s=older_than, grace_s=grace, damaged=damaged)
+    collected = collect(store, policy, purge=purge, also=also, journal=journal, delete=delete)
     if not as_json:
-        _print_collected(found)
+        _print_collected(collected)
         return
-    plan = found.plan
+    plan = collected.plan
     console.print_json(
         {
-            "deleted": found.deleted,
+            "deleted": collected.deleted,
             "snapshots": plan.snapshots,
             "kept": plan.kept,
             "parts": _by_table(plan.parts),
@@ -135,60 +129,62 @@ def gc(
             "others": {kind: {"files": len(i), "bytes": _bytes(i)} for kind, i in plan.others.items()},
             "journal": {
                 name: {"items": t.items, "rows": t.rows, "unreadable_parts": len(t.unreadable)}
-                for name, t in found.journal.items()
+                for name, t in collected.journal.items()
             },
-            "documents": list(found.documents),
-            "elsewhere": dict(found.elsewhere),
-            "writer": found.writer,
+            "documents": list(collected.documents),
+            "elsewhere": dict(collected.elsewhere),
+            "writer": collected.writer,
         }
     )
 
 
-def _print_collected(found: Collected) -> None:
-    """What goes or went, what has to wait, and what to do next."""
+def _print_collected(collected: Collected) -> None:
+    """Print what is removed, what has to wait, and what to do next."""
     from graphrag_ray.indexing.purge import ELSEWHERE
 
-    out, plan = console.console_of().print, found.plan
-    if not found.empty:
-        out("Removed:" if found.deleted else "Would be removed:")
-        _print_what_goes(found)
+    out, plan = console.console_of().print, collected.plan
+    if not collected.empty:
+        out("Removed:" if collected.deleted else "Would be removed:")
+        _print_removed(collected)
     elif not plan.waiting:
         out("Nothing to remove.")
     if plan.waiting:
         size = f"{plural(len(plan.waiting), 'part')}, {console.in_words(_bytes(plan.waiting))}"
         when = f" until {_time(plan.until)}" if plan.until is not None else ""
         out(
-            f"{'Kept' if found.deleted else 'To be kept'}{when}, since somebody may still need "
-            f"{'them' if len(plan.waiting) > 1 else 'it'}: {size}. Run gc again then, or "
-            "with --grace 0 if nobody does."
+            f"{'Kept' if collected.deleted else 'To be kept'}{when}, since readers may still use "
+            f"{'them' if len(plan.waiting) > 1 else 'it'}: {size}. Run gc again then, or with "
+            "--grace 0 if there are no readers."
         )
     out(f"Kept: {_numbered(plan.kept)}")
-    if found.documents:
-        if found.elsewhere:
-            out("Look at these files outside the index, and delete them yourself:")
-        for url, what in found.elsewhere.items():
+    if collected.documents:
+        if collected.elsewhere:
+            out("Check these files outside the index, and delete them yourself:")
+        for url, what in collected.elsewhere.items():
             out(f"  {url}: {what}")
-        out(f"A purge does not reach what is outside the index: {', '.join(ELSEWHERE)}.")
-        if not found.deleted:
-            out("Search these first: --also DIR names the files. Once purged, no text is left to search for.")
-    if found.writer and not found.deleted:
-        out(f"The index is being written by {found.writer}: --delete waits for its end.")
-    if not found.empty and not found.deleted:
-        out("Nothing was removed. --delete does it.")
+        out(f"A purge does not reach data outside the index: {', '.join(ELSEWHERE)}.")
+        if not collected.deleted:
+            out(
+                "Search it before the purge with --also DIR. Afterwards, there is no text left to search for."
+            )
+    if collected.writer and not collected.deleted:
+        out(f"The index is being written by {collected.writer}: --delete waits until it ends.")
+    if not collected.empty and not collected.deleted:
+        out("Nothing was removed. Run it again with --delete to remove.")
 
 
-def _print_what_goes(found: Collected) -> None:
-    out, plan = console.console_of().print, found.plan
-    for path in found.documents:
+def _print_removed(collected: Collected) -> None:
+    out, plan = console.console_of().print, collected.plan
+    for path in collected.documents:
         out(f"  every trace of {path}")
     if plan.snapshots:
         out(f"  {_numbered(plan.snapshots)}")
-    for table, held in _by_table(plan.parts).items():
-        out(f"  {table:<28}{plural(held['parts'], 'part'):>12}  {console.in_words(held['bytes']):>10}")
+    for table, totals in _by_table(plan.parts).items():
+        out(f"  {table:<28}{plural(totals['parts'], 'part'):>12}  {console.in_words(totals['bytes']):>10}")
     for kind, infos in plan.others.items():
         if infos:
-            out(f"  {OTHERS[kind]}: {len(infos):,}, {console.in_words(_bytes(infos))}")
-    for name, t in found.journal.items():
+            out(f"  {_OTHERS[kind]}: {len(infos):,}, {console.in_words(_bytes(infos))}")
+    for name, t in collected.journal.items():
         if t.items:
             out(f"  {plural(t.items, 'item')} ({plural(t.rows, 'row')}) of the journal of {name}")
         if t.unreadable:
@@ -204,7 +200,7 @@ def _by_table(infos: Sequence[FileInfo]) -> dict[str, dict[str, int]]:
     tables: dict[str, list[FileInfo]] = defaultdict(list)
     for info in infos:
         tables[info.path.split("/")[1]].append(info)
-    return {name: {"parts": len(held), "bytes": _bytes(held)} for name, held in sorted(tables.items())}
+    return {name: {"parts": len(parts), "bytes": _bytes(parts)} for name, parts in sorted(tables.items())}
 
 
 def _bytes(infos: Sequence[FileInfo]) -> int:

@@ -1,4 +1,4 @@
-"""`graphrag-ray init`: settings and prompts to edit; settings of this machine."""
+"""`graphrag-ray init`: write settings and prompts to edit."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from graphrag_ray.cli.command_line import Command
 
 @click.command(cls=Command)
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
-@click.option("--force", is_flag=True, help="Overwrite files that are there.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 @click.option(
-    "--machine",
-    is_flag=True,
-    help="Instead, write your settings for all indexes: where this machine finds models and storage.",
+    "--machine", is_flag=True, help="Instead, write your user settings, which apply to all indexes."
 )
 def init(directory: Path, force: bool, machine: bool) -> None:
     """Write settings.yaml and editable copies of all prompts into DIRECTORY.
 
-    With --machine write the settings of your user instead, for all commands, and never over those that are
-    there: no index says where its models are.
+    With --machine, write your user settings instead, unless they exist. They say how this machine reaches
+    models and storage, for all commands, since an index does not contain addresses.
 
     \b
     Example:
@@ -41,18 +39,17 @@ def init(directory: Path, force: bool, machine: bool) -> None:
             with path.open("x", encoding="utf-8") as file:
                 file.write((templates / "machine.yaml").read_text("utf-8"))
         except FileExistsError:
-            raise UsageError(f"{path} exists already: edit it, or move it away") from None
-        click.echo(f"wrote {path}")
+            raise UsageError(f"{path} already exists. Edit it, or move it away.") from None
+        click.echo(f"Wrote {path}")
         return
     files = {directory / "settings.yaml": templates / "settings.yaml"}
     for name in PLACEHOLDERS:
         files[directory / "prompts" / f"{name}.txt"] = bundled_prompts() / f"{name}.txt"
-    there = [str(path) for path in files if path.exists()]
-    if there and not force:
-        raise UsageError(f"{there[0]} exists already; use --force to overwrite, or another folder")
+    existing = next((path for path in files if path.exists()), None)
+    if existing and not force:
+        raise UsageError(f"{existing} already exists. Use --force to overwrite it, or another folder.")
     for path, template in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(template.read_text("utf-8"), "utf-8")
-    click.echo(
-        f"wrote {directory / 'settings.yaml'} and {len(PLACEHOLDERS)} prompts in {directory / 'prompts'}"
-    )
+    prompts = f"{len(PLACEHOLDERS)} prompts in {directory / 'prompts'}"
+    click.echo(f"Wrote {directory / 'settings.yaml'} and {prompts}")

@@ -1,4 +1,4 @@
-"""`graphrag-ray levels`: what each level of an index holds, and what a question on it takes."""
+"""`graphrag-ray levels`: the size of each community level."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from dataclasses import asdict
 import click
 
 from graphrag_ray.base.wording import plural
-from graphrag_ray.cli import console
-from graphrag_ray.cli.command_line import Command, root_option
-from graphrag_ray.cli.options import Given, hierarchy_option, json_option, naming_root, reach_options
+from graphrag_ray.cli import console, options
+from graphrag_ray.cli.command_line import Command
+from graphrag_ray.cli.options import Given
 
 
 @click.command(cls=Command)
-@root_option
-@reach_options
-@click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
-@hierarchy_option
-@json_option
+@options.storage
+@options.snapshot
+@options.hierarchy
+@options.as_json
 def levels(given: Given, snapshot: int | None, hierarchy: str | None, as_json: bool) -> None:
-    """How many reports each level has, and the source text chunks, with their tokens and the share of the
-    largest: Table 2 of the paper, for this index. So much a question to all of a level reads.
+    """List the number of reports and tokens of each level, and of the source text, as in Table 2 of the
+    paper. A question to a whole level reads that many tokens.
 
     \b
     Example:
@@ -29,19 +28,16 @@ def levels(given: Given, snapshot: int | None, hierarchy: str | None, as_json: b
     from graphrag_ray import open_index
     from graphrag_ray.base.settings_file import load_storage
 
-    with naming_root(given.root):
-        opened = open_index(
-            given.root, snapshot=snapshot, storage=load_storage(given.config, given.overrides)
-        )
-    found = opened.levels(hierarchy)
+    with options.naming_root(given.root):
+        index = open_index(given.root, snapshot=snapshot, storage=load_storage(given.config, given.overrides))
+    sizes = index.levels(hierarchy)
     if as_json:
-        console.print_json({"snapshot": opened.manifest.number, "levels": [asdict(row) for row in found]})
+        console.print_json({"snapshot": index.manifest.number, "levels": [asdict(row) for row in sizes]})
         return
     out = console.console_of()
-    rows = ((row.name, f"{row.n_units:,}", f"{row.n_tokens:,}", f"{row.share:.1%}") for row in found)
+    rows = ((row.name, f"{row.n_units:,}", f"{row.n_tokens:,}", f"{row.share:.1%}") for row in sizes)
     console.print_table(("level", "units", "tokens", "of the largest"), rows)
     out.print("\nC0, C1, …: community reports; TS: chunks of the source text.")
-    for row in found:
+    for row in sizes:
         if row.missing:
-            missing = plural(row.missing, "community", "communities")
-            out.print(f"{row.name} lacks {missing} whose report failed.")
+            out.print(f"{row.name}: {plural(row.missing, 'report')} missing because of failures.")

@@ -1,4 +1,4 @@
-"""`graphrag-ray query`: answer a question from an index."""
+"""`graphrag-ray query`: answer a question, or a file of questions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,9 @@ import click
 
 from graphrag_ray.base.errors import FAILED_ITEMS, SettingsError, SnapshotRemoved, UsageError
 from graphrag_ray.base.wording import plural
-from graphrag_ray.cli import console
-from graphrag_ray.cli.command_line import Command, root_option
-from graphrag_ray.cli.options import (
-    Given,
-    asking_options,
-    cache_option,
-    json_option,
-    raw_option,
-    settings_options,
-    spare_pandas,
-    way_options,
-)
+from graphrag_ray.cli import console, options
+from graphrag_ray.cli.command_line import Command
+from graphrag_ray.cli.options import Given
 from graphrag_ray.query.methods.methods import METHODS, check_modes, find, usable
 
 if TYPE_CHECKING:
@@ -41,39 +32,32 @@ def _list_methods(ctx: click.Context, option: click.Parameter, wanted: bool) -> 
 
 @click.command(cls=Command)
 @click.argument("words", nargs=-1, metavar="[QUESTION]")
-@root_option
-@settings_options
-@asking_options
-@way_options
+@options.settings
+@options.answer
+@options.search
 @click.option(
     "--methods",
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_list_methods,
-    help="List the search methods, and what they read.",
+    help="List the search methods and what they read.",
 )
-@click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
-@click.option("--sources", is_flag=True, help="Show the entities, relationships and text under the answer.")
+@options.snapshot
 @click.option(
-    "--stream/--no-stream",
-    default=True,
-    help="Show the text while it is written, where it goes to a terminal. Default: yes.",
+    "--sources", is_flag=True, help="Show the entities, relationships and texts that the answer cites."
 )
-@raw_option
-@cache_option
+@click.option("--stream/--no-stream", default=True, help="Stream the answer to a terminal. Default: yes.")
+@options.raw
+@options.cache
 @click.option(
-    "--batch", metavar="FILE", help="Questions: .csv, .jsonl or .parquet, with a column question (and id)."
+    "--batch", metavar="FILE", help="A .csv, .jsonl or .parquet file with a column question (and id)."
 )
-@click.option(
-    "--out",
-    metavar="URL",
-    help="With --batch: where the answers go, a .parquet file. OUT.work/outcome.json tells how it ended.",
-)
-@click.option("--ray", is_flag=True, help="With --batch: on Ray instead of in this process.")
-@click.option("--address", metavar="ADDRESS", help="With --batch: on this Ray cluster.")
+@click.option("--out", metavar="URL", help="With --batch: a .parquet file for the answers.")
+@click.option("--ray", is_flag=True, help="With --batch: run on Ray instead of in this process.")
+@click.option("--address", metavar="ADDRESS", help="With --batch: run on this Ray cluster.")
 @click.option("-q", "--quiet", is_flag=True, help="With --batch: print nothing but errors.")
-@json_option
+@options.as_json
 def query(
     given: Given,
     words: tuple[str, ...],
@@ -90,15 +74,14 @@ def query(
     as_json: bool,
     **way: Any,
 ) -> None:
-    """Answer QUESTION from the index, with references to what the answer rests on; or, with --batch, the
-    questions of a file.
+    """Answer QUESTION from the index, with references to sources; or, with --batch, the questions in a file.
 
     --methods lists the search methods and what each of them reads. auto is local for a rare name, hybrid for
-    a passage, number, date or month, else global (where the index has no reports: ppr).
+    a passage, number, date or month, else global (ppr if the index has no reports).
 
-    A batch keeps every reply in the folder OUT.work, or in --cache: killed, it is continued by the same
-    command; asked again, it costs nothing. However it ends, also refused, OUT.work/outcome.json tells how
-    and why.
+    A batch keeps every reply in the folder OUT.work, or in --cache: the same command continues it after an
+    interruption, and repeating it costs nothing. However it ends, even if it is refused,
+    OUT.work/outcome.json says how and why.
 
     \b
     Examples:
@@ -109,21 +92,17 @@ def query(
       graphrag-ray query "Where did her husband die?" --root ./my-index --method ppr --steps 2 --sources
       graphrag-ray query --batch questions.csv --root ./my-index --out answers.parquet
     """
-    question = " ".join(words) if words else None  # without quotation marks, too
-    one = question is not None
-    spare_pandas()
-    with _attempt(given, out, batch):
-        if one == (batch is not None):
-            raise UsageError("give a question, or a file of them with --batch")
-        if (out is None) == (batch is not None) or (one and (ray or address)):
-            raise UsageError(
-                "--batch needs --out, a .parquet file; --out, --ray and --address are for --batch"
-            )
+    question = " ".join(words) if words else None  # Quotation marks are optional.
+    is_single = question is not None
+    options.spare_pandas()
+    with _recorded(given, out, batch):
+        if is_single == (batch is not None):
+            raise UsageError("Pass a question, or a file of questions with --batch")
+        if (out is None) == (batch is not None) or (is_single and (ray or address)):
+            raise UsageError("--batch needs --out, a .parquet file; --out, --ray and --address need --batch")
         method = way["method"]
         if given.short["dynamic"] and not find(method).dynamic:
-            raise UsageError(
-                f"--dynamic selects the reports of global search; {method} search has no use for it"
-            )
+            raise UsageError(f"--dynamic is not supported by {method} search, only by global search")
         check_modes(method, given.short)
         opened = given.index(snapshot, cache)
     if question is not None:
@@ -138,10 +117,11 @@ def query(
 
 
 @contextmanager
-def _attempt(given: Given, out: str | None, batch: str | None) -> Iterator[None]:
-    """Around all that comes before a batch: where it ends with an error, that is the outcome of the batch.
-    Without --batch, where there was one before, or in a job, which was meant to be one. Raises UsageError for
-    what can be no --out."""
+def _recorded(given: Given, out: str | None, batch: str | None) -> Iterator[None]:
+    """Record an error before a batch starts as its outcome. Raises UsageError if --out cannot be used.
+
+    This applies even without --batch, if --out has an earlier batch, or in a job that was meant to run one.
+    """
     if out is None:
         yield
         return
@@ -154,7 +134,7 @@ def _attempt(given: Given, out: str | None, batch: str | None) -> Iterator[None]
     try:
         reached = load_storage(given.config, given.overrides).of(out)
     except SettingsError:
-        # They do not say how --out is reached: it is told where the environment says.
+        # Record it where --out is reached without these settings.
         with attempted(AnswersFile.at(out, {}).work, always):
             raise
     with attempted(AnswersFile.at(out, reached).work, always):
@@ -170,28 +150,27 @@ def _ask_one(
     raw: bool,
     as_json: bool,
 ) -> bool:
-    """Whether a part of the answer is missing."""
-    from graphrag_ray.cli.writing import print_answer, write_stream
+    """Answer a question and return whether a part of the answer is missing."""
+    from graphrag_ray.cli.answer_output import print_answer, write_stream
 
     opened = replace(opened, notice=lambda text: click.echo(text, err=True))
     streamed = stream and not as_json and sys.stdout.isatty()
     answer = write_stream(opened.stream(question, **way), raw) if streamed else opened.ask(question, **way)
     try:
-        found: Sequence[Source] | None = ()
+        cited: Sequence[Source] | None = ()
         if sources or as_json:
-            cited = answer.references
-            found, answer = opened.beside(answer, lambda: opened.sources(cited, answer), "The sources")
+            references = answer.references
+            cited, answer = opened.beside(answer, lambda: opened.sources(references, answer), "The sources")
         if as_json:
-            told = {"snapshot": opened.manifest.number, **answer.as_dict()}
-            console.print_json({**told, "sources": [vars(source) for source in found or ()]})
+            data = {"snapshot": opened.manifest.number, **answer.as_dict()}
+            console.print_json({**data, "sources": [vars(source) for source in cited or ()]})
         else:
-            shown = found if sources else None
-            print_answer(answer, opened, shown, written=streamed, raw=raw)
+            print_answer(answer, opened, cited if sources else None, written=streamed, raw=raw)
     except SnapshotRemoved as e:
         phases = answer.phases.values()
         tokens = sum(phase.prompt_tokens + phase.completion_tokens for phase in phases)
         raise e.after(sum(phase.calls for phase in phases), tokens) from e
-    return bool(answer.failed_parts) or found is None
+    return bool(answer.failed_parts) or cited is None
 
 
 def _ask_many(
@@ -204,7 +183,7 @@ def _ask_many(
     quiet: bool,
     as_json: bool,
 ) -> bool:
-    """Whether a question has no answer, or not all of it."""
+    """Answer a batch and return whether an answer, or a part of one, is missing."""
     from graphrag_ray.cli.progress import observer_for_people
     from graphrag_ray.query.batch import answer_batch
     from graphrag_ray.query.methods.method import Ask
@@ -217,11 +196,9 @@ def _ask_many(
         console.print_json({"out": done.url, **figures, "usage": list(done.accounts.rows())})
     elif not quiet:
         echo, total = console.console_of().print, done.accounts.total
-        failed = f", {done.failed:,} without an answer or a part of it (columns error, failed_parts)"
+        failed = f", {done.failed:,} with a missing or partial answer (columns error, failed_parts)"
         echo(f"{plural(done.questions, 'question')}{failed if done.failed else ''}: {done.url}")
-        asked = (
-            f"{plural(total.calls, 'call')}, {total.total_tokens:,} tokens, {console.cost(total.cost_usd)}"
-        )
-        free = "every reply was there already, no model was asked"
-        echo(f"[{asked if total.calls else free}, {done.seconds:.1f} s]", style="dim")
+        used = f"{plural(total.calls, 'call')}, {total.total_tokens:,} tokens, {console.cost(total.cost_usd)}"
+        free = "no model calls, all replies were cached"
+        echo(f"[{used if total.calls else free}, {done.seconds:.1f} s]", style="dim")
     return bool(done.failed)

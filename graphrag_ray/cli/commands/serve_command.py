@@ -21,51 +21,51 @@ import click
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.cli.command_line import Command, root_option
-from graphrag_ray.cli.options import Given, asking_options, cache_option, forms_of, settings_options
+from graphrag_ray.cli import options
+from graphrag_ray.cli.command_line import Command
+from graphrag_ray.cli.options import Given
 
 if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.service.service_options import ServiceOptions
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @click.command(cls=Command)
-@root_option
-@settings_options
-@asking_options
-@click.option("--method", default="global", show_default=True, help="Of questions that name none.")
-@click.option("--level", metavar="C0..Cn|auto", help="Of questions that name neither method nor level.")
-@cache_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
-@click.option("--port", default=8000, show_default=True, help="0: any that is free.")
-@click.option("--prefix", default="/", show_default=True, help="Where the service begins: /graphrag.")
-@click.option("--replicas", type=int, help="Processes that answer; they share their limits. Default: 1.")
-@click.option("--max-running", type=int, help="Questions that each answers at once. Default: 32.")
-@click.option("--max-waiting", type=int, help="Questions that wait there; more are refused. Default: 256.")
-@click.option("--max-seconds", type=float, help="Of a question, waiting included. Default: 300.")
-@click.option("--max-body-bytes", type=int, help="Of a request. Default: 1 MiB.")
-@click.option("--follow-s", type=float, help="Seconds between looks for a newer snapshot. Default: 5.")
-@click.option("--grace-s", type=float, help="For questions that run when the service ends. Default: 30.")
-@click.option("--token-env", help="The variable with the token of clients. Default: GRAPHRAG_RAY_TOKEN.")
-@click.option("--allow-anonymous", is_flag=True, help="Listen beyond this machine without a token.")
+@options.settings
+@options.answer
+@click.option("--method", default="global", show_default=True, help="Default search method.")
+@click.option("--level", metavar="C0..Cn|auto", help="Default level, used with the default method.")
+@options.cache
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8000, show_default=True, help="Port to listen on; 0: any free port.")
+@click.option("--prefix", default="/", show_default=True, help="URL prefix, such as /graphrag.")
+@click.option("--replicas", type=int, help="Number of processes, which share rate limits. Default: 1.")
+@click.option("--max-running", type=int, help="Concurrent questions per process. Default: 32.")
+@click.option("--max-waiting", type=int, help="Queued questions per process; more are refused. Default: 256.")
+@click.option("--max-seconds", type=float, help="Time limit of a question, queue included. Default: 300.")
+@click.option("--max-body-bytes", type=int, help="Size limit of a request. Default: 1 MiB.")
+@click.option("--follow-s", type=float, help="Seconds between checks for a newer snapshot. Default: 5.")
+@click.option("--grace-s", type=float, help="Seconds to finish questions at shutdown. Default: 30.")
+@click.option("--token-env", help="Variable with the clients' token. Default: GRAPHRAG_RAY_TOKEN.")
+@click.option("--allow-anonymous", is_flag=True, help="Accept requests from other machines without a token.")
 @click.option(
     "--allow-origin",
     "origins",
     metavar="URL",
     multiple=True,
-    help="Let scripts of this page ask (CORS): https://chat.example.org. Repeatable.",
+    help="Allow requests from this web origin (CORS), such as https://chat.example.org; repeatable.",
 )
-@click.option("--open-metrics", is_flag=True, help="Let /metrics be read without the token.")
-@click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it, the one of this machine.")
+@click.option("--open-metrics", is_flag=True, help="Serve /metrics without a token.")
+@options.address
 def serve(given: Given, host: str, port: int, prefix: str, address: str | None, **values: Any) -> None:
-    """Answer questions over HTTP: POST /query, and OpenAI's protocol below /v1, for chat front ends.
+    """Answer questions over HTTP: POST /query, and the OpenAI protocol below /v1 for chat front ends.
 
-    Newer snapshots are asked as soon as they are there. Clients send the token that stands in the environment
-    variable GRAPHRAG_RAY_TOKEN (Authorization: Bearer …); without one, only this machine is listened to.
-    --budget-tokens and --budget-usd are what a question may cost. Ctrl-C or SIGTERM ends the service when the
-    questions that run are answered, with exit code 0.
+    The service switches to newer snapshots automatically. Clients send the token in the environment variable
+    GRAPHRAG_RAY_TOKEN (Authorization: Bearer …); without a token, only requests from this machine are
+    accepted. --budget-tokens and --budget-usd limit the cost of a question. Ctrl-C or SIGTERM stops the
+    service after the running questions are answered, with exit code 0.
 
     \b
     Examples:
@@ -81,22 +81,21 @@ def serve(given: Given, host: str, port: int, prefix: str, address: str | None, 
     from graphrag_ray.engine.ray.discovery import will_be_private
     from graphrag_ray.query.methods import methods
 
-    options, settings = _options(given, values)
-    guarded = _guarded(options, host)
-    only_here, options = guarded != options, guarded
-    methods.check(options.method, options.level, ())
+    requested, settings = _options(given, values)
+    service = _guarded(requested, host)
+    methods.check(service.method, service.level, ())
     private = will_be_private(address)
     if not port:
-        # One that stays free until Ray Serve listens: of those that neither Ray nor the system gives away.
-        tried = random.sample(range(20_000, 32_000), 100)
-        port = next((one for one in tried if not _why_taken(host, one)), 0)
+        # From a range that neither Ray nor the system assigns, so that it stays free until Ray Serve listens.
+        candidates = random.sample(range(20_000, 32_000), 100)
+        port = next((p for p in candidates if not _why_taken(host, p)), 0)
         if not port:
-            raise UsageError(f"no free port was found at {host}. Name one by --port")
+            raise UsageError(f"No free port found at {host}. Choose one with --port.")
     elif private and (why := _why_taken(host, port)):
-        raise UsageError(f"cannot listen at {host}:{port}: {why}. Name another --port")
+        raise UsageError(f"Cannot listen at {host}:{port}: {why}. Choose another --port.")
     for silent in probe(Models.of(settings), settings, ("map", "reduce", "answer")):
         if silent.asked:
-            click.echo(f"Seen from here, {silent}", err=True)
+            click.echo(f"From this machine: {silent}", err=True)
     with connected(address, serving=True):
         from graphrag_ray.engine.ray.cluster import check_nodes
         from graphrag_ray.engine.ray.serving import running
@@ -104,49 +103,48 @@ def serve(given: Given, host: str, port: int, prefix: str, address: str | None, 
         from graphrag_ray.store.files import Store
 
         if not private:
-            check_nodes(Store(options.root, settings.storage.of(options.root)), [])
+            check_nodes(Store(service.root, settings.storage.of(service.root)), [])
         informs = logging.getLogger("graphrag_ray").isEnabledFor(logging.INFO)
-        # Values that this process has, and nodes of a cluster may not have.
-        names = {options.token_env, *Models.of(settings).key_variables()}
+        # Nodes of a cluster may lack these variables.
+        names = {service.token_env, *Models.of(settings).key_variables()}
         values = {name: os.environ.get(name, "").strip() for name in sorted(names)}
         held = {} if private else {name: SecretStr(value) for name, value in values.items() if value}
         with (
-            _until_told() as (ready, told),
+            _until_stopped() as (ready, stopped),
             running(
-                build(options),
+                build(service),
                 host=host,
                 port=port,
                 prefix=prefix,
                 held=held,
-                grace_s=options.grace_s,
+                grace_s=service.grace_s,
                 log_level="INFO" if informs else "WARNING",
                 log_json=logs.as_json(),
                 private=private,
-                only_here=only_here,
+                only_here=service != requested,
             ) as own_address,
         ):
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}{prefix.rstrip('/')}"
             if not own_address:
                 click.echo(
-                    "Ray Serve runs on this cluster already: its own address and port are listened to, not:"
+                    "Ray Serve already runs on this cluster and keeps its own address and port instead of:"
                 )
-            bearer = f' -H "Authorization: Bearer ${options.token_env}"'
+            bearer = f' -H "Authorization: Bearer ${service.token_env}"'
             click.echo(
-                f"Serving {options.root} at {url}\nAsk it:\n"
-                f"  curl {url}/query{'' if options.allow_anonymous else bearer} "
+                f"Serving {service.root} at {url}\nAsk it:\n"
+                f"  curl {url}/query{'' if service.allow_anonymous else bearer} "
                 """-H 'Content-Type: application/json' -d '{"question": "What are the main themes?"}'\n"""
-                f"Chat front ends: base URL {url}/v1, model graphrag-ray. Ctrl-C ends it."
+                f"Chat front ends: base URL {url}/v1, model graphrag-ray. Press Ctrl-C to stop."
             )
-            if own_address and (problem := _problem(options, url)):
-                click.echo(f"No question can be answered yet: {problem}", err=True)
+            if own_address and (problem := _problem(service, url)):
+                click.echo(f"The service cannot answer questions yet: {problem}", err=True)
             ready.set()
-            told.wait()
-            click.echo(f"Ending; questions that run have {options.grace_s:g} s.", err=True)
+            stopped.wait()
+            click.echo(f"Stopping; running questions have {service.grace_s:g} s.", err=True)
 
 
 def _options(given: Given, values: Mapping[str, Any]) -> tuple[ServiceOptions, Settings]:
-    """And how the newest snapshot is asked. Raises UsageError, SettingsError; IndexNotFound where there is
-    nothing to ask."""
+    """The options of the service, and the settings for the newest snapshot. Raises UsageError."""
     from pydantic import ValidationError
 
     from graphrag_ray.base.index_settings import of_index
@@ -154,44 +152,48 @@ def _options(given: Given, values: Mapping[str, Any]) -> tuple[ServiceOptions, S
     from graphrag_ray.base.user_settings import Known
     from graphrag_ray.service.service_options import ServiceOptions
 
-    own = {name: value for name, value in values.items() if value is not None}
+    chosen = {name: value for name, value in values.items() if value is not None}
     store, manifest = given.snapshot()
     base = of_index(manifest.settings) if given.config is None else None
     settings = read_settings(given.config) if given.config is not None else None
-    forms = tuple(forms_of(given.config, given.overrides, given.short, base))
-    given.settings(manifest.settings, store.url)  # raises where it must
-    # The nodes that serve may be others: they are told what this machine knows.
+    overrides = tuple(options.overrides_of(given.config, given.overrides, given.short, base))
+    given.settings(manifest.settings, store.url)  # Validates the settings.
+    # Other nodes may serve, so they get what this machine knows.
     known = Known.read(store.url if given.config is None else None)
     try:
-        options = ServiceOptions(root=store.url, settings=settings, overrides=forms, known=known, **own)
+        service = ServiceOptions(
+            root=store.url, settings=settings, overrides=overrides, known=known, **chosen
+        )
     except ValidationError as e:
         problems = [(".".join(map(str, p["loc"])), p["msg"]) for p in e.errors(include_url=False)]
-        told = "; ".join(f"--{name.replace('_', '-')}: {message}" for name, message in problems)
-        raise UsageError(told) from None
-    return options, options.settings_of(manifest, settings)
+        messages = "; ".join(f"--{name.replace('_', '-')}: {message}" for name, message in problems)
+        raise UsageError(messages) from None
+    return service, service.settings_of(manifest, settings)
 
 
-def _guarded(options: ServiceOptions, host: str) -> ServiceOptions:
-    """Without a token: on this machine, and by its own name, so that no page of a browser asks in the name of
-    who reads it. Raises UsageError for a service that the world could ask, and for a token that nobody can
-    send."""
+def _guarded(service: ServiceOptions, host: str) -> ServiceOptions:
+    """Restrict a service without a token to this machine, or raise UsageError if others could send requests.
+
+    Its host names are restricted too, so that no web page can send requests on behalf of the user who views
+    it.
+    """
     from graphrag_ray.service.access import check_token
 
-    token = os.environ.get(options.token_env, "").strip()
-    check_token(options.token_env, token)
-    if token or options.allow_anonymous:
-        return options
+    token = os.environ.get(service.token_env, "").strip()
+    check_token(service.token_env, token)
+    if token or service.allow_anonymous:
+        return service
     if not is_loopback(host):
         raise UsageError(
-            f"--host {host} can be reached from other machines, and {options.token_env} is not set, so that "
-            "anybody could ask at your cost. Set it, listen at 127.0.0.1, or say --allow-anonymous"
+            f"--host {host} can be reached from other machines and {service.token_env} is not set, so "
+            "anybody could ask questions at your cost. Set it, listen on 127.0.0.1, or use --allow-anonymous."
         )
-    if {"*", "null"} & {*options.origins}:  # "null" says any page that is shown within another
+    if {"*", "null"} & {*service.origins}:  # "null" is the origin of any embedded page.
         raise UsageError(
-            "--allow-origin '*' lets every page that a browser shows ask at your cost: set "
-            f"{options.token_env}, or name the pages' origin"
+            "--allow-origin '*' lets every web page ask questions at your cost. Set "
+            f"{service.token_env}, or name the origin of your page."
         )
-    return options.model_copy(update={"allow_anonymous": True, "hosts": (*LOOPBACK, host)})
+    return service.model_copy(update={"allow_anonymous": True, "hosts": (*_LOOPBACK, host)})
 
 
 def is_loopback(host: str) -> bool:
@@ -204,26 +206,29 @@ def is_loopback(host: str) -> bool:
 
 
 @contextmanager
-def _until_told() -> Iterator[tuple[threading.Event, threading.Event]]:
-    """Two events: the first is set by who runs the service once it runs, the second by Ctrl-C or SIGTERM.
-    Before the first, and at a second signal, all is just broken off."""
-    ready, told = threading.Event(), threading.Event()
+def _until_stopped() -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Yield two events: the caller sets the first when the service is ready; Ctrl-C or SIGTERM sets the
+    second.
 
-    def hear(number: int, frame: object) -> None:
-        if not ready.is_set() or told.is_set():
+    A signal before the first event, or a second signal, aborts.
+    """
+    ready, stopped = threading.Event(), threading.Event()
+
+    def handle(number: int, frame: object) -> None:
+        if not ready.is_set() or stopped.is_set():
             raise KeyboardInterrupt
-        told.set()
+        stopped.set()
 
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield ready, told
+        yield ready, stopped
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 def _why_taken(host: str, port: int) -> str:
-    """Why nothing can listen there; "" where it can."""
+    """Why no server can listen there; "" if one can."""
     try:
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError as e:
@@ -231,14 +236,14 @@ def _why_taken(host: str, port: int) -> str:
     return ""
 
 
-def _problem(options: ServiceOptions, url: str) -> str:
-    """Why the service answers no question; "" where it does, or cannot be asked from here."""
-    here = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
-    token = os.environ.get(options.token_env, "").strip()
+def _problem(service: ServiceOptions, url: str) -> str:
+    """Why the service cannot answer questions; "" if it can, or if it cannot be reached from here."""
+    local = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    token = os.environ.get(service.token_env, "").strip()
     try:
-        request = Request(f"{here}/index", headers={"Authorization": f"Bearer {token}"})
-        with urlopen(request, timeout=10) as answered:
-            return str(json.loads(answered.read()).get("problem", ""))
+        request = Request(f"{local}/index", headers={"Authorization": f"Bearer {token}"})
+        with urlopen(request, timeout=10) as response:
+            return str(json.loads(response.read()).get("problem", ""))
     except HTTPError as e:
         with e:
             return str(json.loads(e.read()).get("error", {}).get("message", e.reason))

@@ -1,4 +1,4 @@
-"""`graphrag-ray status`: what an index holds, and how its last run went, or is going."""
+"""`graphrag-ray status`: show what an index holds, and how its last run went or is going."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import click
 from graphrag_ray.base.declarations import ASKING_STAGES, COMPARED
 from graphrag_ray.base.errors import StoreError
 from graphrag_ray.base.wording import plural, price_setting, safe
-from graphrag_ray.cli import console
-from graphrag_ray.cli.command_line import Command, root_option
-from graphrag_ray.cli.options import Given, json_option, naming_root, reach_options
+from graphrag_ray.cli import console, options
+from graphrag_ray.cli.command_line import Command
+from graphrag_ray.cli.options import Given
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,39 +21,38 @@ if TYPE_CHECKING:
 
     from graphrag_ray.store.files import Store
 
-OLD_S = 30.0
-"""What a run told of itself longer ago than that, while it gave signs of life, is shown with its age."""
+_STALE_S = 30.0
+"""Progress that a live run reported longer ago is shown with its age."""
 Record: TypeAlias = Mapping[str, Any]
-KINDS = ("added", "changed", "removed", "unchanged")
+_CHANGES = ("added", "changed", "removed", "unchanged")
 
 
 @click.command(cls=Command)
-@root_option
-@reach_options
-@click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
-@click.option("--snapshots", "listed", is_flag=True, help="List all snapshots that are kept.")
+@options.storage
+@options.snapshot
+@click.option("--snapshots", "listed", is_flag=True, help="List all snapshots.")
 @click.option(
     "--watch",
     is_flag=True,
-    help="Show the run that is going on until it ends, and end with its exit code (1: it was killed); with "
-    "that of a later attempt that came to no run. With --json: a line whenever something is new.",
+    help="Show the current run until it ends, and exit with its exit code (1 if it was killed), or with that "
+    "of a later attempt that started no run. With --json: print a line for every change.",
 )
 @click.option(
     "--next",
     "following",
     is_flag=True,
-    help="With --watch, for a job that was just submitted: unless a run is going on, wait up to 15 minutes "
-    "for the next one to begin or to be refused.",
+    help="With --watch, after submitting a job: if no run is going on, wait up to 15 minutes for the next "
+    "one to start or to be refused.",
 )
-@json_option
+@options.as_json
 def status(
     given: Given, snapshot: int | None, listed: bool, watch: bool, following: bool, as_json: bool
 ) -> None:
-    """What the index holds, what its last run changed and paid and how it ended, who is working on it and how
-    far that is, and which of its files are missing or cut short (exit code 1).
+    """Show what the index holds, what its last run changed and cost and how it ended, who is writing to it
+    and how far that is, and which of its files are missing or truncated (exit code 1).
 
-    Nothing but the index is needed, no access to where a run works. One on another machine is watched for a
-    sign of life, 20 seconds at most.
+    Only the index is read, so it works from any machine. A run on another machine is watched for a sign of
+    life for up to 20 seconds.
 
     \b
     Examples:
@@ -64,33 +63,33 @@ def status(
     from graphrag_ray.indexing.status import status_of
 
     if following and not watch:
-        raise click.UsageError("--next goes with --watch")
+        raise click.UsageError("--next needs --watch")
     store = given.store()
-    with naming_root(given.root):
+    with options.naming_root(given.root):
         if watch:
             sys.exit(_watch(store, following, as_json))
-        found = status_of(store, snapshot, listed=listed)
+        record = status_of(store, snapshot, listed=listed)
     if as_json:
-        console.print_json(found)
+        console.print_json(record)
     else:
-        _print_status(found)
-    if found["damaged"]:
+        _print_status(record)
+    if record["damaged"]:
         sys.exit(StoreError.exit_code)
 
 
 def _watch(store: Store, following: bool, as_json: bool) -> int:
-    """The exit code of the last run, or of the attempt after it that came to none."""
+    """Show a run until it ends; return its exit code, or that of a later attempt that started no run."""
     from graphrag_ray.indexing.status import await_next, refused_since, status_of, watched
 
     if following:
-        click.echo("Waiting for the run to begin; `ray job list` on its cluster shows the job", err=True)
+        click.echo("Waiting for the run to start; see `ray job list` on its cluster", err=True)
         await_next(store)
     last: Record | None = None
     if as_json:
-        for found in watched(store):
-            if found != last:
-                console.print_json(found, indent=False)
-            last = found
+        for record in watched(store):
+            if record != last:
+                console.print_json(record, indent=False)
+            last = record
     else:
         last = _show_running(watched(store))
     if last is not None:
@@ -103,54 +102,54 @@ def _watch(store: Store, following: bool, as_json: bool) -> int:
         else:
             click.echo(safe(_refusal(refused)))
         return int(refused["exit_code"])
-    found = status_of(store)
+    record = status_of(store)
     if as_json:
-        console.print_json(found["last_run"], indent=False)
+        console.print_json(record["last_run"], indent=False)
     else:
-        _print_status(found)
+        _print_status(record)
     return 0
 
 
-def _print_status(found: Record) -> None:
+def _print_status(record: Record) -> None:
     from graphrag_ray.store.parts import MEND
 
-    out = console.console_of()
-    out.print(f"Index at {found['root']}")
-    if found["writer"]:
-        out.print(f"  being written by {found['writer']}")
-    if found["snapshot"] is None:
+    out, counts = console.console_of(), record.get("counts", {})
+    out.print(f"Index at {record['root']}")
+    if record["writer"]:
+        out.print(f"  being written by {record['writer']}")
+    if record["snapshot"] is None:
         out.print("  no finished snapshot yet")
     else:
-        out.print(f"  snapshot {found['snapshot']}, {found['created_at']}, by version {found['version']}")
-        console.print_counts(out, found["counts"])
-        if found["counts"].get("failures"):
-            look = f"graphrag-ray failures --root {found['root']}"
-            out.print(f"  failures       {found['counts']['failures']:,} ({look})")
-    if found["last_run"] is not None:
-        _print_last_run(out, found["last_run"])
-    if found["refused"] is not None:
-        out.print(f"  last attempt   {_refusal(found['refused'])}")
-    if found["journal"]:
-        out.print("\nJournal (all that was ever answered and paid for)")
-        counts = ("done", "turns", "failed", "tokens")
-        rows = ([row["stage"], *(f"{row[c]:,}" for c in counts)] for row in found["journal"])
+        out.print(f"  snapshot {record['snapshot']}, {record['created_at']}, by version {record['version']}")
+        console.print_counts(out, counts)
+        if counts.get("failures"):
+            command = f"graphrag-ray failures --root {record['root']}"
+            out.print(f"  failures       {counts['failures']:,} ({command})")
+    if record["last_run"] is not None:
+        _print_last_run(out, record["last_run"])
+    if record["refused"] is not None:
+        out.print(f"  last attempt   {_refusal(record['refused'])}")
+    if record["journal"]:
+        out.print("\nJournal (all replies, of all runs)")
+        columns = ("done", "turns", "failed", "tokens")
+        rows = ([row["stage"], *(f"{row[c]:,}" for c in columns)] for row in record["journal"])
         console.print_table(("stage", "items done", "turns", "failed", "tokens"), rows, left=5)
-    if found.get("run", {}).get("changes"):
-        _print_changes(out, found["run"], found["counts"])
-    _print_usage(out, f"The run that made snapshot {found['snapshot']}", found["usage"])
-    if found.get("snapshots"):
-        _print_snapshots(out, found["snapshots"])
-    for note in found["notes"].values():
+    if record.get("run", {}).get("changes"):
+        _print_changes(out, record["run"], counts)
+    _print_usage(out, f"The run that built snapshot {record['snapshot']}", record["usage"])
+    if record.get("snapshots"):
+        _print_snapshots(out, record["snapshots"])
+    for note in record["notes"].values():
         out.print(f"  {note}")
-    if found["damaged"]:
+    if record["damaged"]:
         out.print("\nDamaged", style="bold")
-        for told in found["damaged"]:
-            out.print(f"  {told}")
+        for damage in record["damaged"]:
+            out.print(f"  {damage}")
         out.print(f"  {MEND}")
 
 
 def _print_last_run(out: Console, last: Record) -> None:
-    """How the last run ended, or how far it is; and what it paid, where no snapshot tells."""
+    """Print how the last run ended or how far it is, and what it cost if it committed no snapshot."""
     from rich.text import Text
 
     from graphrag_ray.store.runs import FINISHED, RUNNING
@@ -163,37 +162,36 @@ def _print_last_run(out: Console, last: Record) -> None:
     out.print(f"  last run       {_ending(last)}")
     if last["outcome"] not in FINISHED:
         if last["reached"]:
-            out.print(Text("    it was at: ") + _doing(last["reached"]))
+            out.print(Text("    it was at: ") + _current_step(last["reached"]))
         _print_usage(out, "The last run", last["usage"])
 
 
 def _ending(last: Record) -> str:
-    """How a run ended: when (of one that was killed, when it had begun), what became of it, its exit code and
-    what that means."""
+    """When and how a run ended, its exit code and what that means. Of a killed run, when it started."""
     from graphrag_ray.indexing.run_record import WORDS
 
-    when, outcome = last["ended_at"] or f"begun {last['started_at']}", last["outcome"]
+    when, outcome = last["ended_at"] or f"started {last['started_at']}", last["outcome"]
     words, message = str(WORDS.get(outcome, outcome)), last["message"]
     if outcome == "committed":
         failed = f", {plural(last['failed'], 'failed item')}" if last["failed"] else ""
-        told = f"snapshot {last['snapshot']} was committed{failed}"
+        ending = f"snapshot {last['snapshot']} was committed{failed}"
     elif outcome == "unchanged":
-        told = "nothing had changed"
+        ending = "nothing had changed"
     elif outcome == "killed":
         after = f", after it had committed snapshot {last['snapshot']}" if last["snapshot"] else ""
-        told = f"{words}{after}{_where(last)}"
+        ending = f"{words}{after}{_where(last)}"
     elif message.startswith(words.removeprefix("was ")):
-        told = f"was {message}"
+        ending = f"was {message}"
     else:
-        told = f"{words}. {message.removeprefix('Stopped: ')}"
+        ending = f"{words}. {message.removeprefix('Stopped: ')}"
     code = "" if last["exit_code"] is None else f" (exit code {last['exit_code']}: {last['exit_meaning']})"
-    return f"{when}: {told}{code}"
+    return f"{when}: {ending}{code}"
 
 
 def _refusal(refused: Record) -> str:
-    """Why an attempt came to no run."""
+    """Why an attempt started no run."""
     code = f"exit code {refused['exit_code']}: {refused['exit_meaning']}"
-    return f"{refused['at']}: came to no run. {refused['message']} ({code})"
+    return f"{refused['at']}: no run was started. {refused['message']} ({code})"
 
 
 def _where(last: Record) -> str:
@@ -201,10 +199,8 @@ def _where(last: Record) -> str:
 
 
 def _run_lines(last: Record, width: int | None = None) -> list[Text]:
-    """A run as it goes: a line for each step that has ended, and for the one that is being done.
-
-    width   of a terminal, which has a bar too, and no line is longer
-    """
+    """A line for each finished step and for the current one. On a terminal of `width`, with a progress
+    bar."""
     from graphrag_ray.cli.progress import step_line
     from graphrag_ray.indexing.repair import COMPACT
 
@@ -213,14 +209,14 @@ def _run_lines(last: Record, width: int | None = None) -> list[Text]:
         for name, step in last["steps"].items()
     ]
     reached = last["reached"]
-    # What was told live may be older than the record. Compacting is done several times.
+    # Live progress may be older than the record. Compaction is done several times.
     if reached and (reached["step"] not in last["steps"] or reached["step"] == COMPACT):
-        lines.append(_doing(reached, width))
+        lines.append(_current_step(reached, width))
     return lines
 
 
-def _doing(reached: Record, width: int | None = None) -> Text:
-    """The step that is being done; how long ago that was told, where that is long."""
+def _current_step(reached: Record, width: int | None = None) -> Text:
+    """The current step, with the age of old progress."""
     from rich.text import Text
 
     from graphrag_ray.cli.progress import progress_line
@@ -231,12 +227,11 @@ def _doing(reached: Record, width: int | None = None) -> Text:
     else:
         line = f"{reached['step']:<12} … {console.duration(reached['seconds'])}"
     age_s = reached.get("age_s") or 0.0
-    return Text(f"{line}  (as of {console.duration(age_s)} ago)" if age_s > OLD_S else line)
+    return Text(f"{line}  (as of {console.duration(age_s)} ago)" if age_s > _STALE_S else line)
 
 
 def _show_running(runs: Iterable[Record]) -> Record | None:
-    """A run as it is seen again and again, until it has ended; how it is at last. Live on a terminal, plain
-    lines elsewhere."""
+    """Show a run until it ends: live on a terminal, as plain lines elsewhere. Return its last record."""
     from rich.live import Live
     from rich.text import Text
 
@@ -247,94 +242,79 @@ def _show_running(runs: Iterable[Record]) -> Record | None:
             for last in runs:
                 live.update(Text("\n").join(_run_lines(last, out.width)))
         return last
-    told: set[str] = set()
+    printed: set[str] = set()
     for last in runs:
         for line in _run_lines(last):
-            if str(line) not in told:
+            if str(line) not in printed:
                 out.print(line)
-            told.add(str(line))
+            printed.add(str(line))
     return last
 
 
+def _usd(cost_usd: float | None) -> str:
+    return "unknown" if cost_usd is None else f"${cost_usd:.4f}"
+
+
 def _print_usage(out: Console, title: str, usage: Sequence[Record]) -> None:
-    """A table with a row for each stage and model; columns that say nothing for any row are left out."""
-
-    def number(value: int) -> str:
-        return f"{value:,}" if value else ""
-
-    def seconds(value: float | None) -> str:
-        return "" if value is None else f"{value:.2f} s"
-
-    rows = [
-        {
-            "stage": u["stage"],
-            "model": u["model"],
-            "calls": number(u["calls"]),
-            "retries": number(u["retries"]),
-            "429s": number(u["rate_limited"]),
-            "hedged": number(u["hedged"]),
-            "failed": number(u["failed"]),
-            "unanswered": number(u.get("unanswered", 0)),
-            "prompt": number(u["prompt_tokens"]),
-            "cached": number(u["cached_tokens"]),
-            "completion": number(u["completion_tokens"]),
-            "cost": "unknown" if u["cost_usd"] is None else f"${u['cost_usd']:.4f}",
-            "p50": seconds(u["latency_p50_s"]),
-            "p95": seconds(u["latency_p95_s"]),
-            "p99": seconds(u["latency_p99_s"]),
-            "in flight": f"{u['mean_in_flight']:,.1f}, peak {u['peak_in_flight']:,}"
-            if u["mean_in_flight"] and u["peak_in_flight"]
-            else "",
-            "of limit": "" if u["share_of_limit"] is None else f"{u['share_of_limit']:.0%}",
-        }
-        for u in usage
-    ]
-    if not rows:
+    """Print a row per stage and model, without empty columns."""
+    if not usage:
         return
+    table: dict[str, list[str]] = {name: [u[name] for u in usage] for name in ("stage", "model")}
+    numbers = {
+        **{"calls": "calls", "retries": "retries", "429s": "rate_limited", "hedged": "hedged"},
+        **{"failed": "failed", "unanswered": "unanswered", "prompt": "prompt_tokens"},
+        **{"cached": "cached_tokens", "completion": "completion_tokens"},
+    }
+    for name, key in numbers.items():
+        table[name] = [f"{n:,}" if (n := u.get(key, 0)) else "" for u in usage]
+    table["cost"] = [_usd(u["cost_usd"]) for u in usage]
+    for name in ("p50", "p95", "p99"):
+        latencies = (u[f"latency_{name}_s"] for u in usage)
+        table[name] = ["" if s is None else f"{s:.2f} s" for s in latencies]
+    pairs = [(u["mean_in_flight"], u["peak_in_flight"]) for u in usage]
+    table["in flight"] = [f"{mean:,.1f}, peak {peak:,}" if mean and peak else "" for mean, peak in pairs]
+    shares = (u["share_of_limit"] for u in usage)
+    table["of limit"] = ["" if share is None else f"{share:.0%}" for share in shares]
+    table = {name: column for name, column in table.items() if any(column)}
     out.print(f"\n{title}")
-    columns = [name for name in rows[0] if any(row[name] for row in rows)]
-    console.print_table(columns, ([row[name] for name in columns] for row in rows), left=len(columns))
-    _say_price(out, usage)
+    console.print_table([*table], zip(*table.values(), strict=True), left=len(table))
+    _print_price_hint(out, usage)
 
 
-def _say_price(out: Console, rows: Sequence[Record]) -> None:
+def _print_price_hint(out: Console, rows: Sequence[Record]) -> None:
     if any(row["cost_usd"] is None for row in rows):
-        out.print(f"What runs to come will cost is known with {price_setting()}", style="dim")
+        out.print(f"To see the cost of later runs, use {price_setting()}", style="dim")
 
 
 def _print_changes(out: Console, run: Record, counts: Record) -> None:
-    """What the run that made the snapshot added, changed and removed, and what models wrote for it."""
-    rows = [(label, run["changes"].get(name, {})) for name, (label, _) in COMPARED.items()]
-    out.print("\nWhat the run that made this snapshot changed")
-    console.print_table(
-        ["", *KINDS],
-        (
-            [label, *(f"{row[kind]:,}" if row[kind] else "" for kind in KINDS)]
-            for label, row in rows
-            if any(row.values())
-        ),
-    )
+    """Print what the run that built the snapshot added, changed and removed, and what models wrote for it."""
+    out.print("\nChanges by the run that built this snapshot")
+    rows = []
+    for name, (label, _) in COMPARED.items():
+        changes = run["changes"].get(name, {})
+        if any(changes.values()):
+            rows.append([label, *(f"{changes[kind]:,}" if changes[kind] else "" for kind in _CHANGES)])
+    console.print_table(["", *_CHANGES], rows)
     if counts.get("kept"):
-        out.print(f"  {counts['kept']:,} of the documents could not be read and are kept as they were")
+        out.print(f"  {counts['kept']:,} unreadable documents are kept in their previous version")
     written = []
     for stage in ASKING_STAGES:
         label, total = stage.writes
         if n := run.get("asked", {}).get(stage.dialogue):
-            in_all = sum(of.get(total, 0) for of in (counts, *counts.get("hierarchies", {}).values()))
-            of = f" of {in_all:,}" if in_all else ""
-            written.append(f"{n:,}{of} {label}")
-    out.print(f"  written by models: {', '.join(written) or 'nothing'}; the rest is taken over")
+            totals = sum(c.get(total, 0) for c in (counts, *counts.get("hierarchies", {}).values()))
+            written.append(f"{n:,}{f' of {totals:,}' if totals else ''} {label}")
+    out.print(f"  written by models: {', '.join(written) or 'nothing'}; everything else is reused")
 
 
-def _print_snapshots(out: Console, kept: Sequence[Record]) -> None:
-    """One row a snapshot, the newest first."""
+def _print_snapshots(out: Console, snapshots: Sequence[Record]) -> None:
+    """Print a row per snapshot, the newest first."""
     rows = []
-    for s in kept:
-        cost = "unknown" if s["cost_usd"] is None else f"${s['cost_usd']:.4f}" if s["cost_usd"] else ""
-        counted = [f"{s[name]:,}" for name in ("documents", "entities", "reports")]
+    for s in snapshots:
+        cost = "" if s["cost_usd"] == 0 else _usd(s["cost_usd"])
+        counts = [f"{s[name]:,}" for name in ("documents", "entities", "reports")]
         sizes = [console.in_words(s[name]) for name in ("bytes", "own_bytes")]
-        rows.append([str(s["snapshot"]), s["created_at"], *counted, cost, *sizes])
-    out.print("\nSnapshots (alone: what would go with this one; graphrag-ray gc)")
+        rows.append([str(s["snapshot"]), s["created_at"], *counts, cost, *sizes])
+    out.print("\nSnapshots (alone: freed when this one is removed; see graphrag-ray gc)")
     columns = ("snapshot", "from", "documents", "entities", "reports", "cost", "size", "alone")
     console.print_table(columns, rows, left=2)
-    _say_price(out, kept)
+    _print_price_hint(out, snapshots)

@@ -10,7 +10,7 @@ import graphrag_ray.indexing.stages
 from graphrag_ray.base.declarations import ASKING_STAGES, JOURNALS, STAGES, concerned
 
 
-def test_every_stage_has_a_file_of_its_own_and_reads_stages_before_it():
+def test_every_stage_has_a_file_and_reads_only_earlier_stages():
     files = {path.stem for path in Path(graphrag_ray.indexing.stages.__path__[0]).glob("*.py")}
     before: set[str] = set()
     for stage in STAGES.values():
@@ -29,7 +29,5 @@ def test_every_stage_has_a_file_of_its_own_and_reads_stages_before_it():
         ("correct", {stage.dialogue for stage in ASKING_STAGES}),
     ],
 )
-def test_a_changed_prompt_concerns_its_dialogue_and_those_that_read_what_comes_of_it(
-    prompt: str, dialogues: set[str]
-):
+def test_a_changed_prompt_affects_its_dialogue_and_those_downstream(prompt: str, dialogues: set[str]):
     assert concerned(prompt) == dialogues < set(JOURNALS)

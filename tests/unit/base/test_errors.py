@@ -28,11 +28,11 @@ def test_attributes_of_call_errors_survive_pickling():
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_every_error_is_drawn_in_the_tree_of_the_module(kind):
+def test_every_error_is_in_the_tree_of_the_module_docstring(kind):
     assert kind.__name__ in (errors.__doc__ or "")
 
 
-def test_exit_codes_mean_what_the_command_line_promises():
+def test_exit_codes_match_the_documentation_of_the_command_line():
     codes = {kind.__name__: kind.exit_code for kind in ALL}
     assert codes["SettingsError"] == codes["DeletionRefused"] == 2
     assert codes["NotConfigured"] == 2, "as of a run that is refused for it before it begins"

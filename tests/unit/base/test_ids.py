@@ -21,7 +21,7 @@ def test_ids_never_change() -> None:
 
 
 @given(TEXT, st.lists(TEXT, max_size=3), TEXT, st.lists(TEXT, max_size=3))
-def test_ids_differ_where_kind_or_key_does(kind: str, key: list[str], kind2: str, key2: list[str]) -> None:
+def test_ids_differ_by_kind_and_key(kind: str, key: list[str], kind2: str, key2: list[str]) -> None:
     kind, kind2 = kind.encode("utf-8", "replace").decode(), kind2.encode("utf-8", "replace").decode()
     same = (kind, key) == (kind2, key2)
     assert (ids.stable_id(kind, *key) == ids.stable_id(kind2, *key2)) == same
@@ -29,7 +29,7 @@ def test_ids_differ_where_kind_or_key_does(kind: str, key: list[str], kind2: str
     assert set(ids.stable_id(kind, *key)) <= set("0123456789abcdef")
 
 
-def test_parts_of_a_key_do_not_run_into_each_other() -> None:
+def test_parts_of_a_key_are_delimited() -> None:
     assert ids.stable_id("k", "a", "bc") != ids.stable_id("k", "ab", "c")
     assert ids.stable_id("k", "a") != ids.stable_id("k", "a", "")
     assert ids.document_id("a", "b") != ids.document_id("ab")
@@ -42,7 +42,7 @@ def test_a_relationship_has_no_direction(a: str, b: str) -> None:
 
 
 @given(st.lists(ID, max_size=5))
-def test_a_community_is_its_members_in_any_order(some: list[str]) -> None:
+def test_the_id_of_a_community_does_not_depend_on_the_order_of_its_members(some: list[str]) -> None:
     members = ids.prefixes(some)
     found = ids.community_id("leiden", 0, members)
     assert ids.community_id("leiden", 0, members[::-1]) == found
@@ -70,18 +70,18 @@ def test_a_community_is_its_members_in_any_order(some: list[str]) -> None:
         ("", ""),
     ],
 )
-def test_an_entity_key_folds_what_is_not_the_name(name: str, key: str) -> None:
+def test_an_entity_key_normalises_insignificant_characters(name: str, key: str) -> None:
     assert ids.entity_key(name) == key
 
 
-def test_marks_beyond_what_any_language_has_are_no_part_of_a_name() -> None:
+def test_excessive_combining_marks_are_dropped_from_names() -> None:
     assert ids.entity_key("e" + "\u0301" * 40) == ids.entity_key("e" + "\u0301" * ids.MAX_MARKS)
     assert ids.entity_key("x" + "&#817;&#769;" * 5_000) == ids.entity_key("x" + "\u0331\u0301" * 15)
     assert ids.bounded_marks("a" + "\u0316\u0301" * 20, "?") == "a" + "\u0316\u0301" * 15 + "?" * 10
 
 
 @given(NAME)
-def test_an_entity_key_is_a_key_already(name: str) -> None:
+def test_entity_key_is_idempotent(name: str) -> None:
     key = ids.entity_key(name)
     assert ids.entity_key(key) == key
 
@@ -95,14 +95,14 @@ def test_an_entity_key_is_one_line_of_composed_text(name: str) -> None:
 
 
 @given(NAME)
-def test_case_space_and_composition_do_not_make_another_entity(name: str) -> None:
+def test_case_whitespace_and_composition_do_not_change_an_entity_key(name: str) -> None:
     key = ids.entity_key(name)
     assert ids.entity_key(f"  {name}\n") == key
     assert ids.entity_key(unicodedata.normalize("NFD", name)) == key
 
 
 @given(st.text("abc XYZéß'-", max_size=20))
-def test_upper_and_lower_case_are_one_name(name: str) -> None:
+def test_upper_and_lower_case_have_the_same_key(name: str) -> None:
     assert ids.entity_key(name.upper()) == ids.entity_key(name) == ids.entity_key(name.title())
 
 
@@ -124,7 +124,7 @@ def test_prefixes_sort_like_ids(some: list[str]) -> None:
         ("café society", "cafe\u0301 society"),
     ],
 )
-def test_names_with_the_same_words_are_one_in_walks(names: tuple[str, ...]):
+def test_names_with_the_same_words_share_a_name_id(names: tuple[str, ...]):
     assert len({ids.name_id(name) for name in names}) == 1
 
 
@@ -140,10 +140,10 @@ def test_names_with_the_same_words_are_one_in_walks(names: tuple[str, ...]):
         ("राम लाल", "रोम लाल"),
     ],
 )
-def test_names_with_other_words_and_short_ones_with_other_marks_are_not(names: tuple[str, ...]):
+def test_names_with_other_words_or_short_names_with_other_punctuation_differ(names: tuple[str, ...]):
     assert len({ids.name_id(name) for name in names}) == len(names)
 
 
 @given(st.text(max_size=60))
-def test_a_name_of_a_walk_has_an_id_unless_nothing_of_it_counts(name: str):
+def test_a_name_without_significant_characters_has_no_name_id(name: str):
     assert bool(ids.name_id(name)) == bool(ids.entity_key(name))

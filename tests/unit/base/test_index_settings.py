@@ -58,16 +58,16 @@ def test_a_secret_in_the_settings_is_refused_and_not_repeated(place, secret):
 @pytest.mark.parametrize(
     "url", ["host:8000/v1", "localhost", "ftp://host/v1", "http://", "http:/host/v1", "http://host:port/v1"]
 )
-def test_a_base_url_that_is_no_address_is_told_with_what_it_should_look_like(url: str):
+def test_an_invalid_base_url_is_reported_with_the_expected_form(url: str):
     online = ["models.default.provider=openai", "models.default.model=m"]
-    told = r"endpoints\.0\.base_url: .* is not an address: write http://host:port/v1"
+    told = r"endpoints\.0\.base_url: .* is not an address. Use http://host:port/v1"
     with pytest.raises(SettingsError, match=told) as caught:
         load_settings(None, [*online, f"models.default.endpoints.0.base_url={url}"])
     assert repr(url) in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["me:sk-secret@host/v1", "http://me:sk-se/cret@host/v1"])
-def test_a_base_url_that_is_no_address_and_holds_a_password_is_not_repeated(url: str):
+def test_an_invalid_base_url_with_a_password_is_not_repeated(url: str):
     online = ["models.default.provider=openai", "models.default.model=m"]
     with pytest.raises(SettingsError, match="is not an address") as caught:
         load_settings(None, [*online, f"models.default.endpoints.0.base_url={url}"])
@@ -75,7 +75,7 @@ def test_a_base_url_that_is_no_address_and_holds_a_password_is_not_repeated(url:
 
 
 @pytest.mark.parametrize("place", ["prompts_dir", "names.aliases_file", "names.block_file"])
-def test_an_address_that_snapshots_would_keep_with_its_password_is_refused(place: str):
+def test_an_address_with_a_password_is_refused_if_snapshots_would_store_it(place: str):
     with pytest.raises(SettingsError, match=f"{place}.*holds a password") as caught:
         load_settings(None, [f"{place}=https://me:hunter2@host/names.yaml"])
     assert "hunter2" not in str(caught.value)
@@ -101,7 +101,7 @@ def test_an_override_reaches_into_lists_and_mappings():
     assert settings.extraction.entity_types == ("ship", "captain")
 
 
-def test_a_list_of_words_is_written_with_commas_on_a_command_line():
+def test_a_list_can_be_given_as_comma_separated_words():
     assert load_settings(None, ["query.hybrid_over=entity, text_unit"]).query.hybrid_over == (
         "entity",
         "text_unit",
@@ -115,12 +115,12 @@ def test_a_later_override_wins_over_the_file(tmp_path: Path):
 
 
 @pytest.mark.parametrize("override", ["chunking", "=3", "models.default.endpoints.7.base_url=x"])
-def test_an_override_that_says_nothing_is_refused(override):
+def test_an_empty_override_is_refused(override):
     with pytest.raises(SettingsError, match="--set"):
         load_settings(None, [override])
 
 
-def test_a_value_that_is_not_yaml_is_taken_as_it_stands():
+def test_a_value_that_is_not_yaml_is_taken_literally():
     assert (
         load_settings(None, [r"input.strip_pattern=[^\n]*?\.txt\s"]).input.strip_pattern == r"[^\n]*?\.txt\s"
     )
@@ -138,7 +138,7 @@ def limited(**limits):
         ({"communities": {"quality": "surprise"}}, "needs library: leidenalg"),
         ({"input": {"strip_pattern": "("}}, "not a regular expression"),
         ({"models": {"other": {}}}, "named `default`"),
-        ({"models": {"default": {"provider": "openai"}}}, "`model` is needed"),
+        ({"models": {"default": {"provider": "openai"}}}, "`model` is required"),
         ({"stages": {"report": {"model": "cheap"}}}, "not under `models`"),
         (limited(requests_per_minute=0), "requests_per_minute"),
         (limited(requests_per_minute=-5), "requests_per_minute"),
@@ -149,7 +149,7 @@ def limited(**limits):
         ({"budget": {"max_cost_usd": -1}}, "budget.max_cost_usd"),
     ],
 )
-def test_values_that_make_no_sense_are_explained(bad, says):
+def test_invalid_values_are_explained(bad, says):
     with pytest.raises(SettingsError) as caught:
         parse_settings(bad)
     assert says in str(caught.value)
@@ -158,11 +158,11 @@ def test_values_that_make_no_sense_are_explained(bad, says):
 @pytest.mark.parametrize(
     ("written", "prune"), [("on", "on"), ("off", "off"), ('"on"', "on"), ("auto", "auto")]
 )
-def test_on_and_off_mean_what_they_say_though_yaml_takes_them_for_true_and_false(written: str, prune: str):
+def test_on_and_off_are_not_read_as_booleans(written: str, prune: str):
     assert load_settings(None, [f"graph.prune={written}"]).graph.prune == prune
 
 
-def test_a_file_that_is_no_mapping_or_no_yaml_is_named(tmp_path: Path):
+def test_a_file_that_is_not_a_yaml_mapping_is_named(tmp_path: Path):
     for text in ("- a\n", "a: [\n", "\x00"):
         (tmp_path / "s.yaml").write_text(text)
         with pytest.raises(SettingsError, match=r"s\.yaml"):
@@ -171,11 +171,11 @@ def test_a_file_that_is_no_mapping_or_no_yaml_is_named(tmp_path: Path):
         load_settings(tmp_path / "nowhere.yaml")
 
 
-def test_a_file_that_is_not_there_and_the_place_of_a_fault_are_told(tmp_path: Path):
-    with pytest.raises(SettingsError, match=r"^there is no settings file .*nope\.yaml$"):
+def test_a_missing_file_and_the_position_of_a_syntax_error_are_reported(tmp_path: Path):
+    with pytest.raises(SettingsError, match=r"^Settings file .*nope\.yaml does not exist$"):
         load_settings(tmp_path / "nope.yaml")
     (tmp_path / "s.yaml").write_text("chunking:\n  size: [600\nquery: {}\n")
-    with pytest.raises(SettingsError, match=r"s\.yaml are not YAML \(line 3, column 6\): ") as caught:
+    with pytest.raises(SettingsError, match=r"s\.yaml are not valid YAML \(line 3, column 6\): ") as caught:
         load_settings(tmp_path / "s.yaml")
     assert "unicode string" not in str(caught.value)
 
@@ -183,28 +183,28 @@ def test_a_file_that_is_not_there_and_the_place_of_a_fault_are_told(tmp_path: Pa
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("chunking.size=0", "settings: chunking.size: a whole number above 0, or `document`"),
-        ("chunking.size=all", "settings: chunking.size: a whole number above 0, or `document`"),
+        ("chunking.size=0", "chunking.size: a whole number above 0, or `document`"),
+        ("chunking.size=all", "chunking.size: a whole number above 0, or `document`"),
         (
             "extraction=3",
-            "settings: extraction is a section: set extraction.entity_types, extraction.max_gleanings, "
+            "extraction is a section: set extraction.entity_types, extraction.max_gleanings, "
             "extraction.force_yes_no",
         ),
-        ("claims=yes", "settings: claims is a section: set claims.enabled, claims.description"),
+        ("claims=yes", "claims is a section: set claims.enabled, claims.description"),
         (
             "query=3",
-            "settings: query is a section: set query.context_tokens, query.response_type, query.seed, …",
+            "query is a section: set query.context_tokens, query.response_type, query.seed, …",
         ),
-        ("models=gpt", "settings: models is a section: set keys below it"),
+        ("models=gpt", "models is a section: set keys below it"),
     ],
 )
-def test_what_pydantic_says_is_said_in_words_of_the_settings(override: str, says: str):
+def test_pydantic_errors_are_explained_in_terms_of_settings(override: str, says: str):
     with pytest.raises(SettingsError) as caught:
         load_settings(None, [override])
-    assert str(caught.value) == says
+    assert str(caught.value) == f"Invalid settings: {says}"
 
 
-def test_an_override_leaves_the_base_as_it_was():
+def test_an_override_does_not_modify_the_base():
     base = parse_settings(ONLINE).model_dump(mode="json")
     load_settings(None, ["chunking.size=70", "chunking.overlap=7"], base)
     assert base["chunking"]["size"] == 600
@@ -217,7 +217,7 @@ def test_paths_in_a_file_are_relative_to_it(tmp_path: Path):
     assert settings.names.aliases_file == str(tmp_path / "a.yaml")
 
 
-def test_a_stage_can_have_a_model_of_its_own():
+def test_a_stage_can_have_its_own_model():
     settings = parse_settings(
         {
             "models": {
@@ -238,7 +238,7 @@ def test_embeddings_are_offline_until_a_model_is_named():
     assert parse_settings(named).call("embed").model_id == "e"
 
 
-def test_settings_survive_the_way_through_a_manifest():
+def test_settings_survive_a_round_trip_through_a_manifest():
     settings = parse_settings({**ONLINE, "chunking": {"size": "document"}})
     assert parse_settings(settings.model_dump(mode="json")) == settings
 
@@ -259,7 +259,7 @@ def keys_of(value: object, at: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
     return {(*at, k) for k in value} | {key for k, v in value.items() for key in keys_of(v, (*at, k))}
 
 
-def test_every_setting_stands_in_the_file_that_init_writes_with_its_default():
+def test_the_file_that_init_writes_lists_every_setting_with_its_default():
     text = (Path(graphrag_ray.__file__).parent / "base" / "settings.yaml").read_text("utf-8")
     written = yaml.safe_load(re.sub(r"^( *)# ( *(?:- )?[a-z_]+:(?: |$))", r"\1\2", text, flags=re.MULTILINE))
     settings, defaults = parse_settings(written), Settings()
@@ -293,7 +293,7 @@ def test_a_misspelt_embedding_model_is_not_silently_offline():
 @pytest.mark.parametrize(
     ("name", "room"), [("gpt-5-mini", 8192), ("openai/o4-mini", 8192), ("gpt-4o-mini", 0), ("qwen3:8b", 8192)]
 )
-def test_a_model_that_is_known_to_think_has_room_for_it_beside_the_limit_of_its_replies(name, room):
+def test_a_known_reasoning_model_has_extra_tokens_for_reasoning(name, room):
     model = {"provider": "openai", "model": name}
     call = parse_settings({"models": {"default": model}}).call("report", 2000)
     assert (call.max_output_tokens, call.reasoning_tokens, call.reasoning_effort) == (2000, room, None)
@@ -315,12 +315,12 @@ def test_a_model_that_is_known_to_think_has_room_for_it_beside_the_limit_of_its_
         ("", {"corpus": {"about": "Mills."}}, ""),
     ],
 )
-def test_an_index_keeps_what_its_corpus_is_about(given, before, about):
+def test_an_index_keeps_its_corpus_description(given, before, about):
     settings = parse_settings({"corpus": {"about": given}})
     assert settings.with_reports_of(before).corpus.about == about
 
 
-def test_what_the_offline_engine_said_of_a_corpus_is_not_for_a_model():
+def test_a_model_does_not_reuse_the_corpus_description_of_the_offline_engine():
     offline = parse_settings({"corpus": {"about": "Mills."}}).kept()
     paid = parse_settings({"models": {"default": {"provider": "openai", "model": "m"}}})
     assert Settings().with_reports_of(offline).corpus.about == "Mills."
@@ -330,13 +330,13 @@ def test_what_the_offline_engine_said_of_a_corpus_is_not_for_a_model():
     assert told.with_reports_of(offline).corpus.about == "Mills."
 
 
-def test_what_is_prepended_is_auto_or_names():
+def test_prepend_is_auto_or_column_names():
     assert parse_settings({"chunking": {"prepend": ""}}).chunking.prepend == ()
-    with pytest.raises(SettingsError, match="stands alone"):
+    with pytest.raises(SettingsError, match="cannot be combined"):
         parse_settings({"chunking": {"prepend": "auto, title"}})
 
 
-def test_columns_of_metadata_are_what_is_prepended_beside_title_and_date():
+def test_prepended_metadata_excludes_title_and_date():
     chunking = parse_settings({"chunking": {"prepend": ["author", "title", "metadata.date"]}}).chunking
     assert chunking.prepended_metadata == ("author", "date")
     assert parse_settings({"chunking": {"prepend": "auto"}}).chunking.prepended_metadata == ()
@@ -351,12 +351,12 @@ def test_columns_of_metadata_are_what_is_prepended_beside_title_and_date():
         ({"role": "a judge"}, {"reports": {"role": "a clerk"}}, "a judge"),
     ],
 )
-def test_an_index_goes_on_with_what_it_was_made_with_until_another_value_is_given(given, before, kept):
+def test_an_index_keeps_its_settings_until_another_value_is_set(given, before, kept):
     settings = parse_settings({"reports": given}).with_reports_of(before)
     assert settings.reports.role == kept
 
 
-def test_settings_that_last_are_those_whose_change_would_be_paid_for():
+def test_kept_settings_are_those_whose_change_would_cost_calls():
     made = {"chunking": {"prepend": ["author"]}, "embeddings": {"with_titles": False}}
     settings = parse_settings({"chunking": {"size": 300}}).with_reports_of(made)
     assert settings.chunking.prepend == ("author",) and settings.chunking.size == 300

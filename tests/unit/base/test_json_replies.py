@@ -52,7 +52,7 @@ def test_a_list_is_found_however_it_is_wrapped(reply: str):
 
 
 @pytest.mark.parametrize("reply", ['{"points": []}', "[]", '{"points": []} as nothing fits'])
-def test_an_empty_list_says_that_there_are_none(reply: str):
+def test_an_empty_list_is_a_valid_reply(reply: str):
     assert read_reply(reply, Points) == Points(points=[])
 
 
@@ -60,12 +60,12 @@ def test_an_empty_list_says_that_there_are_none(reply: str):
     "reply",
     ["", "No.", "I see [Data: Reports (1)].", '{"answer": 5, "x": 6}', "{", "[1, 2]", '{"points": "none"}'],
 )
-def test_what_holds_no_list_is_a_problem_that_names_the_list(reply: str):
+def test_a_reply_without_the_list_is_a_problem_that_names_it(reply: str):
     found = read_reply(reply, Points)
     assert isinstance(found, ReplyProblem) and "`points`" in found.text
 
 
-def test_of_a_reply_that_was_cut_off_what_is_complete_counts():
+def test_complete_parts_of_a_truncated_reply_are_used():
     assert (
         read_reply('{"points": [{"description": "A.", "score": 5}, {"description": "B is', Points, "length")
         == ONE
@@ -76,7 +76,7 @@ def test_of_a_reply_that_was_cut_off_what_is_complete_counts():
 
 
 @given(st.text() | st.text(alphabet='{}[]":,1a \n').map(lambda t: '{"points": [' + t))
-def test_no_reply_breaks_the_reading(reply: str):
+def test_no_reply_raises_an_error(reply: str):
     for finish in ("stop", "length"):
         for model in (Points, Step):
             assert isinstance(read_reply(reply, model, finish), ReplyProblem | model)
@@ -86,12 +86,12 @@ def test_no_reply_breaks_the_reading(reply: str):
     ("written", "read"),
     [(5, 5.0), ("5", 5.0), ("5/100", 5.0), ("7,5 %", 7.5), (140, 100.0), (-3, 0.0), ("4 out of 5", 4.0)],
 )
-def test_numbers_are_read_and_kept_in_their_range(written: object, read: float):
+def test_numbers_are_parsed_and_clipped(written: object, read: float):
     assert number(written, 100.0) == read
 
 
 @pytest.mark.parametrize("written", [None, True, "high", "", [], float("nan"), float("inf"), 10**400])
-def test_what_is_no_number_is_none(written: object):
+def test_other_values_are_not_numbers(written: object):
     assert number(written, 100.0) is None
 
 
@@ -103,7 +103,7 @@ def test_each_missing_field_is_named_with_what_it_must_be():
     assert read_reply("none", Step) == ReplyProblem("it holds no JSON object")
 
 
-def test_the_schema_that_an_endpoint_is_sent_allows_nothing_else():
+def test_the_schema_sent_to_endpoints_is_strict():
     point = {"description": {"type": "string"}, "score": {"type": "number"}}
     assert schema_of(Points) == {
         "type": "object",

@@ -36,7 +36,7 @@ def test_a_missing_key_names_the_variable_the_file_and_the_node():
     assert socket.gethostname() in message
 
 
-def test_an_empty_variable_is_a_missing_one():
+def test_an_empty_variable_counts_as_missing():
     with pytest.raises(FatalCallError, match="OPENAI_API_KEY"):
         find_key(Endpoint(), {"OPENAI_API_KEY": "  "})
 
@@ -55,13 +55,13 @@ def test_a_key_does_not_show_when_it_is_printed():
         "http://host/?key=sk-proj-abc123DEF456",
     ],
 )
-def test_keys_are_taken_out_of_messages(text):
+def test_keys_are_removed_from_messages(text):
     clean = scrub(text, [find_key(Endpoint(), {"OPENAI_API_KEY": KEY})])
     assert STARS in clean
     assert "F456" not in clean
 
 
-def test_a_key_of_any_shape_is_taken_out():
+def test_a_key_of_any_shape_is_removed():
     assert scrub("token=p4ss w0rd%", ["p4ss w0rd%"]) == "token=***"
 
 

@@ -44,7 +44,7 @@ def test_an_event_is_one_line_of_json_with_its_run_stage_item_and_numbers(told):
     logs.about("")
 
 
-def test_as_text_names_and_values_follow_the_message(told):
+def test_text_lines_append_names_and_values(told):
     logs.configure(Logging("info", run="r1"))
     logs.event(log, "worker joined", worker="r1-0", places=8, note="two words")
     (line,) = told()
@@ -55,13 +55,13 @@ def test_as_text_names_and_values_follow_the_message(told):
 
 @given(st.text(), st.sampled_from(["text", "json"]))
 @example("a\nb\r\u2028c\x1b[2J\x9b\u202e", "text")
-def test_whatever_a_message_holds_it_is_one_line_of_printable_characters(text, form):
+def test_every_message_is_one_line_of_printable_characters(text, form):
     record = logging.LogRecord("graphrag_ray", logging.INFO, "", 0, "%s", (text,), None)
     line = logs._Lines(Logging("info", form), []).format(record)
     assert line.isascii() and line.isprintable()
 
 
-def test_secrets_of_the_environment_and_those_handed_over_are_starred_wherever_they_stand(told, monkeypatch):
+def test_secrets_of_the_environment_and_hidden_values_are_starred(told, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "correct-horse")
     logs.hide(["battery-staple"])
     for form in ("text", "json"):
@@ -72,7 +72,7 @@ def test_secrets_of_the_environment_and_those_handed_over_are_starred_wherever_t
         assert "***" in shown and not any(s in shown for s in ("horse", "staple", "abcdefghijkl"))
 
 
-def test_of_an_exception_only_its_type_and_place_are_told_unless_the_level_is_debug(told):
+def test_an_exception_is_logged_as_type_and_place_unless_the_level_is_debug(told):
     def fail() -> None:
         raise ValueError("quoting the document")
 
@@ -87,7 +87,7 @@ def test_of_an_exception_only_its_type_and_place_are_told_unless_the_level_is_de
         assert ("quoting the document" in line["exception"]) == (level == "debug")
 
 
-def test_other_libraries_are_heard_from_warnings_on_and_by_the_beginning_of_a_line(told, monkeypatch):
+def test_messages_of_other_libraries_are_cut_and_logged_from_warnings_on(told, monkeypatch):
     logs.configure(Logging("debug"))
     monkeypatch.setattr(logging.getLogger(), "level", logging.DEBUG)  # others may have said so
     other = logging.getLogger("some.library")
@@ -98,15 +98,15 @@ def test_other_libraries_are_heard_from_warnings_on_and_by_the_beginning_of_a_li
     assert first.endswith("a task failed") and len(second) < 300
 
 
-def test_the_environment_says_level_and_format_in_any_order():
+def test_the_environment_sets_level_and_format_in_any_order():
     assert logs.from_environment({}) == Logging("warning", "text")
     assert logs.from_environment({"GRAPHRAG_RAY_LOG": "json,info"}) == Logging("info", "json")
     assert logs.from_environment({"GRAPHRAG_RAY_LOG": " Debug "}) == Logging("debug", "text")
-    with pytest.raises(UsageError, match=r"GRAPHRAG_RAY_LOG: 'loud' is none of debug, info"):
+    with pytest.raises(UsageError, match=r"'loud' in GRAPHRAG_RAY_LOG. Choose from: debug, info"):
         logs.from_environment({"GRAPHRAG_RAY_LOG": "loud"})
 
 
-def test_worker_processes_log_as_a_driver_does_that_was_told_how(told):
+def test_workers_log_like_a_configured_driver(told):
     logs.follow(None)
     assert logs.current() is None
     logs.follow(Logging("info", run="r1"))

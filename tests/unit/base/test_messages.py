@@ -10,7 +10,6 @@ from graphrag_ray.base.messages import (
     EmbeddingRequest,
     Message,
     item_key,
-    turn_hash,
     whole,
 )
 
@@ -31,7 +30,7 @@ REQUEST = ChatRequest("extract", (Message("system", "Be kind."), Message("user",
         replace(REQUEST, sample=1),
     ],
 )
-def test_what_asks_for_another_answer_is_another_item(other):
+def test_a_request_for_another_answer_has_another_hash(other):
     assert other.hash != REQUEST.hash
 
 
@@ -44,7 +43,7 @@ def test_what_asks_for_another_answer_is_another_item(other):
         pickle.loads(pickle.dumps(REQUEST)),
     ],
 )
-def test_names_of_ours_are_not_part_of_the_key(other):
+def test_internal_names_are_not_part_of_the_key(other):
     assert other.hash == REQUEST.hash
 
 
@@ -68,14 +67,14 @@ def test_the_next_turn_holds_the_conversation_so_far():
 
 
 def test_an_items_key_is_the_hash_of_its_first_turn():
-    assert item_key(REQUEST) == turn_hash(REQUEST) == REQUEST.hash
+    assert item_key(REQUEST) == REQUEST.hash
 
 
 def test_a_list_of_requests_is_a_turn_of_its_own():
     other = replace(REQUEST, sample=1)
-    hashes = [turn_hash(t) for t in ([REQUEST], [REQUEST, other], [other, REQUEST], REQUEST)]
+    hashes = [item_key(t) for t in ([REQUEST], [REQUEST, other], [other, REQUEST], REQUEST)]
     assert len(set(hashes)) == 4
-    assert turn_hash((REQUEST, other)) == turn_hash([REQUEST, other])
+    assert item_key((REQUEST, other)) == item_key([REQUEST, other])
 
 
 def test_an_embedding_is_keyed_by_text_model_and_dimensions():
@@ -86,7 +85,7 @@ def test_an_embedding_is_keyed_by_text_model_and_dimensions():
         replace(request, call=replace(CALL, model_id="other-model")),
     ]
     assert len({r.hash for r in (request, *others)}) == 4
-    assert turn_hash(request) == request.hash
+    assert item_key(request) == request.hash
     assert replace(request, call=replace(CALL, temperature=1.0)).hash == request.hash
 
 
@@ -95,6 +94,6 @@ def test_requests_and_replies_survive_pickling():
         assert pickle.loads(pickle.dumps(value)) == value
 
 
-def test_half_a_character_is_joined_with_its_other_half_or_replaced():
+def test_surrogates_are_joined_or_replaced():
     assert whole("caf\udce9 \ud83d\ude00 \ud83d") == "caf\ufffd \U0001f600 \ufffd"
     assert whole("plain, 漢字, \U0001f600") == "plain, 漢字, \U0001f600"

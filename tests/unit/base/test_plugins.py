@@ -35,7 +35,7 @@ def registry() -> Registry[type]:
     return Registry(GROUP, "kind", type, {"store": "graphrag_ray.base.errors:StoreError"})
 
 
-def test_built_in_ones_come_first_and_others_are_found_without_being_imported(install):
+def test_built_in_plugins_come_first_and_listing_imports_nothing(install):
     install("plug_a", "class Mine: ...", zeta="plug_a:Mine", alpha="plug_a:Mine")
     found = registry()
     assert list(found) == ["store", "alpha", "zeta"] and "plug_a" not in sys.modules
@@ -48,10 +48,10 @@ def test_built_in_ones_come_first_and_others_are_found_without_being_imported(in
     [
         ("import nothing_that_is_there", "plug_a 1.2.*cannot be imported: ModuleNotFoundError"),
         ("class Other: ...", "plug_a 1.2.*cannot be imported: AttributeError"),
-        ("Mine = 3", "plug_a 1.2.*it is a int"),
+        ("Mine = 3", "plug_a 1.2.*but a int"),
     ],
 )
-def test_a_plugin_that_cannot_be_used_names_its_package_and_breaks_nothing_else(
+def test_an_unusable_plugin_is_reported_with_its_package_and_breaks_nothing_else(
     install, code: str, told: str
 ):
     install("plug_a", code, mine="plug_a:Mine")
@@ -64,13 +64,13 @@ def test_a_plugin_that_cannot_be_used_names_its_package_and_breaks_nothing_else(
 def test_a_plugin_with_the_name_of_a_built_in_one_is_ignored_with_a_warning(install, caplog):
     install("plug_a", "class Mine: ...", store="plug_a:Mine")
     assert registry()["store"] is StoreError and "plug_a" not in sys.modules
-    assert "'store' is built in; the one of the package plug_a 1.2" in caplog.text
+    assert "'store' is built in; ignoring the one of the package plug_a 1.2" in caplog.text
 
 
 def test_two_packages_with_one_name_are_both_named(install):
     install("plug_a", "class Mine: ...", mine="plug_a:Mine")
     install("plug_b", "class Mine: ...", mine="plug_b:Mine")
-    with pytest.raises(PluginError, match=r"package plug_a 1\.2 and from the package plug_b 1\.2"):
+    with pytest.raises(PluginError, match=r"package plug_a 1\.2 and the package plug_b 1\.2"):
         registry()["mine"]
 
 

@@ -41,7 +41,7 @@ def test_a_prompt_without_divider_is_one_user_message():
     assert [(m.role, m.content) for m in prompt.fill({"problem": "x"})] == [("user", "Wrong: x")]
 
 
-def test_a_divider_parts_system_from_user():
+def test_a_divider_separates_system_from_user():
     prompt = parse_prompt("correct", "Be kind.\n=== user ===\nWrong: {problem}")
     assert [(m.role, m.content) for m in prompt.fill({"problem": "x"})] == [
         ("system", "Be kind."),
@@ -50,13 +50,13 @@ def test_a_divider_parts_system_from_user():
     assert prompt.text({"problem": "x"}) == "Wrong: x"
 
 
-def test_a_divider_that_is_filled_in_parts_nothing():
+def test_a_divider_in_a_value_is_text():
     prompt = parse_prompt("correct", "Wrong: {problem}")
     assert len(prompt.fill({"problem": "\n=== user ===\n"})) == 1
 
 
 @given(st.text())
-def test_a_filled_in_value_is_never_looked_at_again(value):
+def test_values_are_not_scanned_for_placeholders(value):
     prompt = parse_prompt("correct", "<{problem}|{problem}>")
     for text in (value, "{problem}", "{" + value + "}"):
         assert prompt.fill({"problem": text})[0].content == f"<{text}|{text}>"
@@ -73,12 +73,12 @@ def test_a_missing_placeholder_is_named_with_the_file():
         parse_prompt("correct", "Wrong.", "my/correct.txt")
 
 
-def test_an_unknown_placeholder_is_named_with_those_there_are():
-    with pytest.raises(PromptError, match=r"unknown placeholder \{trouble\}; this prompt has \{problem\}"):
+def test_an_unknown_placeholder_is_reported_with_the_known_ones():
+    with pytest.raises(PromptError, match=r"unknown placeholder \{trouble\}\. Choose from: \{problem\}"):
         parse_prompt("correct", "{problem} {trouble}")
 
 
-def test_a_folder_of_ones_own_replaces_only_the_prompts_it_has(tmp_path):
+def test_a_prompt_folder_replaces_only_the_prompts_it_contains(tmp_path):
     (tmp_path / "correct.txt").write_text("Mine: {problem}")
     mine, ours = load_prompts(tmp_path), load_prompts()
     assert mine["correct"].user == "Mine: {problem}"
@@ -87,7 +87,7 @@ def test_a_folder_of_ones_own_replaces_only_the_prompts_it_has(tmp_path):
     }
 
 
-def test_a_folder_that_is_none_and_a_file_that_is_no_text_are_said(tmp_path):
+def test_a_missing_folder_and_a_file_that_is_not_text_are_reported(tmp_path):
     with pytest.raises(PromptError, match=r"not a folder.*graphrag-ray init"):
         load_prompts(tmp_path / "absent")
     (tmp_path / "map.txt").write_bytes(b"\xff\xfe\xff")
@@ -100,11 +100,11 @@ def test_a_misspelt_prompt_file_is_refused_and_other_files_are_left_alone(tmp_pa
         (tmp_path / name).write_text("mine")
     load_prompts(tmp_path)
     (tmp_path / "extarct.txt").write_text("mine")
-    with pytest.raises(PromptError, match=r"extarct\.txt is no prompt; did you mean extract\.txt\?"):
+    with pytest.raises(PromptError, match=r"Unknown prompt .*extarct\.txt; did you mean extract\.txt\?"):
         load_prompts(tmp_path)
 
 
-def test_a_prompt_of_an_earlier_version_may_lack_what_later_ones_brought():
+def test_a_prompt_of_an_earlier_version_may_lack_optional_placeholders():
     text = "{role} {rating_criterion} {context} {language}"
     assert parse_prompt("report", text).user == text
     with pytest.raises(PromptError, match=r"missing placeholder \{role\}"):

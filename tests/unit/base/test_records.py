@@ -24,7 +24,7 @@ PLAIN = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp
 
 
 @given(st.lists(st.tuples(PLAIN, PLAIN), max_size=6))
-def test_a_context_is_read_back_as_it_was_written(rows):
+def test_a_context_survives_a_round_trip(rows):
     context = heading("Entities", ["id", "entity", "description"])
     context += "".join(line([i, *fields]) for i, fields in enumerate(rows, 1))
     context += "\n" + heading("Claims", ["id", "text"]) + line([1, "last"])
@@ -35,7 +35,7 @@ def test_a_context_is_read_back_as_it_was_written(rows):
 
 
 @given(st.text())
-def test_no_text_makes_a_second_line(text):
+def test_a_record_is_always_one_line(text):
     assert line([1, text]).count("\n") == 1
     assert len(line([1, text]).splitlines()) == 1
 
@@ -52,7 +52,7 @@ def test_a_field_of_any_length_is_read_back():
     assert row["text"] == text.strip()
 
 
-def test_what_stands_outside_of_sections_is_no_record():
+def test_text_outside_of_sections_is_ignored():
     assert parse_sections("a preamble\n") == {}
     assert parse_sections("a,b\n" + heading("Claims", ["id"]) + line([1]))["Claims"] == [{"id": "1"}]
 
@@ -157,11 +157,11 @@ def test_ordinary_text_in_brackets_is_no_reference(text):
         "【Data：",
     ],
 )
-def test_half_a_reference_is_taken_off_a_reply_that_was_cut_off(half):
+def test_an_unclosed_reference_is_removed_from_a_truncated_reply(half):
     assert without_unfinished(f"Sold {half}") == "Sold"
 
 
-def test_what_was_not_in_the_context_is_taken_out_and_counted():
+def test_citations_that_are_not_in_the_context_are_dropped_and_counted():
     text, cited, dropped = resolve_references(
         "A [Data: Entities (1, 77); Claims (99)] b [Data: Birds (1)].", NUMBERING
     )
@@ -171,12 +171,12 @@ def test_what_was_not_in_the_context_is_taken_out_and_counted():
 
 
 @pytest.mark.parametrize("item", ["²", "①", "0x1", "1.0", "-1", "1-3", "9" * 5000, "e1", "٩" * 20])
-def test_an_item_that_is_no_number_of_the_context_is_dropped(item):
+def test_an_item_that_is_not_a_number_of_the_context_is_dropped(item):
     text, cited, dropped = resolve_references(f"A [Data: Entities ({item}, 2)]", NUMBERING)
     assert (text, cited, dropped) == ("A [Data: Entities (e2)]", [Reference("Entities", "e2")], 1)
 
 
-def test_more_is_no_id():
+def test_more_is_not_an_id():
     assert resolve_references("[Data: Claims (1, 2, +more)]", NUMBERING)[2] == 0
 
 
@@ -193,12 +193,12 @@ def test_an_id_is_cited_once_however_often_it_is_named():
     assert cited == [Reference("Claims", "c1")]
 
 
-def test_text_without_references_is_left_as_it_is():
+def test_text_without_references_is_unchanged():
     text = "A list [1, 2] , and « une question ? » {Data: Entities (1)}"
     assert resolve_references(text, NUMBERING) == (text, [], 0)
 
 
-def test_ids_become_numbers_again_and_unknown_ones_go():
+def test_ids_are_rendered_as_numbers_and_unknown_ones_dropped():
     numbers = {Reference("Entities", "e1"): 41}
     assert (
         render_references("A [Data: Entities (e1, e2); Claims (c1)].", numbers.get)
@@ -257,7 +257,7 @@ def test_every_reference_left_points_to_a_record_of_the_context(text):
 
 
 @given(PIECES)
-def test_nothing_that_is_made_harmless_is_read_as_a_reference(text):
+def test_defused_text_contains_no_references(text):
     assert not list(find_references(harmless(text)))
 
 

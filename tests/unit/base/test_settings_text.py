@@ -41,13 +41,13 @@ overrides = st.one_of(st.tuples(keys, values).map("=".join), st.text(max_size=20
         ("models.default.endpoints.²=1", "endpoints"),
         ("models.default.endpoints.999999999999999999999.x=1", "endpoints"),
         ("1=2", "unknown setting '1'"),
-        ("=2", "write it as a.b=value"),
+        ("=2", "use the form a.b=value"),
         (f"query.seed={DEEP}", "nested too deeply"),
         (f"query.seed={'9' * 6_000}", "query.seed"),
         ("storage.options=&a {b: *a}", "nested too deeply"),
     ],
 )
-def test_an_odd_override_is_a_value_or_an_error_of_ours(override: str, says: str):
+def test_an_odd_override_is_a_value_or_a_settings_error(override: str, says: str):
     with pytest.raises(SettingsError) if says else nullcontext() as told:
         load_settings(None, [*ONLINE, override])
     assert not told or (says in str(told.value) and len(str(told.value)) < 2_000)
@@ -73,7 +73,7 @@ def test_no_settings_file_is_an_internal_error(tmp_path: Path, own_settings: Pat
         own_settings.unlink(missing_ok=True)
 
 
-def test_a_word_of_yaml_that_is_no_date_or_number_is_told_by_the_file(tmp_path: Path):
+def test_an_invalid_yaml_date_or_number_is_reported_with_the_file(tmp_path: Path):
     for value in ("2023-13-45", "!!int x", DEEP):
         (tmp_path / "s.yaml").write_text(f"chunking: {value}")
         with pytest.raises(SettingsError, match=r"s\.yaml"):
@@ -93,6 +93,6 @@ sections = st.dictionaries(
 
 
 @given(sections)
-def test_whatever_stands_in_an_index_as_settings_is_read_or_refused(stored: dict[str, object]):
+def test_any_settings_in_an_index_are_read_or_refused(stored: dict[str, object]):
     with suppress(SettingsError):
         parse_settings(of_index(stored))

@@ -16,26 +16,26 @@ from graphrag_ray.store.files import Store
 HERE = {"endpoint_url": "http://127.0.0.1:9000", "options": {"anon": True}}
 
 
-def test_only_what_is_said_reaches_an_s3_client():
+def test_only_explicit_options_reach_an_s3_client():
     assert Storage().of("s3://b/x") == {}
     given = Storage(endpoint_url="http://h:1", path_style=False, options={"requester_pays": True})
     assert given.of("s3://b/x") == {"endpoint_url": "http://h:1", "path_style": False, "requester_pays": True}
     assert given.of("s3a://b/x") == given.of("s3://b/x")
 
 
-def test_a_local_folder_needs_nothing_and_other_storage_only_the_options():
+def test_a_local_folder_gets_no_options_and_other_storage_only_its_own():
     given = Storage(endpoint_url="http://h:1", options={"project": "p"})
     assert given.of("/tmp/x") == given.of("x") == given.of("file:///tmp/x") == {}
     assert given.of("gs://b/x") == {"project": "p"}
 
 
-def test_one_kind_of_storage_under_two_names_is_one():
+def test_protocol_aliases_are_the_same_kind_of_storage():
     assert [protocol_of(url) for url in ("s3a://b", "gcs://b", "abfs://b", "local:///x", "x")] == [
         "s3", "gs", "az", "file", "file",
     ]  # fmt: skip
 
 
-def test_input_is_reached_as_the_index_is_unless_it_has_a_section_of_its_own():
+def test_input_uses_the_storage_settings_of_the_index_unless_it_has_its_own():
     settings = parse_settings({"storage": HERE})
     assert settings.input_options("s3://docs", "s3://index") == settings.storage.of("s3://index")
     assert settings.input_options("s3://docs", "") == settings.storage.of("s3://docs")
@@ -46,7 +46,7 @@ def test_input_is_reached_as_the_index_is_unless_it_has_a_section_of_its_own():
     assert plain.input_options("s3://docs", "s3://index") == {}
 
 
-def test_options_of_one_kind_of_storage_are_not_given_to_another():
+def test_storage_options_are_not_passed_to_another_kind_of_storage():
     settings = parse_settings({"storage": HERE})
     assert settings.input_options("s3://docs", "/tmp/index") == {"endpoint_url": HERE["endpoint_url"]}
     assert settings.input_options("https://host/a.txt", "s3://index") == {}
@@ -69,7 +69,7 @@ def test_storage_is_read_before_any_snapshot_and_set_wins_over_the_file(tmp_path
     assert (found.endpoint_url, found.region) == ("http://set:2", "r")
 
 
-def test_what_belongs_to_a_snapshots_model_does_not_stop_the_first_look_at_storage():
+def test_overrides_of_other_sections_are_ignored_by_load_storage():
     assert load_storage(None, ["models.default.model=m", "storage.region=r"]).region == "r"
 
 
@@ -87,10 +87,10 @@ def test_a_misspelt_storage_setting_names_the_nearest(override, near):
     assert near in str(caught.value)
 
 
-def test_a_misspelt_section_is_told_at_the_first_look():
+def test_a_misspelt_section_is_reported_by_load_storage():
     with pytest.raises(SettingsError, match=r"unknown setting 'storge'; did you mean 'storage'"):
         load_storage(None, ["storge.region=r"])
-    with pytest.raises(SettingsError, match="write it as"):
+    with pytest.raises(SettingsError, match="use the form"):
         load_storage(None, ["storage.region"])
 
 
@@ -110,19 +110,19 @@ def test_a_secret_is_refused_and_not_repeated(secret):
         assert "hunter2" not in str(caught.value)
 
 
-def test_a_way_to_find_a_token_is_no_secret():
+def test_a_way_to_find_a_token_is_not_a_secret():
     assert secret_options({"token": "anon"}) == []
     assert secret_options({"token": "ya29.x", "a": {"password": "y"}}) == ["a.password", "token"]
 
 
-def test_no_snapshot_keeps_how_storage_is_reached():
+def test_snapshots_do_not_store_storage_settings():
     settings = parse_settings({"storage": HERE, "input": {"storage": HERE, "text_column": "body"}})
     kept = settings.kept()
     assert "storage" not in kept and "storage" not in kept["input"]
     assert parse_settings(kept).input.text_column == "body"
 
 
-def test_what_a_caller_in_python_gives_wins():
+def test_arguments_from_python_take_precedence():
     settings = parse_settings({"storage": HERE})
     assert storage_of(settings, None) == settings.storage
     assert storage_of(settings, {"region": "r"}) == Storage(region="r")
@@ -132,9 +132,7 @@ def test_what_a_caller_in_python_gives_wins():
 
 
 @pytest.mark.parametrize(("protocol", "extra", "package"), [("gs", "gs", "gcsfs"), ("az", "az", "adlfs")])
-def test_a_package_that_is_not_there_is_told_with_the_extra_that_brings_it(
-    protocol, extra, package, monkeypatch
-):
+def test_a_missing_package_is_reported_with_its_extra(protocol, extra, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, protocol, raising=False)
     message = rf"{protocol}:// needs a package.*pip install '\.\[{extra}\]'"

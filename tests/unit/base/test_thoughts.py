@@ -28,12 +28,12 @@ from graphrag_ray.base.thoughts import Speech, is_open_from_the_start, spoken
         "hm\n</think>NO",
     ],
 )
-def test_thoughts_before_a_reply_are_none_of_it(reply):
+def test_reasoning_before_a_reply_is_removed(reply):
     assert spoken(reply) == "NO"
 
 
 @pytest.mark.parametrize("reply", ["<think>cut off", "<think>one</think><think>cut", "<think>only</think>\n"])
-def test_thoughts_without_a_reply_leave_nothing(reply):
+def test_reasoning_without_a_reply_leaves_nothing(reply):
     assert spoken(reply) == ""
 
 
@@ -53,28 +53,28 @@ def test_thoughts_without_a_reply_leave_nothing(reply):
         "",
     ],
 )
-def test_a_text_that_speaks_of_tags_is_left_as_it_is(reply):
+def test_a_text_that_mentions_tags_is_unchanged(reply):
     assert spoken(reply) == reply
 
 
-def test_thoughts_within_a_reply_are_taken_out_of_it():
+def test_reasoning_inside_a_reply_is_removed():
     assert spoken("One.\n<think>hm</think>\nTwo.\n<think>hm</think>\nThree.") == "One.\n\nTwo.\n\nThree."
     assert spoken("<think>hm</think>A line that ends in </think>\nis text.").endswith("\nis text.")
 
 
-def test_thoughts_within_a_reply_that_were_cut_off_reach_to_its_end():
+def test_truncated_reasoning_extends_to_the_end_of_the_reply():
     assert spoken("One.\n<think>hm") == "One.\n"
     assert spoken("One.\n<think>hm</think>\nTwo.\n<think>hm") == "One.\n\nTwo.\n"
 
 
-def test_thoughts_within_a_reply_may_end_in_the_middle_of_a_line():
+def test_reasoning_inside_a_reply_may_end_within_a_line():
     assert spoken("One.\n<think>hm</think>Two.\nThree.") == "One.\nTwo.\nThree."
     channels = "<|channel|>analysis<|message|>hm<|channel|>final<|message|>"
     assert spoken(f"One.\n{channels}Two.") == "One.\nTwo."
 
 
 @pytest.mark.parametrize("reply", ["hm\n</think>\nNO", "hm</think>\nNO", "hm</think>"])
-def test_a_reply_may_begin_inside_thoughts(reply):
+def test_a_reply_may_begin_inside_reasoning(reply):
     assert is_open_from_the_start(reply)
 
 
@@ -89,7 +89,7 @@ def test_a_reply_may_begin_inside_thoughts(reply):
         "`x\n</think>`",
     ],
 )
-def test_a_reply_that_shows_the_opening_tag_does_not_begin_inside_thoughts(reply):
+def test_a_reply_with_an_opening_tag_does_not_begin_inside_reasoning(reply):
     assert not is_open_from_the_start(reply)
 
 
@@ -97,7 +97,7 @@ PARTS = ("<think>", "</think>", "[THINK]", "[/think]", "\n", " ", "ab", "<", "<t
 
 
 @given(st.lists(st.sampled_from(PARTS)).map("".join), st.data())
-def test_what_is_heard_of_a_stream_does_not_depend_on_its_pieces(text, data):
+def test_the_text_of_a_stream_does_not_depend_on_its_pieces(text, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     whole, speech = Speech(), Speech()
@@ -105,19 +105,19 @@ def test_what_is_heard_of_a_stream_does_not_depend_on_its_pieces(text, data):
 
 
 @given(st.text(alphabet="ab <>\n", max_size=30), st.text(alphabet="ab \n.", max_size=30))
-def test_thoughts_that_a_stream_begins_with_are_not_heard(thoughts, text):
+def test_reasoning_at_the_start_of_a_stream_is_removed(thoughts, text):
     reply = f"<think>{thoughts}</think>{text}"
     speech = Speech()
     assert "".join(speech.add(c) for c in reply) == spoken(reply) == text.lstrip()
 
 
-def test_a_stream_that_begins_inside_thoughts_is_heard_from_their_end_on():
+def test_a_stream_that_begins_inside_reasoning_starts_after_it():
     speech = Speech(opened=True)
     assert "".join(speech.add(c) for c in "hm, 1 < 2\n</think>\n\nNO.") == "NO."
     assert "".join(Speech(opened=True).add(c) for c in "Nothing was thought.") == ""
 
 
-def test_a_stream_of_thoughts_takes_no_memory():
+def test_a_stream_of_reasoning_uses_bounded_memory():
     speech = Speech()
     speech.add("<think>")
     for _ in range(1000):

@@ -38,12 +38,12 @@ def test_the_place_is_the_innermost_line_of_this_package_and_no_path_of_the_mach
     assert line.startswith(f"{REPORT_IT}: {type(caught.value).__name__}: ") and line.endswith(f" ({place})")
 
 
-def test_an_error_from_elsewhere_has_no_place():
+def test_an_error_raised_outside_this_package_has_no_place():
     assert told(raised(ValueError("x"))) == f"{REPORT_IT}: ValueError: x"
     assert told(ValueError()) == f"{REPORT_IT}: ValueError"
 
 
-def test_an_error_of_another_process_has_the_place_that_its_trace_tells():
+def test_an_error_of_another_process_has_the_place_in_its_traceback():
     package = Path(unforeseen.__file__).parents[1]
     error = raised(KeyError("x"))
     trace = "".join(
@@ -64,11 +64,11 @@ def test_a_message_is_one_line_of_bounded_length_that_any_table_can_hold():
     line.encode()
 
 
-def test_the_same_error_is_told_alike_by_every_process():
+def test_the_same_error_is_described_equally_in_every_process():
     assert "0x" not in told(raised(ValueError(f"no {object()}"))).replace("0x…", "")
 
 
-def test_an_error_that_cannot_say_what_it_is_has_its_type():
+def test_an_error_without_a_usable_message_is_described_by_its_type():
     class Mute(Exception):
         def __str__(self) -> str:
             raise ValueError
@@ -91,5 +91,5 @@ def test_an_error_that_cannot_say_what_it_is_has_its_type():
         (asyncio.CancelledError(), False),
     ],
 )
-def test_ends_that_are_wished_for_and_errors_of_ours_are_not_unforeseen(error, unforeseen):
+def test_interruptions_and_our_own_errors_are_not_unexpected(error, unforeseen):
     assert is_unforeseen(error) == unforeseen

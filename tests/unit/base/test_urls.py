@@ -26,19 +26,19 @@ def test_an_address_is_shown_without_password_and_query(url: str, shown: str):
     assert without_secrets(f"cannot read {url}: gone", url) == f"cannot read {shown}: gone"
 
 
-def test_a_password_is_not_told_where_it_stands_without_its_address():
+def test_a_password_is_removed_wherever_it_occurs():
     url = "memory://me:top%20secret@docs/a?sig=0badc0de"
     told = "me:top secret@docs/a: no login with top%20secret and sig=0badc0de at http://me@host/b?c=1"
     assert without_secrets(told, url) == "docs/a: no login with  and  at http://host/b"
 
 
-def test_what_holds_no_address_stays_as_it_is():
+def test_text_without_addresses_is_unchanged():
     told = "std::vector a@b.c? 1 // 2 memory:///x, http://host:1/v1#"
     assert without_secrets(told, "/a/path") == told.removesuffix("#")
 
 
 @pytest.mark.parametrize("unit", ["a", "a.", "::a", "a:", "://", "a://", "@", "::"])
-def test_a_text_is_searched_for_addresses_in_a_time_that_grows_with_it(unit: str):
+def test_searching_for_addresses_takes_linear_time(unit: str):
     assert not too_slow(without_secrets, lambda n: unit * n, 10_000)
 
 

@@ -31,7 +31,7 @@ def endpoints(settings: Settings, name: str = "default") -> list[tuple[str, str 
     return [(e.base_url, e.api_key_env) for e in settings.model(name).endpoints]
 
 
-def test_a_snapshot_keeps_what_an_index_is_and_nothing_of_the_machine():
+def test_snapshots_store_no_settings_of_the_machine():
     reached = Endpoint(base_url="http://here:8000/v1", api_key_env="KEY", max_in_flight=3, headers={"a": "b"})
     settings = parse_settings(
         {
@@ -66,7 +66,7 @@ def test_a_snapshot_keeps_what_an_index_is_and_nothing_of_the_machine():
     assert of_index(kept) == kept == parse_settings(kept).kept()
 
 
-def test_a_model_of_an_index_is_found_by_its_id_or_by_a_name_that_is_it(own_settings: Path):
+def test_a_model_of_an_index_is_found_by_id_or_name(own_settings: Path):
     for entry in ("llama: {", "anything: {model: llama, "):
         own(own_settings, f"models: {{{entry} endpoints: [{{base_url: 'http://h/v1', api_key_env: K}}]}}}}")
         settings = load_settings(None, (), OF_AN_INDEX)
@@ -83,7 +83,7 @@ def test_a_model_of_an_index_is_found_by_its_id_or_by_a_name_that_is_it(own_sett
     assert endpoints(load_settings(None, (), OF_AN_INDEX)) == [("http://127.0.0.1:8000/v1", "VARIABLE")]
 
 
-def test_what_is_said_for_a_command_comes_before_the_file_of_the_user(own_settings: Path, tmp_path: Path):
+def test_options_of_a_command_precede_user_settings(own_settings: Path, tmp_path: Path):
     own(
         own_settings,
         "models: {m: {endpoints: [{base_url: 'http://own/v1', requests_per_minute: 5}], timeout_s: 7}}",
@@ -106,7 +106,7 @@ def test_a_key_of_the_user_does_not_go_to_another_address(own_settings: Path):
     assert endpoints(said) == [("http://other/v1", "OPENAI_API_KEY")]
 
 
-def test_the_default_address_is_that_of_the_environment_and_else_openais(monkeypatch: pytest.MonkeyPatch):
+def test_the_default_address_is_from_the_environment_else_openai(monkeypatch: pytest.MonkeyPatch):
     assert endpoints(load_settings(None, (), OF_OPENAI)) == [(OPENAI_URL, "OPENAI_API_KEY")]
     monkeypatch.setenv("OPENAI_BASE_URL", "http://proxy/v1")
     assert endpoints(load_settings(None, (), OF_OPENAI)) == [("http://proxy/v1", "OPENAI_API_KEY")]
@@ -115,13 +115,13 @@ def test_the_default_address_is_that_of_the_environment_and_else_openais(monkeyp
     assert endpoints(limited) == [("http://proxy/v1", "OPENAI_API_KEY")]
 
 
-def test_another_model_than_that_of_the_index_is_asked_where_models_are_by_default():
+def test_a_model_other_than_that_of_the_index_uses_the_default_address():
     assert (
         endpoints(load_settings(None, ["models.default.model=gpt-4o-mini"], OF_AN_INDEX))[0][0] == OPENAI_URL
     )
 
 
-def test_storage_of_the_user_counts_where_nothing_else_is_said(own_settings: Path, tmp_path: Path):
+def test_storage_in_user_settings_is_the_default(own_settings: Path, tmp_path: Path):
     own(own_settings, "storage: {endpoint_url: 'http://own:9000', region: eu}")
     assert load_storage().endpoint_url == load_settings().storage.endpoint_url == "http://own:9000"
     assert load_storage(None, ["storage.region=us"]).model_dump(exclude_unset=True) == {
@@ -143,10 +143,10 @@ def test_storage_of_the_user_counts_where_nothing_else_is_said(own_settings: Pat
         ("[1]", "must be a mapping"),
         ("models: {m: {context_window: 5}}", "unknown setting"),
         ("models: {m: 5}", "models.m is a section: set models.m.endpoints"),
-        ("x: 2023-13-45", "not YAML"),
+        ("x: 2023-13-45", "not valid YAML"),
     ],
 )
-def test_a_fault_in_the_users_file_is_told_with_the_file(own_settings: Path, text: str, says: str):
+def test_an_error_in_user_settings_names_the_file(own_settings: Path, text: str, says: str):
     own(own_settings, text)
     for load in (load_settings, load_storage):
         with pytest.raises(SettingsError, match=re.escape(says)) as told:
@@ -158,7 +158,7 @@ def online(*reached: Endpoint, **more: Any) -> Settings:
     return Settings(models={"default": Model(provider="openai", model="llama", endpoints=reached, **more)})
 
 
-def test_how_an_index_was_reached_is_kept_for_it_alone_and_its_user_alone(own_settings: Path):
+def test_remembered_endpoints_are_private_to_the_index_and_the_user(own_settings: Path):
     here = Endpoint(base_url="http://h/v1", api_key_env=None, requests_per_minute=5)
     file = remember("/index", online(here, timeout_s=7))
     assert file is not None and stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -172,7 +172,7 @@ def test_how_an_index_was_reached_is_kept_for_it_alone_and_its_user_alone(own_se
     ].base_url == ("http://own/v1")
 
 
-def test_what_needs_not_be_kept_is_not(own_settings: Path, monkeypatch: pytest.MonkeyPatch):
+def test_default_endpoints_are_not_remembered(own_settings: Path, monkeypatch: pytest.MonkeyPatch):
     assert remember("/index", online(Endpoint())) is None, "every machine knows it"
     own(own_settings, "models: {llama: {endpoints: [{base_url: 'http://own/v1'}]}}")
     assert remember("/index", online(Endpoint(base_url="http://own/v1"))) is None, "the user's file says it"
@@ -183,14 +183,14 @@ def test_what_needs_not_be_kept_is_not(own_settings: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("text", ["", "[", "[]", "{}", '{"/index": 3}', '{"/index": {"llama": {"x": 1}}}'])
-def test_a_damaged_memory_is_as_none(own_settings: Path, text: str):
+def test_a_damaged_reached_file_is_ignored(own_settings: Path, text: str):
     own_settings.with_name("reached.json").write_text(text)
     assert Known.read("/index").models == {}
     assert remember("/index", online(Endpoint(base_url="http://h/v1"))) is not None
     assert Known.read("/index").models.keys() == {"llama"}
 
 
-def test_init_writes_the_users_file_once_and_every_key_stands_in_it(own_settings: Path):
+def test_init_writes_user_settings_once_with_every_key(own_settings: Path):
     assert CliRunner().invoke(main, ["init", "--machine"]).exit_code == 0
     text = own_settings.read_text()
     assert yaml.safe_load(text) is None and load_settings() == Settings()
@@ -203,7 +203,9 @@ def test_init_writes_the_users_file_once_and_every_key_stands_in_it(own_settings
     assert again.exit_code == 2 and own_settings.read_text() == "mine: 1"
 
 
-def test_the_file_is_where_the_platform_keeps_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_user_settings_are_in_the_platform_configuration_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     from graphrag_ray.base.user_settings import user_file
 
     monkeypatch.delenv("GRAPHRAG_RAY_SETTINGS")
@@ -212,7 +214,7 @@ def test_the_file_is_where_the_platform_keeps_settings(monkeypatch: pytest.Monke
     assert Path(graphrag_ray.__file__).parent not in user_file().parents
 
 
-def test_limits_said_for_an_index_stay_with_the_address_of_the_users_file(own_settings: Path):
+def test_remembered_limits_are_merged_into_user_settings_of_the_same_address(own_settings: Path):
     own(own_settings, "models: {llama: {endpoints: [{base_url: 'http://own/v1', api_key_env: OWN_KEY}]}}")
     assert remember(
         "/index", online(Endpoint(base_url="http://own/v1", api_key_env="OLD", requests_per_minute=5))

@@ -6,6 +6,6 @@ def test_one_thing_is_singular_and_every_other_number_plural():
     assert (plural(1, "retry", "retries"), plural(3, "retry", "retries")) == ("1 retry", "3 retries")
 
 
-def test_a_wait_is_said_as_people_say_it():
+def test_durations_are_rounded():
     waits = {5: "5 s", 59: "59 s", 90: "2 min", 3600: "1 h", 86_400: "24 h", 172_800: "2 days"}
     assert {s: rough_time(s) for s in waits} == waits

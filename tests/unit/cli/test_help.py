@@ -37,7 +37,7 @@ def options_of(name: str) -> set[str]:
     return {next(o for o in p.opts if o.startswith("--")) for p in params if isinstance(p, click.Option)}
 
 
-def test_commands_stand_in_the_order_of_the_work_with_their_whole_summaries():
+def test_commands_are_listed_in_order_with_full_summaries():
     lines = lines_of_help()
     rows = [f"  {name} {text}" for names in COMMANDS.values() for name, text in names.items()]
     assert [re.sub(r"(?<=\w) +", " ", line) for line in lines if line.strip().split(" ")[0] in NAMES] == rows
@@ -46,7 +46,7 @@ def test_commands_stand_in_the_order_of_the_work_with_their_whole_summaries():
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_every_option_of_a_command_stands_once_below_one_heading(name: str):
+def test_every_option_is_listed_once_below_a_heading(name: str):
     lines = lines_of_help(*name.split())
     first = next(i for i, line in enumerate(lines) if line.removesuffix(":") in ("Options", *PANELS))
     listed = [m for line in lines[first:] for m in re.findall(r"^  (?:-\w, )?(--[\w-]+)", line)]
@@ -58,13 +58,13 @@ def test_headings_name_options_that_exist():
     assert {option for options in PANELS.values() for option in options} <= every
 
 
-def test_a_misspelt_command_or_option_is_told_the_right_one():
+def test_a_misspelt_command_or_option_gets_a_suggestion():
     assert "Did you mean 'query'?" in CliRunner().invoke(main, ["qery"]).output
     assert "'--level'" in CliRunner().invoke(main, ["query", "q", "--levell", "C0"]).output
 
 
 @pytest.mark.parametrize("words", [[], *(name.split() for name in EVERY)])
-def test_help_waits_for_no_library_that_it_does_not_need(words: list[str]):
+def test_help_imports_no_libraries(words: list[str]):
     script = (
         f"from graphrag_ray.cli.command_line import main; main({[*words, '--help']}, standalone_mode=False)"
     )
@@ -89,16 +89,16 @@ class TestWhichIndex:
         path.write_text("root: of-config\n")
         return str(path)
 
-    def test_the_environment_says_it_where_nothing_else_does(self, monkeypatch: pytest.MonkeyPatch):
+    def test_the_environment_is_the_last_default(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("GRAPHRAG_RAY_ROOT", "/nowhere/of-environment")
         assert "here is no index at /nowhere/of-environment" in self.status()
 
-    def test_what_is_typed_wins_over_it(self, monkeypatch: pytest.MonkeyPatch, config: str):
+    def test_typed_options_precede_the_environment(self, monkeypatch: pytest.MonkeyPatch, config: str):
         monkeypatch.setenv("GRAPHRAG_RAY_ROOT", "/nowhere/of-environment")
         assert "of-config;" in self.status("--config", config)
         assert "/nowhere/typed;" in self.status("--root", "/nowhere/typed", "--config", config)
 
-    def test_without_any_the_message_names_the_variable(self, monkeypatch: pytest.MonkeyPatch):
+    def test_a_missing_root_names_the_variable(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.delenv("GRAPHRAG_RAY_ROOT", raising=False)
         assert "Missing option '--root'. Or set GRAPHRAG_RAY_ROOT." in self.status()
 

@@ -1,11 +1,11 @@
 """Options that are short for settings of a model."""
 
-from graphrag_ray.cli.options import forms_of
+from graphrag_ray.cli.options import overrides_of
 
 
-def test_a_model_without_a_key_can_be_named_in_short():
+def test_short_options_can_name_a_model_without_a_key():
     short = {"model": "m", "base_url": "http://127.0.0.1:9/v1", "api_key_env": "null"}
-    assert forms_of(None, (), short) == [
+    assert overrides_of(None, (), short) == [
         "models.default.provider=openai",
         'models.default.model="m"',
         'models.default.endpoints.0.base_url="http://127.0.0.1:9/v1"',

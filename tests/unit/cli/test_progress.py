@@ -42,7 +42,7 @@ def line_after(*glimpses: SweepProgress, bar: bool = False) -> str:
     return progress_line(StagePace.of(glimpses[-1], recent), bar=bar)
 
 
-def test_a_line_says_how_far_how_fast_and_how_long():
+def test_a_line_shows_share_rate_and_time_left():
     limits = {"m": Limits(None, 2_000_000)}
     line = line_after(seen(0, 0.1), seen(1, 0.2), seen(100, 60.0, 200_000, 5 * 10**11, limits=limits))
     assert line.split("  ")[0] == "extract"
@@ -65,7 +65,7 @@ def test_the_cost_is_that_of_the_whole_run():
     assert "cost unknown" in line_after(seen(1, 2.0, 10, None, before=before))
 
 
-def test_without_a_total_or_a_limit_nothing_is_made_up():
+def test_without_a_total_or_limit_neither_is_shown():
     line = line_after(seen(7, 10.0, total=None))
     assert "left" not in line and "/" not in line.replace("tokens/min", "") and " of " not in line
 
@@ -75,7 +75,7 @@ def test_the_bar_is_as_full_as_the_stage():
     assert line_after(seen(1000, 1.0), bar=True).count("╌") == 0
 
 
-def test_the_share_is_that_of_the_numbers_beside_it():
+def test_the_share_matches_the_numbers_beside_it():
     # As of 932 items, 640 of which are done, most of the others with one call more to come.
     totals = CallTotals(calls=1_514)
     p = seen(640, 30.0, accounts=Accounts({("extract", "m"): totals}), total=932, turns=1_280, turns_each=2.0)
@@ -98,13 +98,13 @@ def test_no_line_is_longer_than_the_terminal(width: int):
     assert len(ended) <= max(width, 26) and ("C0 13, C1 45" in ended or width < 60)
 
 
-def test_of_a_step_that_is_as_it_was_no_work_is_told():
+def test_a_reused_step_shows_no_work():
     counts = {"shards": 8, "made": 8, "derived": 4}
     assert "shards 8  made 8  derived 4" in step_line("search", 0.1, counts, False).plain
     assert step_line("search", 0.1, counts, True).plain.endswith("unchanged  shards 8")
 
 
-def test_another_sweep_of_a_step_starts_counting_anew():
+def test_another_sweep_of_a_step_restarts_the_count():
     assert "89 s left" in line_after(seen(900, 100.0), seen(1, 0.2), seen(10, 1.0))
 
 
@@ -159,7 +159,7 @@ def test_the_time_left_is_right_whatever_the_order_of_calls(limited: bool):
             assert told is not None and abs(told - left_s) <= 0.2 * left_s + 2.0, (s, told, left_s)
 
 
-def test_the_last_calls_are_not_said_to_take_no_time():
+def test_the_last_calls_show_no_zero_time_left():
     totals = CallTotals(calls=1_000)
     for _ in range(1_000):
         totals.latency.add(8.0)
@@ -179,7 +179,7 @@ STRAGGLERS = 0.03
 
 
 @pytest.mark.parametrize("stage", RECORDED)
-def test_the_time_that_is_told_of_a_real_sweep_is_within_a_factor_of_about_two(stage: str):
+def test_the_time_left_of_a_real_sweep_is_within_a_factor_of_about_two(stage: str):
     trace = RECORDED[stage]
     rows = [dict(zip(trace["columns"], row, strict=True)) for row in trace["rows"]]
     most = max(row["done"] for row in rows) * (1 - STRAGGLERS)
@@ -205,7 +205,7 @@ def test_the_time_that_is_told_of_a_real_sweep_is_within_a_factor_of_about_two(s
     assert told >= 5
 
 
-def test_where_a_call_answers_many_items_these_are_counted():
+def test_items_are_counted_if_a_call_answers_several():
     p = seen(500, 10.0, accounts=Accounts({("embed", "m"): CallTotals(calls=3)}))
     line = line_after(seen(1, 0.2), p)
     assert " 50%  500/1,000" in line and "calls" not in line and "10 s left" in line
@@ -217,7 +217,7 @@ def test_a_count_beyond_what_was_expected_is_not_more_than_all():
     assert share is not None and share < 1.0
 
 
-def test_quiet_says_nothing(capsys):
+def test_quiet_prints_nothing(capsys):
     with observer_for_people(quiet=True) as observer:
         observer.step_started("extract")
         observer.progress(seen(1, 100.0))
@@ -227,7 +227,7 @@ def test_quiet_says_nothing(capsys):
     assert captured.out == captured.err == ""
 
 
-def test_a_step_that_ended_tells_its_counts_in_words(capsys):
+def test_a_finished_step_shows_its_counts(capsys):
     ProgressDisplay().step_ended(
         "communities", 1.2, {"components": {"count": 60, "largest_share": 0.8134}}, False
     )
@@ -238,11 +238,11 @@ def test_a_step_that_ended_tells_its_counts_in_words(capsys):
     assert capsys.readouterr().err.endswith("1 component\n")
 
 
-def test_durations_are_said_as_people_say_them():
+def test_durations_are_readable():
     assert [duration(s) for s in (5, 89, 120, 5399, 9000)] == ["5 s", "89 s", "2 min", "90 min", "2.5 h"]
 
 
-def test_how_an_unknown_cost_becomes_known_is_said_once(capsys):
+def test_the_hint_about_unknown_prices_is_shown_once(capsys):
     with ProgressDisplay() as observer:
         observer.progress(seen(1, 2.0, 10, None))
         observer.progress(seen(2, 3.0, 20, None))
@@ -261,7 +261,7 @@ class Cells(ModuleType):
         self.shown[display_id] = data["text/plain"]
 
 
-def test_a_notebook_has_one_output_that_moves(monkeypatch: pytest.MonkeyPatch, capsys):
+def test_a_notebook_has_one_updated_output(monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr("graphrag_ray.cli.progress.DRAWN_EVERY_S", 0.0)
     cells = Cells()
     for name in ("ipykernel", "IPython"):
@@ -278,7 +278,7 @@ def test_a_notebook_has_one_output_that_moves(monkeypatch: pytest.MonkeyPatch, c
     assert capsys.readouterr().err == ""
 
 
-def test_a_script_shows_progress_where_somebody_sees_it_or_wants_it(capsys):
+def test_a_script_shows_progress_on_a_terminal_or_on_request(capsys):
     for wanted, shown in ((None, False), (False, False), (True, True)):
         with _observer(wanted) as observer:
             observer.step_ended("extract", 1.0, {}, reused=False)

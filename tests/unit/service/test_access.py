@@ -92,9 +92,9 @@ def test_without_a_token_a_service_is_asked_by_the_name_it_listens_at(monkeypatc
 def test_without_a_token_not_every_page_may_ask(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("GRAPHRAG_RAY_TOKEN", raising=False)
     of_all = OPTIONS.model_copy(update={"origins": ("*",)})
-    with pytest.raises(UsageError, match="every page"):
+    with pytest.raises(UsageError, match="every web page"):
         _guarded(of_all, "127.0.0.1")
-    with pytest.raises(UsageError, match="every page"):
+    with pytest.raises(UsageError, match="every web page"):
         _guarded(OPTIONS.model_copy(update={"origins": ("null",)}), "127.0.0.1")
     monkeypatch.setenv("GRAPHRAG_RAY_TOKEN", "s3cret")
     assert _guarded(of_all, "0.0.0.0").origins == ("*",)

@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from graphrag_ray.cli import rendered
-from graphrag_ray.cli.rendered import RenderedText
-from graphrag_ray.cli.safe import SafeConsole
-from graphrag_ray.cli.writing import print_text
+from graphrag_ray.cli import markdown_stream
+from graphrag_ray.cli.answer_output import print_text
+from graphrag_ray.cli.markdown_stream import MarkdownStream
+from graphrag_ray.cli.safe_console import SafeConsole
 
 LISTED = "1. one\n\n   and more of it\n\n2. two\n"
 CODE = "```\na = 1\n\nb = 2\n```\n"
@@ -19,13 +19,13 @@ CODE = "```\na = 1\n\nb = 2\n```\n"
 def shown(text: str, width: int = 40, pieces: int | None = None) -> str:
     out = io.StringIO()
     console = SafeConsole(file=out, width=width, force_terminal=True, color_system=None)
-    with RenderedText(console, pending=False) as writing:
+    with MarkdownStream(console, pending=False) as writing:
         for at in range(0, len(text), pieces or len(text)):
             writing.add(text[at : at + (pieces or len(text))])
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
 
 
-def test_words_are_whole_and_marks_are_gone():
+def test_words_are_not_broken_and_markup_is_removed():
     text = (
         "The **harbour** was filled with considerable circumspection. [Data: Reports (3, 7)]\n\n- a point\n"
     )
@@ -36,7 +36,7 @@ def test_words_are_whole_and_marks_are_gone():
     assert " • a point" in lines
 
 
-def test_a_streamed_text_looks_as_it_does_when_it_is_whole():
+def test_a_streamed_text_looks_like_a_complete_one():
     text = (
         f"# Title\n\nOne *two*.\nThree\n\n{LISTED}\n{CODE}\n> said\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nend"
     )
@@ -44,7 +44,7 @@ def test_a_streamed_text_looks_as_it_does_when_it_is_whole():
     assert "One two. Three\n" in shown(text)
 
 
-def test_no_text_is_hidden_and_none_steers():
+def test_no_text_is_hidden_or_controls_the_terminal():
     hostile = "a <b>bold</b> <!-- hidden --> [click](http://evil.example/?q) \x1b[2J\u202eend"
     line = shown(hostile, width=300)
     for part in ("<b>bold</b>", "<!-- hidden -->", "http://evil.example/?q", "\\x1b[2J", "\\u202e"):
@@ -52,20 +52,20 @@ def test_no_text_is_hidden_and_none_steers():
     assert "\x1b" not in line
 
 
-def test_of_a_text_that_is_written_the_end_is_drawn():
+def test_the_end_of_a_streamed_text_is_drawn():
     console = SafeConsole(file=io.StringIO(), width=40, height=10, force_terminal=True, color_system=None)
-    writing = RenderedText(console)
+    writing = MarkdownStream(console)
     for n in range(200):
         writing.add(f"Sentence {n} of an *answer*.\n\n")
     drawn = "".join(segment.text for segment in console.render(writing._tail()))
     assert "Sentence 199 of an answer." in drawn and len(drawn.splitlines()) == 7
 
 
-def test_a_text_is_drawn_where_something_came_and_stands_once_beside_a_note(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rendered, "DRAWN_PER_S", 0.001)  # by us alone
+def test_a_text_is_redrawn_after_changes_and_printed_once_with_a_note(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(markdown_stream, "DRAWN_PER_S", 0.001)  # by us alone
     out = io.StringIO()
     console = SafeConsole(file=out, width=40, height=10, force_terminal=True, color_system=None)
-    with RenderedText(console) as writing:
+    with MarkdownStream(console) as writing:
         writing.add("Half an *answer*.")
         writing._live.refresh()
         drawn = out.getvalue()
@@ -75,12 +75,12 @@ def test_a_text_is_drawn_where_something_came_and_stands_once_beside_a_note(monk
         assert "Half an answer." not in out.getvalue().rpartition("again")[2]
 
 
-def test_what_is_no_prose_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rendered, "LONGEST", 10)
+def test_text_that_is_not_prose_is_shown_unchanged(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(markdown_stream, "LONGEST", 10)
     assert "[[[[**[[[[[[" in shown("[[[[**[[[[[[")
 
 
-def test_a_pipe_and_whoever_wants_it_raw_get_the_text_itself():
+def test_pipes_and_raw_output_get_the_source_text():
     text = "**bold** " * 40
     for console, raw in (
         (SafeConsole(file=io.StringIO(), width=40), False),

@@ -1,8 +1,7 @@
-"""Markdown on a terminal, rendered while it is written."""
+"""Render Markdown on a terminal while it is streamed."""
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import ClassVar, Self
 
 from markdown_it import MarkdownIt
@@ -15,21 +14,21 @@ from rich.text import Text
 from graphrag_ray.base.wording import safe
 
 LONGEST = 40_000
-"""Characters; a longer text is no answer, might take seconds, and is shown as it is."""
+"""Characters of a text that is rendered. Longer texts would take seconds, and are printed as they are."""
 SEEN = 4_000
-"""Characters of the text that is being written which are drawn."""
+"""Characters at the end of a streamed text that are drawn."""
 DRAWN_PER_S = 8
 
-# Without HTML: what stands in angle brackets is text, and is shown.
+# Without HTML: text in angle brackets is shown.
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 
 
 class _Heading(Heading):
-    LEVEL_ALIGN: ClassVar[dict[str, JustifyMethod]] = {}  # all at the left
+    LEVEL_ALIGN: ClassVar[dict[str, JustifyMethod]] = {}  # all left-aligned
 
 
 class _Markdown(Markdown):
-    """Addresses of links are shown."""
+    """Markdown with visible link addresses."""
 
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "heading_open": _Heading}
 
@@ -39,21 +38,21 @@ class _Markdown(Markdown):
 
 
 class _Pending(Live):
-    """Drawn anew only where something came: a terminal is not kept busy while a model thinks."""
+    """Redraws only after a change, to leave the terminal alone while a model reasons."""
 
-    came = True
+    changed = True
 
     def refresh(self) -> None:
-        if self.came:
-            self.came = False
+        if self.changed:
+            self.changed = False
             super().refresh()
 
 
-class RenderedText:
-    """Markdown that is written on a terminal piece by piece: its end is drawn while it is written, and all of
-    it is printed when it has ended.
+class MarkdownStream:
+    """Streamed Markdown on a terminal: its end is drawn while it arrives, and all of it is printed at the
+    end.
 
-    pending   False where nothing is shown before that
+    With `pending` False, nothing is shown before the end.
     """
 
     def __init__(self, console: Console, pending: bool = True) -> None:
@@ -65,24 +64,24 @@ class RenderedText:
 
     def add(self, piece: str) -> None:
         self._pieces.append(safe(piece))
-        self._live.came = True
+        self._live.changed = True
 
     def say(self, note: str) -> None:
-        """What belongs to no text: it ends the one that is being written."""
+        """End the text and print a note."""
         self.end()
         self._console.print(Text(f"\n{note.strip()}\n", style="dim"))
 
     def end(self) -> None:
-        """The text has ended."""
+        """Print the complete text."""
         text, self._pieces = "".join(self._pieces), []
-        if self._live.is_started:  # else it would stand below what is printed, too
-            self._live.came = True
+        if self._live.is_started:  # Clear the drawn end of the text.
+            self._live.changed = True
             self._live.refresh()
         if text.strip():
             self._console.print(self._lines(text))
 
     def _lines(self, text: str, last: int = 0) -> SegmentLines:
-        """The last lines of a text, all with 0, without blank ones around them and blanks at their ends."""
+        """The last lines of a text (0: all), without surrounding blank lines and trailing blanks."""
         rendered = _Markdown(text) if len(text) <= LONGEST else Text(text)
         lines = self._console.render_lines(rendered, pad=False)
         for line in lines:
@@ -92,7 +91,7 @@ class RenderedText:
         return SegmentLines(lines[full[0] : full[-1] + 1][-last:] if full else [], new_lines=True)
 
     def _tail(self) -> SegmentLines:
-        """As much as the terminal has room for."""
+        """As much as fits the terminal."""
         return self._lines("".join(self._pieces)[-SEEN:], max(1, self._console.height - 3))
 
     def __enter__(self) -> Self:
@@ -100,8 +99,6 @@ class RenderedText:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._live.stop()
         self.end()

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from graphrag_ray.base.wording import one_line, safe
 from graphrag_ray.cli import console
-from graphrag_ray.cli.safe import SafeConsole
+from graphrag_ray.cli.safe_console import SafeConsole
 
 CLEAR = "\x1b[2J\x1b]0;owned\x07"
 HOSTILE = f"before {CLEAR}\x9b31m\u202eafter\r"
@@ -43,30 +43,30 @@ def table_of(text: str) -> Table:
 @pytest.mark.parametrize(
     "wrapped", [str, Text, Markdown, table_of], ids=["text", "Text", "Markdown", "table"]
 )
-def test_control_characters_are_shown_and_not_obeyed(wrapped):
+def test_control_characters_are_escaped(wrapped):
     shown = printed(wrapped(HOSTILE))
     assert not steers(shown)
     assert "\\x1b[2J" in shown and "\\x9b31m" in shown and "\\u202eafter" in shown
 
 
-def test_styles_of_our_own_still_reach_a_terminal():
+def test_our_own_styles_reach_the_terminal():
     out = io.StringIO()
     SafeConsole(file=out, force_terminal=True, color_system="truecolor", width=80).print("x", style="bold")
     assert out.getvalue() == "\x1b[1mx\x1b[0m\n"
 
 
-def test_tabs_line_feeds_and_other_scripts_stay_as_they_are():
+def test_tabs_line_feeds_and_other_scripts_are_unchanged():
     text = "tab\there\nline, Ωμέγα, עברית, 👩‍🔧"
     assert safe(text) == text and safe("a\r\nb") == "a\nb"
 
 
 @given(st.text())
-def test_nothing_that_steers_is_left(text: str):
+def test_no_control_character_is_left(text: str):
     assert not steers(safe(text)) and safe(safe(text)) == safe(text)
 
 
 @given(st.text())
-def test_json_holds_the_same_text_without_such_characters(text: str):
+def test_json_escapes_the_same_characters(text: str):
     with redirect_stdout(io.StringIO()) as out:
         console.print_json({"text": text}, indent=False)
     shown = out.getvalue().removesuffix("\n")

@@ -1,5 +1,4 @@
-"""Texts of documents and models on a terminal: what would steer it, or turn its lines around, is shown as
-an escape instead."""
+"""Print text of documents and models on a terminal, with control and direction characters escaped."""
 
 from __future__ import annotations
 
@@ -15,8 +14,10 @@ from graphrag_ray.base.wording import safe
 
 
 class SafeConsole(Console):
-    """Prints no control character but those of its own styles, whatever it is given to print. On a terminal a
-    line is broken between words, and goes on below its own beginning; elsewhere it is never broken."""
+    """Prints no control characters except those of its own styles.
+
+    On a terminal, lines are wrapped between words with a hanging indent; elsewhere they are never wrapped.
+    """
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
         if soft_wrap is None and all(isinstance(o, str | Text) for o in objects):
@@ -26,7 +27,6 @@ class SafeConsole(Console):
         super().print(*objects, soft_wrap=soft_wrap, **how)
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """What is given as a string is measured as it is shown."""
         return super().render_str(safe(text), **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
@@ -35,7 +35,7 @@ class SafeConsole(Console):
 
 
 def _indented(line: Any) -> Any:
-    """The lines that a text is broken into begin where it does."""
+    """Give a line that begins with spaces a hanging indent."""
     if not isinstance(line, str) or not line.startswith(" ") or "\n" in line:
         return line
     text = safe(line).lstrip(" ")

@@ -1,4 +1,4 @@
-"""Answers: while they are written, rendered on a terminal, and what lies under them."""
+"""Print answers, streamed or complete, and their sources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphrag_ray.base.declarations import OF_SECTION, REPORT_SECTIONS
-from graphrag_ray.base.wording import plural, safe
+from graphrag_ray.base.wording import plural, safe, shortened
 from graphrag_ray.cli.console import console_of, cost
 
 if TYPE_CHECKING:
@@ -21,31 +21,30 @@ if TYPE_CHECKING:
     from graphrag_ray.query.sources import Source
 
 MAX_TEXTS, MAX_ELEMENTS = 3, 5
-"""Of one record: chunks where none was found to carry the answer; entities, relationships and claims."""
+"""Per record: chunks without evidence; entities, relationships and claims."""
 MAX_METADATA, MAX_NAME = 120, 160
 
 
 def print_text(out: Console, text: str, raw: bool = False) -> None:
-    """A whole text, which may be Markdown. raw: is not rendered on a terminal either."""
+    """Print a complete text, rendering Markdown on a terminal unless `raw`."""
     if _renders(out, raw):
-        from graphrag_ray.cli.rendered import RenderedText  # a pipe waits for no parser
+        from graphrag_ray.cli.markdown_stream import MarkdownStream  # A pipe does not need the parser.
 
-        with RenderedText(out, pending=False) as rendered:
+        with MarkdownStream(out, pending=False) as rendered:
             rendered.add(text)
     else:
         out.print(text)
 
 
 def write_stream(stream: AnswerStream, raw: bool = False) -> Answer:
-    """Print the pieces of an answer as they come, safe for the terminal. Raises what the stream does, and
-    begins a new line."""
+    """Print a streamed answer and return it. Errors of the stream are raised after a line break."""
     out = console_of()
     with stream:
         if _renders(out, raw):
-            from graphrag_ray.cli.rendered import RenderedText
+            from graphrag_ray.cli.markdown_stream import MarkdownStream
             from graphrag_ray.query.answer_streams import StartsAgain
 
-            with RenderedText(out) as rendered:
+            with MarkdownStream(out) as rendered:
                 for piece in stream:
                     rendered.say(piece) if isinstance(piece, StartsAgain) else rendered.add(piece)
         else:
@@ -66,39 +65,37 @@ def print_answer(
     index: Index,
     sources: Sequence[Source] | None,
     written: bool = False,
-    told: Container[str] = (),
+    known_notes: Container[str] = (),
     raw: bool = False,
 ) -> None:
-    """The answer, the names of the records that it cites, and, if asked for, what is under them.
+    """Print an answer and the names of cited records, and their sources unless None.
 
-    written: its text stands there already; told: notes that are known already; raw: Markdown is not rendered
+    If `written`, the text of the answer is already printed. `known_notes` are not repeated.
     """
     out = console_of()
     if not written:
         print_text(out, answer.text, raw)
     if answer.chain:
-        out.print("\nHow it follows:")
+        out.print("\nSteps:")
         for link in answer.chain:
             wrong = " (not found in its passage)" if link.references else " (no passage)"
-            stands = "" if link.stands else wrong
-            out.print(f"  {link.asked} → {link.found}{stands}", soft_wrap=True)
-    section = ""
-    references = answer.references
+            out.print(f"  {link.asked} → {link.found}{'' if link.stands else wrong}", soft_wrap=True)
+    section, references = "", answer.references
     all_cited, answer = index.beside(answer, lambda: index.cited(references), "What the answer cites")
     for cited in all_cited or ():
         if cited.section != section:
             section = cited.section
             out.print(f"\n{section} cited:")
-        out.print(f"  {cited.number:>5}  {_start_of(cited.name)}")
-        if sources is not None and (way := answer.paths.get(str(cited.number), "")):
-            out.print(f"         by way of {way}", style="dim", soft_wrap=True)
+        out.print(f"  {cited.number:>5}  {shortened(cited.name, MAX_NAME)}")
+        if sources is not None and (path := answer.paths.get(str(cited.number), "")):
+            out.print(f"         via {path}", style="dim", soft_wrap=True)
     print_sources(out, sources or ())
     took = f", {answer.seconds:.2f} s" if answer.seconds is not None else ""
     level = "" if answer.level is None else f", level C{answer.level}"
-    read = [c for c in answer.contexts if c.phase != "reduce"]
-    size = plural(len(read), "context")
-    if len(read) == 1 and answer.level is None:
-        size = f"{read[0].n_tokens:,} tokens of context"
+    contexts = [c for c in answer.contexts if c.phase != "reduce"]
+    size = plural(len(contexts), "context")
+    if len(contexts) == 1 and answer.level is None:
+        size = f"{contexts[0].n_tokens:,} tokens of context"
     out.print(f"\n[{answer.method} search{level}, {size}{took}, {cost(answer.cost_usd)}]", style="dim")
     phases = []
     for name, p in answer.phases.items():
@@ -109,17 +106,16 @@ def print_answer(
     if phases:
         out.print(f"[{'; '.join(phases)}]", style="dim")
     for note in answer.notes:
-        if note not in told:
+        if note not in known_notes:
             out.print(f"[{note}]", style="dim")
 
 
 def print_sources(out: Console, sources: Sequence[Source]) -> None:
-    """What lies under an answer: of each record the sentences that carry the answer, then briefly what else a
-    report was written from."""
+    """Print the evidence of each cited record, and a summary of what a report was written from."""
     for source in sources:
         record = source.record
         kind = OF_SECTION[record["section"]]
-        heading = f"\n{kind.singular} {record['human_readable_id']}: {_start_of(record['name'])}"
+        heading = f"\n{kind.singular} {record['human_readable_id']}: {shortened(record['name'], MAX_NAME)}"
         out.print(heading, style="bold")
         texts = source.evidence or [
             {**c, "start": c["quote_start"], "chunk": c["human_readable_id"]}
@@ -145,16 +141,9 @@ def print_sources(out: Console, sources: Sequence[Source]) -> None:
             out.print(f"  {plural(left, 'more text')} (`graphrag-ray query --json` shows {which})")
 
 
-def _start_of(name: str) -> str:
-    return name if len(name) <= MAX_NAME else name[:MAX_NAME] + "…"
-
-
 def _about_document(text: Mapping[str, Any]) -> str:
-    """Title, date and further columns of a document, as far as they say more than its path."""
-    title, metadata = text["title"] or "", text["metadata"] or ""
-    if len(metadata) > MAX_METADATA:
-        metadata = metadata[:MAX_METADATA] + "…"
-    known = PurePosixPath(text["document"])
-    return ", ".join(
-        p for p in ("" if title in (known.stem, known.name) else title, text["date"], metadata) if p
-    )
+    """Title, date and metadata of a document, unless the title repeats the file name."""
+    path, title = PurePosixPath(text["document"]), text["title"]
+    known = title in (path.stem, path.name)
+    parts = ("" if known else title, text["date"], shortened(text["metadata"] or "", MAX_METADATA))
+    return ", ".join(filter(None, parts))
