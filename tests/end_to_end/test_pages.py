@@ -1,4 +1,4 @@
-"""What pages say to type on the demo corpus runs, and so does the Python of README and docs/python.md."""
+"""What pages say to type on the demo corpus runs, and so does the Python of README and docs/guides/python.md."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_commands_on_the_demo_corpus_run(desk: Path, run: Command):
         assert result.exit_code == 0, (words, result.output)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/guides/python.md"])
 def test_the_python_of_a_page_runs(desk: Path, run: Command, capsys: pytest.CaptureFixture[str], page: str):
     (snippet,) = blocks((TOP / page).read_text("utf-8"), {"python"})
     (desk / "documents").symlink_to(desk / "demo" / "corpus")

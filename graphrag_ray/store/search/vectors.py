@@ -20,7 +20,7 @@ in fewest; of these it keeps those whose signs, times their spread, have the hig
 these it computes the scores. A sign for each dimension is the coarsest product quantisation (Jégou, Douze and
 Schmid 2011, "Product Quantization for Nearest Neighbor Search"), and products with whole questions are the
 estimate of Gao and Long (2024, "RaBitQ"), without its random rotation. Lists of near vectors and graphs of
-neighbours were tried: docs/decisions/rows-by-pages.md.
+neighbours were tried: docs/concepts/decisions/rows-by-pages.md.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ def test_settings_that_a_page_shows_are_settings():
 
 
 def test_calls_in_the_page_on_costs_are_those_that_were_measured():
-    page, results = ((TOP / p).read_text("utf-8") for p in ("docs/costs.md", "benchmarks/RESULTS.md"))
+    page, results = ((TOP / p).read_text("utf-8") for p in ("docs/guides/costs.md", "benchmarks/RESULTS.md"))
     rows = re.findall(r"^\| (extract|describe|report) \| .+? \| ([\d,]+) \|", page, re.MULTILINE)
     assert len(rows) == 3
     assert [row for row in rows if f"| {row[0]} | {row[1]} |" not in results] == []
