@@ -76,7 +76,7 @@ def help_text(command: click.Command) -> str:
                 paragraphs.append(heading)
                 paragraph = examples
             paragraph = "```\n" + inspect.cleandoc("\n" + paragraph) + "\n```"
-        paragraphs.append(paragraph)
+        paragraphs.append(paragraph if verbatim else paragraph.replace("[", r"\["))
     return "\n\n".join(paragraphs)
 
 
@@ -86,7 +86,7 @@ def options(command: click.Command, context: click.Context, shared: bool) -> str
         record = option.get_help_record(context)
         if record and record[1] and (option.name in SHARED or "--help" in option.opts) == shared:
             name, text = (re.sub(r"\s+", " ", cell).replace("|", r"\|") for cell in record)
-            rows.append(f"| `{name}` | {text} |")
+            rows.append(f"| `{name}` | {text.replace('[', chr(92) + '[')} |")
     return "\n".join(["| option | |", "| --- | --- |", *rows]) if rows else ""
 
 

@@ -40,7 +40,7 @@ error that names the nearest known one.
 Without `--config`, `index` goes on with the settings of the newest snapshot. `run`, `budget`, `storage` and
 the keys marked † are about this machine, or one run: no snapshot keeps them, and none is taken from one.
 How models are reached (the † of `models.NAME`) and `storage` may stand in a settings file of the user, for
-all commands: [models](models.md#where-this-machine-finds-them).
+all commands: [models](../guides/models.md#where-this-machine-finds-them).
 
 Secrets never stand in settings: they name the environment variable or the file that holds one."""
 SECTIONS: dict[str, type[BaseModel]] = {
