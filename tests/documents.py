@@ -11,7 +11,11 @@ from pathlib import Path
 TOP = Path(__file__).parents[1]
 PAGES = [
     *sorted(TOP.glob("*.md")),
-    *sorted(page for folder in ("docs", "cluster", "demo", "benchmarks", "prompts") for page in (TOP / folder).rglob("*.md")),
+    *sorted(
+        page
+        for folder in ("docs", "cluster", "demo", "benchmarks", "prompts")
+        for page in (TOP / folder).rglob("*.md")
+    ),
 ]
 SHELL = {"", "shell", "sh", "bash", "console"}
 JOBS = {"jobs/index.py": ["index"], "jobs/query.py": ["query", "--ray"]}

@@ -1,6 +1,6 @@
 """Print docs/reference/cli.md: every command with its options, from the program's own help.
 
-    python docs/generate/cli.py > docs/reference/cli.md
+python docs/generate/cli.py > docs/reference/cli.md
 """
 
 from __future__ import annotations

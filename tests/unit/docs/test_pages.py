@@ -172,7 +172,9 @@ def keys_named(page: Path) -> set[str]:
     named = {key for line in code for key in re.findall(rf"(?<![\w./:@-])(?:{sections})(?:\.[\w*]+)+", line)}
     plain = {re.sub(r"^(models|stages)\.\w+", r"\1.*", key) for key in named}
     plain = {re.sub(r"\.endpoints\.\w+\b", ".endpoints", key) for key in plain}
-    return {key for key in plain if not key.endswith((".py", ".txt", ".md", ".B"))}  # storage.B=C is a metavar
+    return {
+        key for key in plain if not key.endswith((".py", ".txt", ".md", ".B"))
+    }  # storage.B=C is a metavar
 
 
 def test_every_key_that_a_page_names_exists():
