@@ -12,7 +12,7 @@ SECOND = $(if $(shell $(BIN)/python tests/ceph.py check && echo there),GRAPHRAG_
 AGAIN = $(if $(filter 2,$(TRIES)),|| { [ $$? = 1 ] && $(1) --last-failed --last-failed-no-failures none; })
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: demo test test-cluster fuzz corpora mutation check format install clean
+.PHONY: demo test test-cluster fuzz corpora mutation check docs format install clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("graphrag-ray needs Python 3.11 or later; set PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
@@ -60,6 +60,12 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/codespell
+
+## Build the documentation site into site/; notebooks are executed.
+docs: install
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
+	$(BIN)/mkdocs build --strict
 
 format: install
 	$(BIN)/ruff format .

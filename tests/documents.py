@@ -10,18 +10,12 @@ from pathlib import Path
 
 TOP = Path(__file__).parents[1]
 PAGES = [
-    page
-    for folder in (
-        ".",
-        "docs",
-        "docs/decisions",
-        "docs/how-to-add",
-        "cluster",
-        "demo",
-        "benchmarks",
-        "prompts",
-    )
-    for page in sorted((TOP / folder).glob("*.md"))
+    *sorted(TOP.glob("*.md")),
+    *sorted(
+        page
+        for folder in ("docs", "cluster", "demo", "benchmarks", "prompts")
+        for page in (TOP / folder).rglob("*.md")
+    ),
 ]
 SHELL = {"", "shell", "sh", "bash", "console"}
 JOBS = {"jobs/index.py": ["index"], "jobs/query.py": ["query", "--ray"]}
@@ -96,6 +90,8 @@ def arguments_in(line: str) -> list[str] | None:
         words = words[words.index("--") + 1 :]
     while words and _ENVIRONMENT.match(words[0]):
         words = words[1:]
+    if "<" in words:
+        words = words[: words.index("<")]
     if words[:1] == ["graphrag-ray"]:
         return words[1:]
     if words[:3] == ["python", "-m", "graphrag_ray"]:

@@ -555,7 +555,7 @@ def test_the_examples_of_its_page_run(
     served = serve(token=TOKEN)
     monkeypatch.setenv("GRAPHRAG_RAY_TOKEN", TOKEN)
     (example,) = blocks(page, {"python"})
-    exec(compile(example.replace("http://127.0.0.1:8000", served.url), "docs/service.md", "exec"), {})
+    exec(compile(example.replace("http://127.0.0.1:8000", served.url), "docs/guides/service.md", "exec"), {})
     assert capsys.readouterr().out.strip()
     (asked,) = re.findall(r"--json '(.+)'", page)
     assert served.client.post("/query", json=json.loads(asked)).json()["sources"] is not None

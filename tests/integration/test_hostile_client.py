@@ -1,5 +1,5 @@
 """A client that means no good, against the service in this process (section F of the threat model in
-docs/security.md): nothing that it sends makes the service fail, wait, talk at length or forget other clients.
+docs/guides/security.md): nothing that it sends makes the service fail, wait, talk at length or forget other clients.
 """
 
 from __future__ import annotations

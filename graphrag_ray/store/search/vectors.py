@@ -8,7 +8,7 @@ whose signs, scaled by their spread, have the highest products with it; of these
 One sign per dimension is the coarsest product quantization (Jégou, Douze and Schmid 2011, "Product
 Quantization for Nearest Neighbor Search"). Products with the unquantized question are the estimate of Gao and
 Long (2024, "RaBitQ"), without its random rotation. Inverted lists and neighbour graphs were tried:
-docs/decisions/rows-by-pages.md.
+docs/concepts/decisions/rows-by-pages.md.
 """
 
 from __future__ import annotations

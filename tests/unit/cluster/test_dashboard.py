@@ -16,7 +16,7 @@ from graphrag_ray.engine.ray.metrics import DECLARED as OF_RUNS
 from graphrag_ray.service.service_metrics import DECLARED as OF_THE_SERVICE
 
 DASHBOARD = json.loads((Path(__file__).parents[3] / "cluster/grafana/graphrag-ray.json").read_text("utf-8"))
-GUIDE = (Path(__file__).parents[3] / "docs/operating.md").read_text("utf-8")
+GUIDE = (Path(__file__).parents[3] / "docs/guides/operations.md").read_text("utf-8")
 METRIC = re.compile(r"`(\w+)`((?: \(by [^)]*\))?)")
 PANELS: list[dict[str, Any]] = [p for p in DASHBOARD["panels"] if p["type"] != "row"]
 

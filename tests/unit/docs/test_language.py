@@ -1,0 +1,56 @@
+"""Retired phrases and names do not return."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parents[3]
+RETIRED = {
+    r"\bways? of answering\b": "search method",
+    r"\banswers? that hop\b": "multi-hop question",
+    r"\bpure rooms?\b": "pure folder",
+    r"\ban? index of before\b": "an index made by an earlier version",
+    r"\bthat nobody foresaw\b": "unexpected error",
+    r"\bis told (?:by|in|to)\b": "say who reports what",
+    r"\bgoes on\b": "continues",
+    r"\bmade anew\b": "rebuilt",
+    r"\bso many\b": "name the number",
+    r"\bas it was\b": "unchanged",
+    r"\bwhat there is\b": "name it",
+    r"\bcomes? to nothing\b": "has no effect",
+    r"\bstands? beside\b": "is stored beside",
+    r"\btrees? of summaries\b": "summary tree",
+    r"\bby way of\b": "through, via",
+    r"\bhow it goes\b": "progress",
+    r"\ba (?:page|row|line|part|file|task|call|dialogue|report|chunk|key|name|question|document|item) a (?!priori)\w+\b": "one … per …",
+}
+"""Patterns, and what to write instead. Add a phrase when a review removes it."""
+EXEMPT = {"tests/unit/docs/test_language.py", "docs/reference/prompts.md", "benchmarks/RESULTS.md"}
+"""This file; texts sent to models; and dated reports of measurements."""
+
+
+def texts() -> list[tuple[str, str]]:
+    """Path and content of all committed text, without corpora and prompts."""
+    listed = subprocess.run(["git", "ls-files"], cwd=TOP, capture_output=True, text=True, check=True).stdout
+    paths = [
+        path
+        for path in listed.splitlines()
+        if path.endswith((".py", ".md", ".yaml", ".yml", ".toml", ".ipynb"))
+        and not path.startswith(("demo/corpus/", "benchmarks/endpoint/", "graphrag_ray/offline/"))
+        and path not in EXEMPT
+    ]
+    return [(path, (TOP / path).read_text("utf-8")) for path in paths if (TOP / path).is_file()]
+
+
+@pytest.mark.parametrize(("pattern", "instead"), RETIRED.items(), ids=str)
+def test_a_retired_phrase_does_not_return(pattern: str, instead: str):
+    found = [
+        f"{path}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]}"
+        for path, text in texts()
+        for match in re.finditer(pattern, text, re.IGNORECASE)
+    ]
+    assert found == [], f"write instead: {instead}"
