@@ -1,6 +1,6 @@
 """The settings model of an index. `settings_file.py` reads settings files into it.
 
-The docstring below a field becomes its entry in `docs/settings.md`. Settings never contain secrets:
+The docstring below a field becomes its entry in `docs/reference/settings.md`. Settings never contain secrets:
 `api_key_env` and `api_key_file` say where a worker finds one. A field marked `OfMachine` belongs to the
 machine or to one run: it is neither written to a snapshot nor read from one.
 """

@@ -2,7 +2,7 @@
 
 Levels are built bottom-up from the entities. Nodes of similar meaning are linked (augmentation), edges are
 weighted by the cosine of their ends, and the graph is clustered. Each cluster becomes a node of the next
-level; the caller writes and embeds reports in between. See docs/decisions/attributed-communities.md.
+level; the caller writes and embeds reports in between. See docs/concepts/decisions/attributed-communities.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 UMAP reduces the vectors, a Gaussian mixture is fitted whose number of components the Bayesian information
 criterion (BIC) selects, and a text belongs to each component of at least `MEMBERSHIP` probability: first over
 all texts, then within each cluster. Clusters above the size limit are divided again. Departures, which bound
-the work, are listed in docs/decisions/summary-trees.md.
+the work, are listed in docs/concepts/decisions/summary-trees.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The nodes of the lowest level are texts, those above are summaries of clusters of the level below. A node may
 be in several clusters (`soft_clusters.py`), but all texts are equally deep. An existing tree is kept where
 possible: new nodes join the nearest cluster, and clusters that become too long are divided. Departures from
-the paper are listed in docs/decisions/summary-trees.md.
+the paper are listed in docs/concepts/decisions/summary-trees.md.
 """
 
 from __future__ import annotations
