@@ -145,7 +145,7 @@ def test_a_condition_against_itself_wins_half(town: World):
 
 
 def test_a_judge_that_also_answers_is_warned_of(town: World):
-    assert any("also wrote the answers of global, vector: models" in w for w in compare(town).warnings)
+    assert any("also wrote the answers of global, vector. Models" in w for w in compare(town).warnings)
     given = {"base_url": town.endpoint.base_url, "api_key_env": None}
     models = {
         "default": {"provider": "openai", "model": "m", "endpoints": [given]},
