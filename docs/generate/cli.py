@@ -17,23 +17,23 @@ HEAD = """# Command line
 
 Generated from the program's help by `python docs/generate/cli.py > docs/reference/cli.md`: do not edit.
 
-`python -m graphrag_ray` is the same program. Commands that report something take `--json`. In a terminal, answers are
-rendered as Markdown; `--raw` turns that off.
+`python -m graphrag_ray` is the same program. Commands that report something take `--json`. In a terminal,
+answers are rendered as Markdown; `--raw` turns that off.
 """
 TAIL = """
 ## Environment and configuration
 
-**Index location.** `--root`, else `root` in the file given by `--config`, else the variable `GRAPHRAG_RAY_ROOT`.
+**Index location.** `--root`, else `root` in the file given by `--config`, else `GRAPHRAG_RAY_ROOT`.
 
-**Settings.** `graphrag-ray init my-project` writes a settings file with every setting and its default, and editable copies
-of all prompts. Pass it with `--config`. Override a setting on the command line with `--set extraction.max_gleanings=2`,
-as often as needed. See [Settings](settings.md).
+**Settings.** `graphrag-ray init my-project` writes a settings file with every setting and its default, and
+editable copies of all prompts. Pass it with `--config`. Override a setting on the command line with
+`--set extraction.max_gleanings=2`, as often as needed. See [Settings](settings.md).
 
-**Logs.** `GRAPHRAG_RAY_LOG=info,json` logs JSON lines with the run, stage and item, or with the service's question. Logs
-contain no secrets and no document text.
+**Logs.** `GRAPHRAG_RAY_LOG=info,json` logs JSON lines with the run, stage and item, or with the service's
+question. Logs contain no secrets and no document text.
 
-**Traces.** If `OTEL_EXPORTER_OTLP_ENDPOINT` is set, `query`, `chat` and `serve` send a trace of each question. This needs
-`pip install '.[traces]'`.
+**Traces.** If `OTEL_EXPORTER_OTLP_ENDPOINT` is set, `query`, `chat` and `serve` send a trace of each question.
+This needs `pip install '.[traces]'`.
 
 ## Exit codes
 
@@ -68,15 +68,15 @@ def help_text(command: click.Command) -> str:
     """The help as Markdown: paragraphs, and what is set verbatim as a code block."""
     paragraphs = []
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
-        verbatim = paragraph.startswith("\b")
-        paragraph = paragraph.removeprefix("\b").strip("\n")
-        if verbatim:
-            heading, _, examples = paragraph.partition("\n")
-            if not heading.startswith(" "):
-                paragraphs.append(heading)
-                paragraph = examples
-            paragraph = "```\n" + inspect.cleandoc("\n" + paragraph) + "\n```"
-        paragraphs.append(paragraph if verbatim else paragraph.replace("[", r"\["))
+        if not paragraph.startswith("\b"):
+            paragraphs.append(paragraph.replace("[", r"\["))
+            continue
+        verbatim = paragraph.removeprefix("\b").strip("\n")
+        heading, _, examples = verbatim.partition("\n")
+        if not heading.startswith(" "):
+            paragraphs.append(heading)
+            verbatim = examples
+        paragraphs.append("```\n" + inspect.cleandoc("\n" + verbatim) + "\n```")
     return "\n\n".join(paragraphs)
 
 

@@ -1,4 +1,4 @@
-"""Prints docs/reference/tables.md: the tables of an index, from graphrag_ray/base/schema.py and its comments."""
+"""Print docs/reference/tables.md: the tables of an index, from the schemas and their comments."""
 
 from __future__ import annotations
 

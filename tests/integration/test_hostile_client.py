@@ -1,5 +1,6 @@
-"""A client that means no good, against the service in this process (section F of the threat model in
-docs/guides/security.md): nothing that it sends makes the service fail, wait, talk at length or forget other clients.
+"""A hostile client cannot make the service fail, hang, reply at length or neglect other clients.
+
+Section F of the threat model in docs/guides/security.md.
 """
 
 from __future__ import annotations

@@ -26,7 +26,9 @@ RETIRED = {
     r"\btrees? of summaries\b": "summary tree",
     r"\bby way of\b": "through, via",
     r"\bhow it goes\b": "progress",
-    r"\ba (?:page|row|line|part|file|task|call|dialogue|report|chunk|key|name|question|document|item) a (?!priori)\w+\b": "one … per …",
+    r"\ba (?:page|row|line|part|file|task|call|report|chunk|key|name|question|document|item) a \w+\b": (
+        "one … per …"
+    ),
 }
 """Patterns, and what to write instead. Add a phrase when a review removes it."""
 EXEMPT = {"tests/unit/docs/test_language.py", "docs/reference/prompts.md", "benchmarks/RESULTS.md"}
