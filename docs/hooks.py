@@ -1,7 +1,8 @@
 """MkDocs hooks: publish the Markdown files outside `docs/` and adjust links.
 
-Links in the sources are relative paths within the repository, so that they also work there. On the site, a link
-to a page that `PUBLISHED` moves points to its new place, and a link to a file that the site lacks becomes text.
+Links in the sources are relative paths within the repository, so that they also work there. On the site, a
+link to a page that `PUBLISHED` moves points to its new place, and a link to a file that the site lacks
+becomes text.
 """
 
 from __future__ import annotations

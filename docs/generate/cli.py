@@ -32,8 +32,8 @@ editable copies of all prompts. Pass it with `--config`. Override a setting on t
 **Logs.** `GRAPHRAG_RAY_LOG=info,json` logs JSON lines with the run, stage and item, or with the service's
 question. Logs contain no secrets and no document text.
 
-**Traces.** If `OTEL_EXPORTER_OTLP_ENDPOINT` is set, `query`, `chat` and `serve` send a trace of each question.
-This needs `pip install '.[traces]'`.
+**Traces.** If `OTEL_EXPORTER_OTLP_ENDPOINT` is set, `query`, `chat` and `serve` send a trace of each
+question. This needs `pip install '.[traces]'`.
 
 ## Exit codes
 
