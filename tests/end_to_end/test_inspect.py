@@ -230,7 +230,7 @@ def test_an_index_without_entities_can_be_looked_at(world: World, look, run: Com
     world.write({"weather.txt": TOWN["weather.txt"]})
     world.index()
     assert look()["entities"] == [] and look("document", 1)["chunks"][0]["entities"] == []
-    assert "this index has no communities" in complaint(run, world, "community", "1")
+    assert "The index has no communities" in complaint(run, world, "community", "1")
 
 
 def test_an_older_snapshot_is_looked_at_by_its_number(town: World, look):
@@ -265,7 +265,7 @@ def test_hostile_names_are_found_and_never_steer_the_terminal(world: World, run:
 def test_a_message_with_a_hostile_name_does_not_steer_it_either(world: World, run: Command, built: Built):
     world.take(built(TOWN))
     told = run("inspect", "entity", f"x{hostile.ESCAPE}", "--root", world.root).stderr
-    assert "there is no entity" in told and not any(
+    assert "Unknown entity" in told and not any(
         c in told for c in hostile.ESCAPE if not c.isascii() or c < " "
     )
 
