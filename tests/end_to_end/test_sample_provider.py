@@ -24,9 +24,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     """The registry as a process that begins now sees it."""
     monkeypatch.syspath_prepend(str(install(tmp_path / "site")))
     monkeypatch.setattr(PROVIDERS, "_loaded", {})
-    monkeypatch.delitem(PROVIDERS.__dict__, "_found", raising=False)
+    monkeypatch.delitem(PROVIDERS.__dict__, "_entries", raising=False)
     yield PROVIDERS
-    PROVIDERS.__dict__.pop("_found", None)
+    PROVIDERS.__dict__.pop("_entries", None)
     for name in [name for name in sys.modules if name.startswith("graphrag_ray_sample")]:
         del sys.modules[name]
 
@@ -51,7 +51,7 @@ def test_an_index_whose_provider_is_not_installed_any_more_names_its_package(
     root: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(sys, "path", [p for p in sys.path if not p.endswith("/site")])
-    PROVIDERS.__dict__.pop("_found", None)
+    PROVIDERS.__dict__.pop("_entries", None)
     PROVIDERS._loaded.clear()
     index = open_index(root)
     assert "ALICE" in index.table("entities")["title"].to_pylist()
