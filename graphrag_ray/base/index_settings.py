@@ -35,7 +35,7 @@ from graphrag_ray.base.thoughts import THOUGHT_TOKENS, family_of
 from graphrag_ray.base.urls import is_url, protocol_of, secret_options
 from graphrag_ray.base.wording import shortened
 
-OFFLINE_MODEL_ID = "offline-5"
+OFFLINE_MODEL_ID = "offline-6"
 """Model id of the offline engine in item keys. Raise the number when its replies change."""
 OPENAI_URL = "https://api.openai.com/v1"
 MAX_ABOUT = 1_000
